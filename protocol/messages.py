@@ -8,11 +8,12 @@ are removed, and unknown error codes become UNKNOWN_SERVER_ERROR, as in clients.
 
 import io
 from struct import Struct
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
+from kio.static.primitive import i32
 from kio.static.protocol import Entity
 
 from protocol.errors import MalformedFrame
@@ -21,6 +22,9 @@ from protocol.rewriting_walk import CopyingWalk
 from protocol.walk import UNBOUNDED, Steps
 
 E = TypeVar("E", bound=Entity)
+
+CLIENT_ID: Final = "kafka-quota-proxy"
+"""Of the proxy's own requests."""
 
 _INT16 = Struct(">h")
 _KNOWN_ERROR_CODES = frozenset(int(code) for code in ErrorCode)
@@ -74,3 +78,15 @@ def encode(message: Entity) -> bytes:
     buffer = io.BytesIO()
     entity_writer(type(message))(buffer, message)
     return buffer.getvalue()
+
+
+def request_frame(body: Any, correlation_id: int) -> bytes:
+    """A request of the proxy's own, with its length. `body`: of a class of kio's for requests."""
+    header = body.__header_schema__(
+        request_api_key=body.__api_key__,
+        request_api_version=body.__version__,
+        correlation_id=i32(correlation_id),
+        client_id=CLIENT_ID,
+    )
+    request = encode(header) + encode(body)
+    return len(request).to_bytes(4, "big") + request

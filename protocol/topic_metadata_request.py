@@ -7,13 +7,11 @@ from uuid import UUID
 
 from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.schema.request_header.v2.header import RequestHeader
 from kio.static.constants import EntityType
-from kio.static.primitive import i16, i32
 
 from protocol.apis import METADATA
 from protocol.errors import CorrelationMismatch
-from protocol.messages import decode, encode
+from protocol.messages import decode, request_frame
 from protocol.topics import TopicPartitions
 from protocol.wire import skip, skip_tags
 
@@ -23,20 +21,14 @@ VERSION = 12
 _INT32 = Struct(">i")
 
 
-def topics_by_id_request(correlation_id: int, client_id: str, topic_ids: Collection[bytes]) -> bytes:
-    """The request, from its API key on, for topics of these ids, 16 bytes each. No topic is created by it."""
+def topics_by_id_request(correlation_id: int, topic_ids: Collection[bytes]) -> bytes:
+    """The request, with its length, for topics of these ids, 16 bytes each. No topic is created by it."""
     module: Any = load_payload_module(METADATA, VERSION, EntityType.request)
     topics = tuple(module.MetadataRequestTopic(topic_id=UUID(bytes=topic_id), name=None) for topic_id in topic_ids)
-    header = RequestHeader(
-        request_api_key=i16(METADATA),
-        request_api_version=i16(VERSION),
-        correlation_id=i32(correlation_id),
-        client_id=client_id,
-    )
     body = module.MetadataRequest(
         topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
     )
-    return encode(header) + encode(body)
+    return request_frame(body, correlation_id)
 
 
 def topics_by_id(correlation_id: int, response: bytes) -> list[TopicPartitions]:

@@ -4,13 +4,12 @@ While enforcement is off the proxy behaves as with `--dry-run`: held frames are 
 Enforcement begins without the debts of that time: other clients would wait for these, too.
 """
 
-import logging
 from typing import Final
 
 from proxy.config.cautions import unmatched
 from proxy.config.config import Config
 from proxy.config.quotas_file import Quotas
-from proxy.observability import logs
+from proxy.observability.logs import EventLog, configure
 from proxy.sessions.shared import Shared
 
 #: Limits that are updated in one turn: about 2 ms.
@@ -18,7 +17,7 @@ MOST_REFRESHED: Final = 100
 UNMATCHED_NS: Final = 300_000_000_000
 """An entry that matched nothing for this long is warned about, once. The time begins with the first request."""
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class ActiveConfig:
@@ -41,7 +40,7 @@ class ActiveConfig:
         """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""
         if config.observability != self._observability:
             self._observability = config.observability
-            logs.configure(self._observability.log_format, self._observability.log_level)
+            configure(self._observability.log_format, self._observability.log_level)
         self._change(config.enforcement.throttle_mode, enforces=not quotas.dry_run, by="file")
         if quotas is not self.quotas:
             self.replace_quotas(quotas)
@@ -64,7 +63,7 @@ class ActiveConfig:
         if now_ns >= self._search_ns:
             self._was_searched = True
             entries, limits = self.quotas.entries, context.registry.limits_in_use
-            self._shared.loop.run_in_executor(None, lambda: logs.warn(_log, unmatched(entries, limits())))
+            self._shared.loop.run_in_executor(None, lambda: _log.warn_of(unmatched(entries, limits())))
 
     def toggle(self) -> None:
         """Switch enforcement off, or on if it is off, until the next call or `apply`."""
@@ -80,7 +79,7 @@ class ActiveConfig:
         measures.change(mode, enforces=enforces)
         context.metrics.enforcement_enabled = enforces
         if enforces != was_enforcing:
-            logs.event(_log, logging.WARNING, "enforcement_on" if enforces else "enforcement_off", by=by)
+            _log.warning("enforcement_on" if enforces else "enforcement_off", by=by)
         if enforces and not was_enforcing:
             context.registry.forget_debts(self._shared.clock(), MOST_REFRESHED)
             self._begin_refresh()

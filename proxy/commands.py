@@ -86,19 +86,19 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     from proxy.config.cautions import warnings_of
     from proxy.config.checks import config_of
     from proxy.config.quotas_file import active_quotas
-    from proxy.observability import logs
+    from proxy.observability.logs import EventLog, configure
 
     try:
         config = config_of(ctx)
         cautions = warnings_of(config, active_quotas(config))
     except ConfigError as error:
         _fail(error, EXIT_BAD_CONFIG)
-    logs.configure(config.observability.log_format, config.observability.log_level)
-    logger = logging.getLogger(__name__)
-    logs.warn(logger, [*cautions, *_misspelt_variables(ctx, os.environ)])
+    configure(config.observability.log_format, config.observability.log_level)
+    log = EventLog(__name__)
+    log.warn_of([*cautions, *_misspelt_variables(ctx, os.environ)])
     ignored = config.upstream.ignored
     if ignored:
-        logs.event(logger, logging.INFO, "client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
+        log.info("client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
     arguments = ctx.meta[ARGUMENTS]
     sys.exit(_serve(config, lambda: _config_again(arguments)))
 

@@ -4,7 +4,6 @@ An empty file is refused where it would change something: some editors and scrip
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,11 +16,11 @@ from proxy.config.config import Config
 from proxy.config.errors import ConfigError
 from proxy.config.quotas_file import Quotas, active_quotas
 from proxy.file_watch import FileWatch
-from proxy.observability import logs
+from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 from quotas.problems import Problem
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 Found = tuple[Config, tuple[str, ...], Quotas]
 """A configuration, its changed options that need a restart, and its quotas, prepared for the event loop."""
@@ -44,7 +43,7 @@ class ConfigWatch(FileWatch[Found]):
         clock: Callable[[], int] = time.monotonic_ns,
         read_again: Callable[[], Config] | None = None,
     ) -> None:
-        super().__init__("config", _log, clock)
+        super().__init__("config", clock)
         self._config = config
         #: That of the latest configuration, also if it was refused.
         self._quotas_file = config.quotas.file
@@ -78,7 +77,7 @@ class ConfigWatch(FileWatch[Found]):
     async def apply(self, found: Found, *, is_requested: bool) -> bool:
         config, fixed, quotas = found
         if fixed and fixed != self._fixed:
-            logs.event(_log, logging.WARNING, "restart_needed", options=",".join(fixed), file=self._config.file)
+            _log.warning("restart_needed", options=",".join(fixed), file=self._config.file)
         self._fixed = fixed
         if config == self._config and quotas is self._quotas and not is_requested:
             return False
@@ -86,9 +85,7 @@ class ConfigWatch(FileWatch[Found]):
         self._config, self._quotas = config, quotas
         self._take(config, quotas)
         if config != before:
-            logs.event(
-                _log,
-                logging.INFO,
+            _log.info(
                 "config_reloaded",
                 file=config.file,
                 changed=",".join(_differing(before, config)),
@@ -97,9 +94,7 @@ class ConfigWatch(FileWatch[Found]):
                 log_level=config.observability.log_level,
             )
         if quotas is not quotas_before:
-            logs.event(
-                _log,
-                logging.INFO,
+            _log.info(
                 "quotas_reloaded",
                 file=config.quotas.file,
                 entries=len(quotas.entries),
@@ -108,7 +103,7 @@ class ConfigWatch(FileWatch[Found]):
                 share_before=quotas_before.share,
                 dry_run=quotas.dry_run,
             )
-            logs.warn(_log, await asyncio.to_thread(quota_warnings, config.quotas, quotas))
+            _log.warn_of(await asyncio.to_thread(quota_warnings, config.quotas, quotas))
         return True
 
 

@@ -10,7 +10,6 @@ seconds, and their problems are logged again only when they change.
 """
 
 import asyncio
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from proxy.config.errors import ConfigError
-from proxy.observability import logs
+from proxy.observability.logs import EventLog
 from quotas.problems import Problem
 
 POLL_SECONDS: Final = 1.0
@@ -28,6 +27,8 @@ RETRY_AFTER_NS: Final = 30_000_000_000
 """Time until files that were refused only for unresolved host names are read again."""
 MAX_PROBLEMS_LOGGED: Final = 20
 _REQUESTED: Final = "requested by a signal"
+
+_log = EventLog(__name__)
 
 T = TypeVar("T")
 Fingerprint = tuple[int, ...]
@@ -51,9 +52,8 @@ def _fingerprint(path: Path) -> Fingerprint | None:
 class FileWatch(ABC, Generic[T]):
     """`what` begins the names of log events. `clock` returns monotonic nanoseconds."""
 
-    def __init__(self, what: str, log: logging.Logger, clock: Callable[[], int]) -> None:
+    def __init__(self, what: str, clock: Callable[[], int]) -> None:
         self._what = what
-        self._log = log
         self._clock = clock
         self._seen: object = "not read yet"
         self._refused: tuple[Problem, ...] = ()
@@ -83,7 +83,7 @@ class FileWatch(ABC, Generic[T]):
                 await self.poll()
             except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
                 self.note(ok=False)
-                logs.event(self._log, logging.ERROR, f"{self._what}_watch_failed", exc_info=True)
+                _log.exception(f"{self._what}_watch_failed")
             if not self._asked.is_set():
                 done()
             with suppress(TimeoutError):
@@ -141,6 +141,6 @@ class FileWatch(ABC, Generic[T]):
             return
         for problem in error.problems[:MAX_PROBLEMS_LOGGED]:
             place, message, hint = problem.place, problem.message, problem.hint
-            logs.event(self._log, logging.ERROR, f"{self._what}_refused", place=place, message=message, hint=hint)
+            _log.error(f"{self._what}_refused", place=place, message=message, hint=hint)
         effect = "what applied before the change applies until the files are valid"
-        logs.event(self._log, logging.WARNING, f"{self._what}_kept", problems=len(error.problems), effect=effect)
+        _log.warning(f"{self._what}_kept", problems=len(error.problems), effect=effect)

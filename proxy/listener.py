@@ -1,14 +1,13 @@
 """Listening sockets: they accept in batches, and pause when descriptors run out."""
 
 import errno
-import logging
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from typing import Any
 
 from proxy.config.config import Address
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 
 #: Most connections accepted per wake-up, so that a burst leaves time for traffic.
@@ -24,7 +23,7 @@ _EXHAUSTED = {
     errno.ENOMEM: "no_memory",
 }
 
-_log = logging.getLogger("proxy.listener")
+_log = EventLog("proxy.listener")
 
 
 Accepted = Callable[[socket.socket, tuple[Any, ...], int], None]
@@ -77,7 +76,7 @@ class Listener:
             self._metrics.errors.accept["aborted" if error.errno == errno.ECONNABORTED else "other"] += 1
             return
         self._metrics.errors.accept[reason] += 1
-        event(_log, logging.WARNING, "accept_paused", reason=reason, port=self.port, seconds=PAUSE_SECONDS)
+        _log.warning("accept_paused", reason=reason, port=self.port, seconds=PAUSE_SECONDS)
         self._loop.remove_reader(self._sock.fileno())
         self._resume = self._loop.call_later(PAUSE_SECONDS, self._resume_accepting)
 

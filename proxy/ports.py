@@ -26,7 +26,6 @@ class Ports:
         self._next_server = 0
 
     def __len__(self) -> int:
-        """Number of bound ports."""
         return len(self._listeners)
 
     def open(self, fixed_ports: Iterable[int]) -> None:

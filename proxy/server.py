@@ -1,7 +1,6 @@
 """The running proxy: binds the ports, ties the parts together, drains on SIGTERM and SIGINT."""
 
 import asyncio
-import logging
 import resource
 import secrets
 import signal
@@ -9,26 +8,27 @@ import socket
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from proxy.active_config import ActiveConfig
+from proxy.brokers.connect import ask_for_topics
 from proxy.brokers.health import Health
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.readiness import Readiness
-from proxy.brokers.topic_lookup import ask_for_topics
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
-from proxy.config.cautions import MAX_LISTED
 from proxy.config.config import Config, QuotaOptions, format_address, unmapped
 from proxy.config.errors import BindError
+from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
 from proxy.enforcement.holds import Holds
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report, connection_status
-from proxy.observability.admin import Status, ThrottleStatus, start_admin
-from proxy.observability.logs import event
+from proxy.observability.admin import Pages, Status, ThrottleStatus, start_admin
+from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
@@ -48,8 +48,7 @@ from proxy.streams.kinds import Kinds
 from proxy.streams.memory import MemoryPool
 from proxy.ticks import Ticks, settle_garbage_collection
 from proxy.tls import TlsContexts
-from proxy.usage.emitter import Emitter
-from proxy.usage.start import emitter_of
+from proxy.usage.emitter import emitter_of
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
 from quotas.registry.registry import Registry
@@ -61,7 +60,7 @@ WAITING_PARTS = 10
 #: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
 LISTED_AT_ONCE = 200
 
-_log = logging.getLogger("proxy.server")
+_log = EventLog("proxy.server")
 
 
 def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
@@ -87,9 +86,7 @@ def raise_descriptor_limit(config: Config) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wanted = 4 * config.security.max_connections
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        event(
-            _log,
-            logging.WARNING,
+        _log.warning(
             "few_descriptors",
             limit=hard,
             wanted=wanted,
@@ -131,7 +128,8 @@ class Server:
         self._read_again = read_again
         self._draining = False
         self._ticks: Ticks | None = None
-        self._all_closed: asyncio.Event | None = None
+        #: To be set at the end of the last session, while the proxy drains.
+        self._drained: asyncio.Event | None = None
 
     async def serve(self) -> int:
         """Listen, serve, drain. Returns the exit code."""
@@ -148,31 +146,30 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
         readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
+        pages = Pages(
+            self.metrics, self._health, readiness.check, self._throttles, lambda: self.active_config.quotas.exemptions
+        )
         try:
-            admin = await start_admin(
-                self.config.observability,
-                self.metrics,
-                health=self._health,
-                readiness=readiness.check,
-                throttles=self._throttles,
-                exemptions=lambda: self.active_config.quotas.exemptions,
-            )
+            admin = await start_admin(self.config.observability, pages)
         except BindError:
             self.close()
             raise
         self._log_start(admin.port)
-        usage = self._start_usage(loop)
+        listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
+        usage = emitter_of(self.config, self.metrics, listener, self.context.registry.is_in_use)
+        if usage is not None:
+            usage.start(loop)
         settle_garbage_collection()
         watching = [loop.create_task(readiness.run())]
         if watch is not None:
             watching.append(loop.create_task(watch.run(lambda: supervisor.reloaded(ok=self.metrics.reload_ok))))
-        if self.tls.is_watched:
+        if self.tls.paths():
             watching.append(loop.create_task(self.tls.run()))
         supervisor.ready()
         try:
             await stop.wait()
             supervisor.stopping()
-            return await self._drain(loop, stop)
+            return await self._drain(stop)
         finally:
             for task in watching:
                 task.cancel()
@@ -189,18 +186,8 @@ class Server:
         if watch is not None:
             watch.read_files()
         else:
-            event(
-                _log, logging.INFO, "nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set"
-            )
+            _log.info("nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set")
             supervisor.reloaded(ok=True)
-
-    def _start_usage(self, loop: AbstractEventLoop) -> Emitter | None:
-        """Begin to write usage records; None: they are off."""
-        listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
-        usage = emitter_of(self.config, self.metrics, listener, self.context.registry.is_in_use)
-        if usage is not None:
-            usage.start(loop)
-        return usage
 
     def start(self, loop: AbstractEventLoop) -> None:
         """Bind every port and begin to accept. Raises BindError."""
@@ -246,9 +233,9 @@ class Server:
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
         quotas = ConnectionQuotas(registry, max_wait_ns)
-        self.gate = Gate(loop, self._clock, quotas, report, faults, self.context, max_refused)
+        self.gate = Gate(self.shared, quotas, max_refused)
         self.active_config = ActiveConfig(config, configured, self.shared)
-        sweep = Sweep(self.sessions, headers, memory, metrics.connections, config.security)
+        sweep = Sweep(self.sessions, headers, self.context)
         registry.observers.append(self.shared.wakeups.limits_changed)
         metrics.limits_in_use = registry.limits_in_use
         metrics.produced = lambda: registry.produced(self._clock())
@@ -258,10 +245,7 @@ class Server:
         except BindError:
             self.close()
             raise
-        shared = self.shared
-        self._ticks = Ticks(
-            loop, self._clock, metrics, shared.pumps, registry, sweep, shared.wakeups, self.active_config
-        )
+        self._ticks = Ticks(self.shared, sweep, self.active_config)
 
     def close(self) -> None:
         """Close every socket at once."""
@@ -298,38 +282,27 @@ class Server:
         self.sessions.discard(session)
         self.metrics.connections.open -= 1
         self.gate.remove(session)
-        if self._all_closed is not None and not self.sessions:
-            self._all_closed.set()
+        if self._drained is not None and not self.sessions:
+            self._drained.set()
 
     # ---- ending
 
-    async def _drain(self, loop: AbstractEventLoop, stop: asyncio.Event) -> int:
+    async def _drain(self, stop: asyncio.Event) -> int:
         """Stop accepting, let requests in flight finish. A second signal or the timeout ends it."""
-        sessions = self.sessions
-        event(
-            _log,
-            logging.INFO,
-            "draining",
-            connections=len(sessions),
-            timeout_seconds=self.config.listening.drain_timeout_seconds,
-        )
+        sessions, timeout_seconds = self.sessions, self.config.listening.drain_timeout_seconds
+        _log.info("draining", connections=len(sessions), timeout_seconds=timeout_seconds)
         self._draining = True
         self.ports.close()
-        done = asyncio.Event()
-        self._all_closed = done
+        stop.clear()
+        self._drained = stop
         for session in list(sessions):
             session.drain()
-        if not sessions:
-            done.set()
-        stop.clear()
-        waiting = {asyncio.ensure_future(done.wait()), asyncio.ensure_future(stop.wait())}
-        await asyncio.wait(
-            waiting, timeout=self.config.listening.drain_timeout_seconds, return_when=asyncio.FIRST_COMPLETED
-        )
-        for task in waiting:
-            task.cancel()
+        if sessions:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_seconds):
+                    await stop.wait()
         left = len(sessions)
-        event(_log, logging.WARNING if left else logging.INFO, "stopped", connections_cut=left)
+        (_log.warning if left else _log.info)("stopped", connections_cut=left)
         return EXIT_NOT_DRAINED if left else EXIT_CLEAN
 
     # ---- watching
@@ -350,7 +323,7 @@ class Server:
         """The connections that are throttled, in groups."""
         sessions = list(self.sessions)
         for first in range(0, len(sessions), LISTED_AT_ONCE):
-            group = [self._throttle_status(session) for session in sessions[first : first + LISTED_AT_ONCE]]
+            group = map(self._throttle_status, sessions[first : first + LISTED_AT_ONCE])
             yield [status for status in group if status is not None]
 
     def _throttle_status(self, session: Session) -> ThrottleStatus | None:
@@ -360,16 +333,13 @@ class Server:
         return connection_status(session.identity.client, pending.verdict, pending.since_ns, self._clock())
 
     def _log_start(self, metrics_port: int) -> None:
-        """Log the addresses, the quotas, and their scope."""
         config, quotas = self.config, self.active_config.quotas
         listening = config.listening
         host = listening.address[0]
         ports = listening.broker_ports
         broker_ports = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel"
         exceptions = (f"{node}={port}" for node, port in listening.node_ports.items())
-        event(
-            _log,
-            logging.INFO,
+        _log.info(
             "listening",
             bootstrap=format_address((host, self.ports.bootstrap)),
             advertised_host=listening.advertised_host,
@@ -384,9 +354,7 @@ class Server:
             for entry in quotas.entries[:MAX_LISTED]
             for name, rate in entry.limits.items()
         ]
-        event(
-            _log,
-            logging.INFO,
+        _log.info(
             "quotas",
             held="; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none",
             exempt="; ".join(quotas.exemptions) or None,

@@ -5,7 +5,6 @@ A new context serves the next connection; open connections keep theirs.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import ssl
@@ -22,7 +21,7 @@ from proxy.config.config import Config, ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.config.files import read_text
 from proxy.file_watch import FileWatch, fingerprints
-from proxy.observability import logs
+from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 from quotas.problems import Problem
 
@@ -41,7 +40,7 @@ _WHOLE: Final = {
 #: OpenSSL's words for a peer that does not speak TLS.
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +61,13 @@ class TlsContexts(FileWatch[_Made]):
     """
 
     def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        super().__init__("tls", _log, clock)
+        super().__init__("tls", clock)
         self._server = config.listening.ssl
         self._metrics = metrics
         #: What was read last, also if it was refused.
         self._latest = config.upstream
         self._seen = fingerprints(self.paths())
         self._use(self._make(config.upstream))
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether files may change."""
-        return bool(self.paths())
 
     def principal_of(self, certificate_der: bytes) -> str | None:
         """The user that a client's certificate names; None: its name cannot be read."""
@@ -101,7 +95,7 @@ class TlsContexts(FileWatch[_Made]):
     async def apply(self, found: _Made, *, is_requested: bool) -> bool:
         self._use(found)
         expiry = ",".join(f"{side}={at}" for side, at in found.not_after.items())
-        logs.event(_log, logging.INFO, "tls_reloaded", not_after=expiry)
+        _log.info("tls_reloaded", not_after=expiry)
         return True
 
     def _use(self, made: _Made) -> None:

@@ -2,10 +2,9 @@
 
 nodes       the map between brokers and ports
 upstream    opens connections
-connect     opens them for the proxy's own requests
+connect     opens them for the proxy's own requests: whether a broker answers, the topics of unknown ids
 login       the proxy's own login: its messages
 health      what is logged of brokers that fail
 readiness   probes the bootstrap servers for /readyz
 topics      names, ids and partitions of topics, from Metadata responses
-topic_lookup  requests the topics of unknown ids from a bootstrap server
 """

@@ -5,17 +5,37 @@ with TLS, and logged in if the proxy has a login.
 import asyncio
 import ssl
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from protocol.errors import ProtocolError
+from protocol.topic_metadata_request import topics_by_id, topics_by_id_request
+from protocol.topics import TopicPartitions
 from proxy.brokers.login import log_in
 from proxy.brokers.upstream import BrokerFailed, connect_failure
 from proxy.config.config import Address
 from proxy.tls import TlsContexts, failure_of
 
 MAX_RESPONSE: Final = 64 * 1024 * 1024
+TIMEOUT_SECONDS: Final = 5.0
 _TLS_ALERT: Final = b"\x15\x03"
+_CORRELATION_ID: Final = 1
+
+
+async def ask_for_topics(
+    servers: Sequence[Address], tls: TlsContexts, topic_ids: list[bytes]
+) -> Iterable[TopicPartitions]:
+    """The topics with these ids, from the first server that answers. Raises OSError if none does."""
+    problem: Exception | None = None
+    request = topics_by_id_request(_CORRELATION_ID, topic_ids)
+    for server in servers:
+        try:
+            response = await ask_broker(server, tls, request, TIMEOUT_SECONDS)
+            return topics_by_id(_CORRELATION_ID, response)
+        except (OSError, ProtocolError) as error:
+            problem = error
+    raise OSError(f"no bootstrap server returned topic names: {problem}")
 
 
 async def ask_broker(server: Address, tls: TlsContexts, request: bytes, seconds: float) -> bytes:

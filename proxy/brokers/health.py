@@ -2,14 +2,13 @@
 and one when it works again. Clients see what the broker itself would do: a connection that is closed, or no response.
 """
 
-import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, final
 
 from proxy.config.config import Config, format_address
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 
 MAX_BROKERS: Final = 1_000
 """Addresses that are remembered: clusters have fewer."""
@@ -39,7 +38,7 @@ _HINTS: Final = {
 #: A broker may answer ApiVersions and still fail so.
 _UNPROBED: Final = frozenset({"sasl_required", "silent"})
 
-_log = logging.getLogger("proxy.brokers")
+_log = EventLog("proxy.brokers")
 
 
 @dataclass(slots=True)
@@ -88,9 +87,7 @@ class Health:
         outage.lines[reason] = now_ns
         is_first, outage.is_logged = not outage.is_logged, True
         none_works = all(server in self._outages and self._outages[server].failures for server in self._servers)
-        event(
-            _log,
-            logging.WARNING,
+        _log.warning(
             "broker_failed",
             address=address,
             reason=reason,
@@ -110,8 +107,6 @@ class Health:
             return
         if outage.is_logged:
             seconds = (self._clock() - outage.since_ns) // 1_000_000_000
-            event(
-                _log, logging.INFO, "broker_recovered", address=address, after_seconds=seconds, failures=outage.failures
-            )
+            _log.info("broker_recovered", address=address, after_seconds=seconds, failures=outage.failures)
             outage.lines = {reason: at_ns - REPEAT_NS + FLAPPING_NS for reason, at_ns in outage.lines.items()}
         outage.failures, outage.is_logged = 0, False

@@ -14,18 +14,15 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from operator import xor
-from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.request_header.v1.header import RequestHeader
 from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
-from kio.static.primitive import i16, i32
 
-from protocol.messages import decode, encode
+from protocol.messages import decode, request_frame
 from protocol.sasl import subject
 from proxy.brokers.upstream import BrokerFailed
 from proxy.config.client_settings import LoginSettings
@@ -39,8 +36,6 @@ THREAD: Final = ThreadPoolExecutor(1, "login")
 
 MAX_ITERATIONS: Final = 65_536
 """Of SCRAM: about 50 ms of `THREAD`, which all logins share. Kafka stores passwords with 16,384 at most."""
-_CLIENT_ID: Final = "kafka-quota-proxy"
-_length: Final = Struct(">i").pack
 _BODY: Final = 4  # after the correlation id
 
 
@@ -83,7 +78,7 @@ class Login:
 
     def _exchange(self) -> Generator[bytes, bytes, None]:
         mechanism = self._settings.mechanism
-        response = yield _frame(SaslHandshakeRequest(mechanism=mechanism))
+        response = yield request_frame(SaslHandshakeRequest(mechanism=mechanism), CORRELATION_ID)
         offer = decode(SaslHandshakeResponse, response, _BODY)
         if offer.error_code is not ErrorCode.none:
             offered = f"the broker offers {', '.join(offer.mechanisms) or 'no SASL mechanism'}, not {mechanism}"
@@ -91,7 +86,7 @@ class Login:
         messages = _MESSAGES[mechanism](self, self._settings)
         message = next(messages)
         while True:
-            response = yield _frame(SaslAuthenticateRequest(auth_bytes=message))
+            response = yield request_frame(SaslAuthenticateRequest(auth_bytes=message), CORRELATION_ID)
             answer = decode(SaslAuthenticateResponse, response, _BODY)
             if answer.error_code is not ErrorCode.none:
                 raise LoginRefused(f"{answer.error_code.name}: {answer.error_message}")
@@ -100,17 +95,6 @@ class Login:
                 message = messages.send(answer.auth_bytes)
             except StopIteration:
                 return
-
-
-def _frame(body: Any) -> bytes:
-    header = RequestHeader(
-        request_api_key=i16(body.__api_key__),
-        request_api_version=i16(body.__version__),
-        correlation_id=i32(CORRELATION_ID),
-        client_id=_CLIENT_ID,
-    )
-    request = encode(header) + encode(body)
-    return _length(len(request)) + request
 
 
 # ---- the messages of each mechanism: tokens out, the broker's in

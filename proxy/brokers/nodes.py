@@ -8,14 +8,13 @@ the node has left. Not earlier, since brokers may list different sets for a mome
 Connections to the port then go to the new node. Its Metadata responses contain the leaders of all partitions.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from protocol.errors import ProtocolError
 from proxy.config.config import Address, ListeningOptions, format_address
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 
-_log = logging.getLogger("proxy.brokers.nodes")
+_log = EventLog("proxy.brokers.nodes")
 
 
 class BrokerPortConflict(ProtocolError):
@@ -73,14 +72,7 @@ class Nodes:
         other_id = self._node_at_port.get(proxy_port)
         if other_id is not None and other_id != node_id:
             raise BrokerPortConflict(proxy_port, node_id, other_id)
-        event(
-            _log,
-            logging.INFO,
-            "broker_learned",
-            node=node_id,
-            address=format_address(address),
-            proxy_port=proxy_port,
-        )
+        _log.info("broker_learned", node=node_id, address=format_address(address), proxy_port=proxy_port)
         self._real[node_id] = address
         self._node_at_port[proxy_port] = node_id
         return self._host, proxy_port
@@ -104,7 +96,7 @@ class Nodes:
             left_id = self._node_at_port.get(proxy_port)
             if left_id is not None and left_id != node_id:
                 del self._node_at_port[proxy_port], self._real[left_id]
-                event(_log, logging.INFO, "broker_left", node=left_id, proxy_port=proxy_port, port_now_of=node_id)
+                _log.info("broker_left", node=left_id, proxy_port=proxy_port, port_now_of=node_id)
             yield self.advertise(node_id, host, port)
 
     def broker_at(self, port: int) -> Address | None:

@@ -80,7 +80,6 @@ class Readiness:
         return Status(False, f"no bootstrap server answers ApiVersions; {seconds} s ago: {self._last.reason}")
 
     def close(self) -> None:
-        """Cancel the probe."""
         if self._probe is not None:
             self._probe.cancel()
 

@@ -5,12 +5,11 @@ requesting unknown ids of Produce requests (a client that survives a restart of 
 """
 
 import asyncio
-import logging
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Iterable
 
 from protocol.topics import NO_TOPIC_ID, TopicPartitions
-from proxy.observability.logs import RateLimited
+from proxy.observability.logs import EventLog, RateLimited
 
 #: Further topics are not stored: their records count for the limits that need no topic.
 MAX_TOPICS = 1_000_000
@@ -20,7 +19,7 @@ MAX_UNKNOWN = 1_000
 RETRY_SECONDS = 10.0
 PAUSE_SECONDS = 0.1
 
-_log = logging.getLogger("proxy.sessions.topics")
+_log = EventLog("proxy.sessions.topics")
 
 Ask = Callable[[list[bytes]], Awaitable[Iterable[TopicPartitions]]]
 
@@ -39,7 +38,6 @@ class Topics:
         self._lines = RateLimited()
 
     def learn(self, topics: Iterable[TopicPartitions]) -> None:
-        """Store these topics."""
         for topic in topics:
             if len(self._partitions) >= MAX_TOPICS and topic.name not in self._partitions:
                 continue
@@ -61,7 +59,6 @@ class Topics:
         return name
 
     def close(self) -> None:
-        """Stop requesting."""
         if self._task is not None:
             self._task.cancel()
 
@@ -86,13 +83,10 @@ class Topics:
                 try:
                     self.learn(await self._ask(wanted))
                 except OSError as error:
-                    self._log_failure(wanted, error)
+                    now_ns = int(self._loop.time() * 1_000_000_000)
+                    effect = "their records count only for limits that need no topic"
+                    fields = {"topics": len(wanted), "detail": str(error), "effect": effect}
+                    self._lines.event(_log.warning, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
             self._task = None
-
-    def _log_failure(self, wanted: list[bytes], error: OSError) -> None:
-        now_ns = int(self._loop.time() * 1_000_000_000)
-        effect = "their records count only for limits that need no topic"
-        fields = {"topics": len(wanted), "detail": str(error), "effect": effect}
-        self._lines.event(_log, logging.WARNING, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)

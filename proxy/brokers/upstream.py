@@ -4,14 +4,13 @@ one look-up), TCP, the opening of the wire (a TLS handshake), and the next candi
 
 import asyncio
 import errno
-import ipaddress
 import os
 import socket
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from proxy.config.config import Address, format_address
+from proxy.config.config import Address, format_address, ip_literal
 from proxy.config.values import MAX_PORT
 
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -96,12 +95,9 @@ class Upstream:
         host, port = address
         if port > MAX_PORT:  # in a broker's response; uvloop would take its last 16 bits
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        try:
-            family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
-        except ValueError:
-            pass
-        else:
-            return [(family, (host, port))]
+        literal = ip_literal(host)
+        if literal is not None:
+            return [(socket.AF_INET if literal.version == 4 else socket.AF_INET6, (host, port))]
         until_ns, look_up = self._names.get(address, (0, None))
         if look_up is None or self._clock() >= until_ns:
             look_up = self._loop.create_task(self._look_up(host, port))

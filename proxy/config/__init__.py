@@ -5,7 +5,6 @@ toml_file, quotas_file ─▶ checks, ports ─▶ config     the options togeth
 connections ─▶ client_file ─▶ client_settings         connections: the options together, the file of --command-config
 java_properties                                       what the values of that file may be
 files                                                 reads each of these files
-usage                                                 usage records: the options together
 cautions ◀─ floor                                     what is allowed but most likely not meant
 exemptions                                            what is exempt, in words
 limits_help, json_schema                              the keys of SPEC, for the help; all keys, for editors

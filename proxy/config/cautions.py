@@ -5,15 +5,13 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.config.config import Config, QuotaOptions
+from proxy.config.exemptions import MAX_LISTED
 from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
 from proxy.config.quotas_file import Quotas
 from quotas.admission.limit import Limit
 from quotas.entity import DEFAULT_NAME, AnyEntity, Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
-
-MAX_LISTED: Final = 20
-"""Entries listed per warning: a file may have a million."""
 
 OTHERS_READ: Final = 0o044
 
@@ -22,7 +20,6 @@ Caution = tuple[str, dict[str, object]]
 
 
 def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
-    """All warnings about a configuration with these quotas."""
     found = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
     if config.security.pass_unknown_apis:
         effect = "responses of unknown APIs are forwarded unread: they may contain a broker's real address"
@@ -93,7 +90,6 @@ def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[Ca
 
 
 def _below_floor(quotas: Quotas) -> list[str]:
-    """The limits that are too low for one producer."""
     return [
         f"{entry.entity} {name}={rate * quotas.share:g}"
         for entry in quotas.entries

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import (
     Config,
@@ -29,7 +30,6 @@ from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, place_of, set
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import Listeners, Quotas, read_quotas
 from proxy.config.toml_file import file_problems
-from proxy.config.usage import take_usage
 from quotas.problems import Problem
 
 #: Options whose field has a name of its own. Others have that of the option, without its group's and with a unit.
@@ -42,6 +42,9 @@ _FIELDS: Final = {
     "socket_request_max_bytes": "max_request_bytes",
     "socket_response_max_bytes": "max_response_bytes",
 }
+
+MAX_LABELS: Final = 32
+_OF_TOPIC: Final = ("usage_bootstrap_servers", "usage_client_config")
 
 
 def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: bool = True) -> Config:
@@ -68,7 +71,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
     if "listen" not in wrong_names:
         problems += take_advertised_host(ctx, given)
     problems += take_ssl(ctx, given)
-    problems += take_usage(ctx, given)
+    problems += _take_usage(ctx, given)
     if check_quotas:
         problems += _check_quotas(ctx, given)
     if problems:
@@ -130,21 +133,49 @@ def _check_quotas(ctx: click.Context, given: Mapping[str, Any]) -> tuple[Problem
     return ()
 
 
-def _connections(settings: ClientSettings) -> Iterator[str]:
-    if settings.file is not None:
-        login = settings.login or "no login of its own"
-        yield f"by {settings.file}: {settings.protocol}, {login}"
-        if settings.ignored:
-            yield f"ignores {', '.join(settings.ignored)}"
+def _take_usage(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
+    """Set `label`, and the settings of the client in place of its file; check that the options fit together."""
+    topic, file = given.get("usage_topic"), given.get("usage_file")
+    if topic is not None and file is not None:
+        yield Problem(
+            place_of(ctx, "usage_file", str(file)),
+            f"and --usage-topic {topic} are both set",
+            "records go to one of the two",
+        )
+    for name in _OF_TOPIC:
+        if name in given and topic is None:
+            yield Problem(place_of(ctx, name, ctx.params[name]), "has no effect without --usage-topic")
+    if given.get("usage_by_topic") and topic is None and file is None:
+        yield Problem("--usage-by-topic", "has no effect without --usage-topic or --usage-file")
+    labels = dict(given.get("label", ()))  # of one name the last counts
+    if len(labels) > MAX_LABELS:
+        yield Problem("--label", f"{len(labels)} labels", f"at most {MAX_LABELS}")
+    given["label"] = tuple(sorted(labels.items()))
+    yield from _take_client(ctx, given)
+
+
+def _take_client(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:
+    topic, path = given.get("usage_topic"), given.pop("usage_client_config", None)
+    settings = given.get("upstream", ClientSettings())
+    if path is not None:
+        settings, problems = read_client_file(path, place=place_of(ctx, "usage_client_config", str(path)))
+        yield from problems
+    if topic is not None and settings.protocol.startswith("SASL") and settings.login is None:
+        hint = "give one by --usage-client-config"
+        yield Problem(f"--usage-topic {topic}", f"has no login: {settings.file} has no sasl settings", hint)
+    given["usage_client"] = {"client": settings, "client_id": settings.client_id}
 
 
 def summary_of(config: Config, quotas: Quotas) -> str:
     """One line: where the proxy forwards to, where it listens, and how many quotas it has."""
     entries = quotas.entries
-    servers = ", ".join(map(format_address, config.bootstrap_servers))
-    parts = [
-        f"forwards to {servers}" if servers else "bootstrap_servers left to a flag or variable",
-        *_connections(config.upstream),
+    servers, upstream = ", ".join(map(format_address, config.bootstrap_servers)), config.upstream
+    parts = [f"forwards to {servers}" if servers else "bootstrap_servers left to a flag or variable"]
+    if upstream.file is not None:
+        parts.append(f"by {upstream.file}: {upstream.protocol}, {upstream.login or 'no login of its own'}")
+    if upstream.ignored:
+        parts.append(f"ignores {', '.join(upstream.ignored)}")
+    parts += [
         f"listens on {format_address(config.listening.address)}",
         f"{len(entries)} quota {'entry' if len(entries) == 1 else 'entries'}",
     ]

@@ -6,9 +6,8 @@ The rest of the shell reads only `Config`, no flag, environment variable or file
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
-from typing import Literal
 
 from proxy.config.client_settings import ClientSettings
 from quotas.entry import QuotaEntry
@@ -18,19 +17,19 @@ Address = tuple[str, int]
 
 Network = IPv4Network | IPv6Network
 
-QuotaAlgorithm = Literal["token-bucket", "sampled-window", "ewma"]
-LogFormat = Literal["text", "json"]
-LogLevel = Literal["debug", "info", "warn", "error"]
-ClientAuth = Literal["none", "requested", "required"]
-EventLoopName = Literal["uvloop", "asyncio"]
+
+def ip_literal(host: str) -> IPv4Address | IPv6Address | None:
+    """The address; None: the host is a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
 
 
 def is_wildcard(host: str) -> bool:
     """Whether the host means every interface: a socket can listen on it, but not connect to it (0.0.0.0, [::], 0)."""
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return host in {"", "0"}
+    address = ip_literal(host)
+    return host in {"", "0"} if address is None else address.is_unspecified
 
 
 def format_address(address: Address) -> str:
@@ -51,18 +50,15 @@ class ServerSsl:
     certificate: Path
     key: Path
     ca: Path | None = None
-    client_auth: ClientAuth = "none"
+    client_auth: str = "none"
     principal_rules: str = "DEFAULT"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListeningOptions:
-    """Where clients connect, and for how long the proxy drains.
+    """Where clients connect. `ssl`: None: plaintext.
 
-    `broker_ports` is the range that node ids map onto, None: a port that the kernel chooses for each node.
-    `node_ports` maps a node id to a port of its own, in place of one of the range.
-    `proxy_protocol_from`: connections from these networks begin with a PROXY header, and no others do.
-    `ssl`: None: plaintext.
+    `broker_ports`: None: the kernel chooses a port for each node. `node_ports`: by node id, in place of one of these.
     """
 
     address: Address = ("127.0.0.1", 19092)
@@ -76,14 +72,8 @@ class ListeningOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaOptions:
-    """The quotas, the names that clients are metered under, and the algorithms.
-
-    `client_id` and `principal` replace the names of all clients.
-    `entries` are those given by flags; limits in `file` replace those of the same name and entity.
-    `share` is in (0, 1] and scales every rate; the share in `file` replaces it.
-    `algorithm` is for entries that name none; connection_creation_rate uses sampled windows that pass at most
-    one window's worth at once, unless its entry names an algorithm. Sampled windows are `window_num` windows of
-    `window_size_seconds`; with `first_window`, the rate of a new entity is measured over the windows since its start.
+    """The quotas, the names that all clients are metered under, and the algorithms. `entries`: those given by flags;
+    `share`: in (0, 1].
     """
 
     client_id: str | None = None
@@ -91,7 +81,7 @@ class QuotaOptions:
     entries: tuple[QuotaEntry, ...] = ()
     file: Path | None = None
     share: float = 1.0
-    algorithm: QuotaAlgorithm = "token-bucket"
+    algorithm: str = "token-bucket"
     window_num: int = 11
     window_size_seconds: float = 1.0
     first_window: bool = True
@@ -101,10 +91,7 @@ class QuotaOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EnforcementOptions:
-    """What happens to a client over its quota.
-
-    `max_connection_hold_seconds`: the longest wait of a connection over its rate; with a longer one it is closed then.
-    """
+    """What happens to a client over its quota."""
 
     throttle_mode: str = "auto"
     max_throttle_ms: int = 5000
@@ -114,16 +101,13 @@ class EnforcementOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservabilityOptions:
-    """Metrics and logs.
-
-    `metrics_allowed_hosts`: further names that the Host field of a request to `metrics_listen` may have.
-    """
+    """Metrics and logs."""
 
     metrics_listen: Address = ("127.0.0.1", 19404)
     metrics_allowed_hosts: tuple[str, ...] = ()
     max_metric_entities: int = 1000
-    log_format: LogFormat = "text"
-    log_level: LogLevel = "info"
+    log_format: str = "text"
+    log_level: str = "info"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +115,6 @@ class UsageOptions:
     """Usage records. At most one of `topic` and `file` is set; without either no records are written.
 
     `client`: the file of `--usage-client-config`, else that of `--command-config`. `client_id`: "": a name of its own.
-    `by_topic`: record bytes, and records produced, are counted by topic.
     `sidecar_name`: None: the name of the host.
     """
 
@@ -148,7 +131,6 @@ class UsageOptions:
 
     @property
     def is_on(self) -> bool:
-        """Whether records are written."""
         return self.topic is not None or self.file is not None
 
 
@@ -156,12 +138,8 @@ class UsageOptions:
 class SecurityOptions:
     """Bounds on what clients and brokers may use, and which APIs pass.
 
-    `max_pending_requests`: requests of one connection without a response; above that it is not read.
-    `stalled_client_timeout_seconds`: while `max_buffered_bytes` is used up, a peer that takes no byte for this long is
-    closed.
     `handshake_timeout_seconds`: for the PROXY header, the TLS handshake and the first complete request together.
-    `sasl_oauthbearer_sub_claim_name`: the claim of a token that is the user.
-    `connections_max_idle_seconds`: a connection without traffic for this long is closed. 0: without such a limit, both.
+    0, as of `connections_max_idle_seconds`: there is none.
     """
 
     max_request_bytes: int = 104_857_600
@@ -178,9 +156,9 @@ class SecurityOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The configuration of one proxy process, in the groups of `--help`. The defaults are those of the command line.
+    """The configuration of one proxy process, in the groups of `--help`, which says what each option is.
 
-    `upstream`: the file of `--command-config`. `file`: that of `--config`.
+    The defaults are the same. `upstream`: the file of `--command-config`. `file`: that of `--config`.
     """
 
     bootstrap_servers: tuple[Address, ...]
@@ -191,5 +169,5 @@ class Config:
     observability: ObservabilityOptions = ObservabilityOptions()
     usage: UsageOptions = UsageOptions()
     security: SecurityOptions = SecurityOptions()
-    event_loop: EventLoopName = "uvloop"
+    event_loop: str = "uvloop"
     file: Path | None = None

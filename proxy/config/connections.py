@@ -6,13 +6,12 @@ Each function reads the parsed options in `given`, by name, sets values derived 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Any, Final
 
 import click
 
 from proxy.config.client_file import read_client_file
-from proxy.config.config import ServerSsl, format_address
+from proxy.config.config import ServerSsl, format_address, ip_literal
 from proxy.config.option_types import place_of
 from proxy.config.values import parse_addresses
 from quotas.problems import Problem, Refusal
@@ -53,10 +52,8 @@ def take_upstream(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = ip_literal(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 def take_ssl(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]:

@@ -30,7 +30,7 @@ class ConfigError(StartError):
 class BindError(StartError):
     """The `address` of `flag` cannot be bound."""
 
-    def __init__(self, flag: str, address: Address | str, error: OSError) -> None:
+    def __init__(self, flag: str, address: Address, error: OSError) -> None:
         super().__init__(flag, address, error)
         self.flag = flag
         self.address = address
@@ -39,6 +39,5 @@ class BindError(StartError):
     def __str__(self) -> str:
         code = self.error.errno
         # asyncio's text repeats the address; the codes of name resolution are negative, not system errors.
-        where = self.address if isinstance(self.address, str) else format_address(self.address)
         reason = os.strerror(code) if code is not None and code > 0 else self.error.strerror or str(self.error)
-        return f"error: {self.flag}: cannot listen on {where}: {reason}"
+        return f"error: {self.flag}: cannot listen on {format_address(self.address)}: {reason}"

@@ -11,7 +11,7 @@ from quotas.parsing.limits import UNLIMITED, holds_clients
 from quotas.rates import exact
 
 MAX_LISTED: Final = 20
-"""A file may have a million entries."""
+"""Of entries, in a text: a file may have a million."""
 
 
 def exemptions_of(entries: Iterable[QuotaEntry], share: float) -> tuple[str, ...]:

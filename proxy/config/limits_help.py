@@ -50,7 +50,6 @@ class CommandWithLimits(cloup.Command):
         return super().parse_args(ctx, args)
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the keys of SPEC after the options."""
         limits = [(f"{name}=", f"{kind.counts} ({', '.join(scope_keys(kind))})") for name, kind in LIMIT_KINDS.items()]
         for title, rows in (
             ("Scopes of a quota", _SCOPES),

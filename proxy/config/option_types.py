@@ -112,7 +112,6 @@ class Setting(cloup.Option):
 
 
 def settings_of(ctx: click.Context) -> dict[str, Setting]:
-    """The options of the command, by name."""
     return {str(param.name): param for param in ctx.command.params if isinstance(param, Setting)}
 
 
@@ -128,7 +127,6 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
 
 
 def one_of(*allowed: str, default: str) -> Checked:
-    """One of the words."""
 
     def parse(value: object) -> str:
         word = str(value).strip().lower()

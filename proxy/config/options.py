@@ -114,11 +114,7 @@ LISTENING: Final = cloup.option_group(
         Checked("FILE.pem", file_path, shown="the file of the certificate"),
         "Its key, not encrypted.",
     ),
-    _setting(
-        "--ssl-ca-location",
-        Checked("FILE.pem", file_path),
-        "Certificate authorities of client certificates.",
-    ),
+    _setting("--ssl-ca-location", Checked("FILE.pem", file_path), "Certificate authorities of client certificates."),
     _setting(
         "--ssl-client-auth",
         one_of("none", "requested", "required", default="none"),
@@ -295,10 +291,7 @@ USAGE: Final = cloup.option_group(
         Checked("FILE", file_path, shown="the file of --command-config"),
         "How to connect to them: a file like that of --command-config.",
     ),
-    _switch(
-        "--usage-by-topic",
-        "Count record bytes by topic, too. This parses Produce requests and Fetch responses.",
-    ),
+    _switch("--usage-by-topic", "Count record bytes by topic, too. This parses Produce requests and Fetch responses."),
     _setting(
         "--max-usage-series",
         Checked("N", values.whole_number(1, 1_000_000), default="10000"),
@@ -395,11 +388,7 @@ PROCESS: Final = cloup.option_group(
         expose_value=True,
         callback=lambda ctx, _param, value: take_defaults_from(ctx, value),
     ),
-    _setting(
-        "--event-loop",
-        one_of("uvloop", "asyncio", default="uvloop"),
-        "uvloop is faster.",
-    ),
+    _setting("--event-loop", one_of("uvloop", "asyncio", default="uvloop"), "uvloop is faster."),
 )
 
 GROUPS: Final = (UPSTREAM, LISTENING, QUOTAS, ENFORCEMENT, OBSERVABILITY, USAGE, SECURITY, PROCESS)

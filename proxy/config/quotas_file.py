@@ -1,7 +1,7 @@
 """The file of `--quotas-file`: read or refused as a whole; its limits replace those of the flags."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -40,31 +40,15 @@ class Quotas:
 
     @cached_property
     def configured(self) -> Configured:
-        """The entries, found by entity."""
         return Configured(self.entries)
 
     @cached_property
     def exemptions(self) -> tuple[str, ...]:
-        """The exemptions of the entries, for people."""
         return exemptions_of(self.entries, self.share)
 
     def prepare(self) -> None:
         """Compute both, outside of the event loop."""
         _ = self.configured, self.exemptions
-
-
-@dataclass(frozen=True, slots=True)
-class FileQuotas:
-    """The result of reading the file once.
-
-    placed     its tables, in its order, wrong ones included; one without an entity for a file that cannot be read
-    settings   the values of its keys above all tables
-    problems   the errors of the file, and of each table
-    """
-
-    placed: tuple[Reading, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +64,6 @@ class Listeners:
 
     @classmethod
     def of(cls, address: Address, broker_ports: range | None, node_ports: Mapping[int, int]) -> "Listeners":
-        """The listeners of a configuration (see `ListeningOptions`)."""
         if broker_ports is None:
             return cls(address[1], ())
         return cls(address[1], (broker_ports, *(range(port, port + 1) for port in node_ports.values())))
@@ -104,28 +87,6 @@ class Listeners:
         return [Problem(place, f"{entity}: this proxy does not listen on port {port}", f"allowed: {allowed}")]
 
 
-def read_quotas_file(path: Path, *, place: str | None = None) -> FileQuotas:
-    """Read the file, with every problem: unreadable, no TOML, a wrong share, wrong entries.
-
-    `place` names the file in problems of the whole file; default: the flag. Blocks while it reads the file and resolves
-    host names in it.
-    """
-    problems: list[Problem] = []
-    data = read_toml(path, place=place or f"--quotas-file {str(path)!r}", problems=problems)
-    if problems:
-        return FileQuotas((Reading(str(path)),), problems=tuple(problems))
-    settings: dict[str, Any] = {}
-    for key, parse in _SETTINGS.items():
-        if key in data:
-            try:
-                settings[key] = parse(data[key])
-            except Refusal as error:
-                problems += error.at(f"{path}: {key} = {data[key]!r}")
-    found = load_quotas(data, addresses_of, settings=tuple(_SETTINGS))
-    problems += _in(path, found.errors)
-    return FileQuotas(found.placed, settings, tuple(problems))
-
-
 def _in(path: Path | None, problems: Iterable[Problem]) -> list[Problem]:
     return [replace(problem, place=f"{path}: {problem.place}") for problem in problems]
 
@@ -134,7 +95,7 @@ def active_quotas(config: Config) -> Quotas:
     """The quotas of the flags and of the file as it is now. A limit of the file replaces the flag's of the same
     name and entity; `quota_share` and `dry_run` of the file replace the flags'.
 
-    Raises ConfigError when the file has a problem. Blocks as `read_quotas_file`.
+    Raises ConfigError when the file has a problem. Blocks while it reads the file and resolves host names in it.
     """
     options, listening = config.quotas, config.listening
     listeners = Listeners.of(listening.address, listening.broker_ports, listening.node_ports)
@@ -152,16 +113,18 @@ def read_quotas(
     place: str | None = None,
     all_flags_known: bool = True,
 ) -> tuple[tuple[QuotaEntry, ...], Mapping[str, Any]]:
-    """The entries of flags and of the file at `path`, and the settings of the file. Raises ConfigError with every
-    problem of the file, and of the entries together.
+    """The entries of flags and of the file at `path`, and the values of its keys above all tables. Raises ConfigError
+    with every problem of the file, and of the entries together.
 
-    A wrong table counts by its entity, where that is known. No problem is reported that a wrong table or an unknown
-    flag could solve once it is correct.
+    `place` names the file in problems of the whole file; default: the flag. A wrong table counts by its entity, where
+    that is known. No problem is reported that a wrong table or an unknown flag could solve once it is correct.
     """
-    in_file = FileQuotas() if path is None else read_quotas_file(path, place=place)
+    problems: list[Problem] = []
+    settings: dict[str, Any] = {}
+    placed = () if path is None else _read_file(path, place or f"--quotas-file {str(path)!r}", settings, problems)
     flags = [listeners.normalized(Reading(FLAG, entry.entity, entry)) for entry in by_flag]
-    of_file = [listeners.normalized(reading) for reading in in_file.placed]
-    problems = [*in_file.problems, *_errors_together(flags, listeners)]
+    of_file = [listeners.normalized(reading) for reading in placed]
+    problems += _errors_together(flags, listeners)
     problems += _in(path, _errors_together(of_file, listeners))
     wrong = [reading for reading in of_file if reading.entry is None]
     if not all_flags_known:
@@ -170,7 +133,23 @@ def read_quotas(
     problems += [replace(error, place=str(path or FLAG)) for error in threshold_errors(entries, wrong)]
     if problems:
         raise ConfigError(problems)
-    return entries, in_file.settings
+    return entries, settings
+
+
+def _read_file(path: Path, place: str, settings: dict[str, Any], problems: list[Problem]) -> tuple[Reading, ...]:
+    """Its tables, wrong ones included; one without an entity if it cannot be read. Adds its settings and problems."""
+    data = read_toml(path, place=place, problems=problems)
+    if problems:
+        return (Reading(str(path)),)
+    for key, parse in _SETTINGS.items():
+        if key in data:
+            try:
+                settings[key] = parse(data[key])
+            except Refusal as error:
+                problems += error.at(f"{path}: {key} = {data[key]!r}")
+    found = load_quotas(data, addresses_of, settings=tuple(_SETTINGS))
+    problems += _in(path, found.errors)
+    return found.placed
 
 
 def _errors_together(readings: Iterable[Reading], listeners: Listeners) -> Iterator[Problem]:

@@ -154,7 +154,6 @@ _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def parse_label(value: object) -> tuple[str, str]:
-    """`NAME=VALUE`."""
     name, equals, text = _text(value, "NAME=VALUE").partition("=")
     if not equals or not _LABEL_NAME.fullmatch(name):
         raise Refusal("expected NAME=VALUE", "the name: at most 64 letters, digits, '.', '_' and '-'")

@@ -1,6 +1,5 @@
 """Reports of throttling: log lines, metrics, and the list of throttled clients."""
 
-import logging
 from typing import Final
 
 from proxy.config.config import EnforcementOptions
@@ -9,7 +8,7 @@ from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import NS_PER_MS, Client, Identity, throttle_time_ms
 from proxy.observability.admin import ThrottleStatus
 from proxy.observability.entities import Entities
-from proxy.observability.logs import RateLimited, event
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.throttle_tallies import ThrottleTally
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
@@ -25,7 +24,7 @@ NOTIFY, DELAY, PAUSE, REJECT = "notify", "delay", "pause", "reject"
 SOFT, DEBT, TOTAL, MEMORY, IN_FLIGHT = "soft", "debt", "total", "memory", "in_flight"
 _BOUNDS: Final = {MEMORY: "max_buffered_bytes", IN_FLIGHT: "max_pending_requests"}
 
-_log = logging.getLogger("proxy.enforcement")
+_log = EventLog("proxy.enforcement")
 
 
 def reason_of(limit: Limit) -> str:
@@ -128,9 +127,7 @@ class Report:
         limit, entity, limit_value = of
         suppressed = self._lines.admit((entity, limit), now_ns)
         if suppressed is not None:
-            event(
-                _log,
-                logging.WARNING,
+            _log.warning(
                 "would_throttle" if self.is_dry_run else "throttled",
                 client_id=client.client_id,
                 user=client.user,

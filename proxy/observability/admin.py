@@ -68,25 +68,15 @@ _HEADINGS: Final = [name.removesuffix("_seconds").replace("_", " ").upper() for 
 _IS_NUMBER: Final = [each.type is float for each in fields(ThrottleStatus)]
 
 
-async def start_admin(
-    options: ObservabilityOptions,
-    metrics: Metrics,
-    *,
-    health: Callable[[], Status],
-    readiness: Callable[[], Awaitable[Status]],
-    throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]],
-    exemptions: Callable[[], Sequence[str]] = tuple,
-) -> HttpServer:
+async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServer:
     """Serve on `options.metrics_listen` until closed. Raises BindError when that address cannot be bound.
-
-    `throttles` yields groups of connections that are held; the event loop runs between them.
 
     Requests must name an IP address, `localhost`, the host of `options.metrics_listen` or one of
     `options.metrics_allowed_hosts` as their Host.
     """
     own_version()  # read it while descriptors are available
     names = {name.lower().removesuffix(".") for name in (options.metrics_listen[0], *options.metrics_allowed_hosts)}
-    server = HttpServer(_Pages(metrics, health, readiness, throttles, exemptions).respond, names)
+    server = HttpServer(pages.respond, names)
     try:
         await server.listen(options.metrics_listen)
     except OSError as error:
@@ -95,17 +85,20 @@ async def start_admin(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pages:
+class Pages:
+    """`throttles` yields groups of connections that are held; the event loop runs between them."""
+
     metrics: Metrics
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
     throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]]
-    exemptions: Callable[[], Sequence[str]]
+    exemptions: Callable[[], Sequence[str]] = tuple
     #: One scrape and one list at a time: many monitors must not add up to a busy loop.
     scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
     listing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def respond(self, path: str, accept: str) -> Response:
+        """The page of a path."""
         match path:
             case "/":
                 return text_response(INDEX)

@@ -4,13 +4,12 @@ After `max_entities` clients, further ones are counted as `other`, and the log r
 names themselves.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from proxy.observability import logs
 from proxy.observability.labels import OTHER, label_value
+from proxy.observability.logs import EventLog
 from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram
 from proxy.observability.throttle_tallies import ThrottleTallies
 from proxy.observability.topic_traffic import TrafficByTopic
@@ -23,7 +22,7 @@ ENTITY_IDLE_NS: Final = 3_600_000_000_000
 #: A client of that name has the series of `other`, too.
 _SHARED: Final = (OTHER, OTHER)
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class Entities:
@@ -103,9 +102,7 @@ class Entities:
         """Log once that there are more `what` (clients, limits) than `max_metric_entities`."""
         if what not in self._announced:
             self._announced.add(what)
-            logs.event(
-                _log,
-                logging.WARNING,
+            _log.warning(
                 "metric_entities_exhausted",
                 what=what,
                 max_metric_entities=self.max_entities,

@@ -4,7 +4,6 @@ Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units,
 """
 
 import asyncio
-import logging
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -17,7 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from proxy.observability.build import BUILD
 from proxy.observability.labels import OTHER, entity_label
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics, UsageMetrics
 from proxy.observability.tallies import EntityMetrics, Histogram
 
@@ -40,7 +39,7 @@ SUM_SLICE: Final = 1_000
 _CLIENT: Final = ("user", "client_id")
 _THROTTLE: Final = ("limit", *_CLIENT, "mode")
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 @cache
@@ -107,7 +106,7 @@ def _process(metrics: Metrics) -> Iterator[Metric]:
             found = list(collector.collect())
         except Exception:  # noqa: BLE001 - a library's code: any of its errors costs its own families only
             if not metrics.process_metrics_failed:
-                event(_log, logging.WARNING, "process_metrics_left_out", exc_info=True)
+                _log.warning("process_metrics_left_out", exc_info=True)
             metrics.process_metrics_failed = True
         else:
             yield from found

@@ -5,20 +5,18 @@ and the time for a response. The body of a request is not read: its connection i
 """
 
 import asyncio
-import logging
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 import h11
 
-from proxy.config.config import Address
-from proxy.observability.logs import event
+from proxy.config.config import Address, ip_literal
+from proxy.observability.logs import EventLog
 
 MAX_CONNECTIONS: Final = 64
 MAX_HEAD_BYTES: Final = 8192
@@ -33,7 +31,7 @@ included.
 """
 _ALLOW: Final = (("Allow", "GET, HEAD"),)
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ class HttpServer:
         """Raises RemoteProtocolError for a host or a method that this port does not serve."""
         fields = dict(request.headers)
         host, path = _location(request.target.decode(), fields.get(b"host", b"localhost").decode("latin-1"))
-        if host not in self._names and not _is_ip_address(host):
+        if host not in self._names and ip_literal(host) is None:
             wanted = "IP addresses, localhost and the names of --metrics-allowed-host"
             raise h11.RemoteProtocolError(f"this port answers to {wanted}, not to {host[:255]!a}", 421)
         if request.method not in {b"GET", b"HEAD"}:
@@ -142,7 +140,7 @@ class HttpServer:
         try:
             return await self._respond(path, accept.decode("latin-1"))
         except Exception:  # noqa: BLE001 - a defect in one page must end neither the server nor the proxy
-            event(_log, logging.ERROR, "page_failed", exc_info=True, path=path)
+            _log.exception("page_failed", path=path)
             return text_response("this page failed; the log says why\n", 500)
 
 
@@ -153,14 +151,6 @@ def _location(target: str, host: str) -> tuple[str, str]:
     except ValueError as error:
         raise h11.RemoteProtocolError("the request has no valid host") from error
     return (url.hostname or "").removesuffix("."), url.path or "/"
-
-
-def _is_ip_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _encode(http: h11.Connection, response: Response, *, with_body: bool = True) -> bytes:

@@ -11,8 +11,9 @@ import logging
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partialmethod
 from typing import Final, TextIO
 
 MAX_VALUE_CHARS: Final = 512
@@ -23,19 +24,29 @@ _NEEDS_QUOTES: Final = frozenset(' "=\\')
 _OVERFLOW: Final = object()
 
 
-def event(logger: logging.Logger, level: int, name: str, /, *, exc_info: bool = False, **fields: object) -> None:
-    """Log the event `name` (snake_case) with its fields, in the order given; a field that is None is left out.
+class EventLog:
+    """Writes events to the logger of this name."""
 
-    `exc_info`: the exception being handled adds its type and text as `error`, and its traceback at level debug.
-    """
-    if logger.isEnabledFor(level):
-        logger.log(level, "%s", name, exc_info=exc_info, extra={"event": name, "fields": fields})
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
 
+    def _write(self, level: int, name: str, /, *, exc_info: bool = False, **fields: object) -> None:
+        """Log the event `name` (snake_case) with its fields, in the order given; a field that is None is left out.
 
-def warn(logger: logging.Logger, cautions: Iterable[tuple[str, Mapping[str, object]]]) -> None:
-    """Log the warnings of `proxy.config.cautions`."""
-    for name, fields in cautions:
-        event(logger, logging.WARNING, name, **fields)  # type: ignore[arg-type] # no field has the name exc_info
+        `exc_info`: the exception being handled adds its type and text as `error`, and its traceback at level debug.
+        """
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", name, exc_info=exc_info, extra={"event": name, "fields": fields})
+
+    info = partialmethod(_write, logging.INFO)
+    warning = partialmethod(_write, logging.WARNING)
+    error = partialmethod(_write, logging.ERROR)
+    exception = partialmethod(_write, logging.ERROR, exc_info=True)
+
+    def warn_of(self, cautions: Iterable[tuple[str, Mapping[str, object]]]) -> None:
+        """Log the warnings of `proxy.config.cautions`."""
+        for name, fields in cautions:
+            self.warning(name, **fields)
 
 
 def text_value(value: object) -> str:
@@ -151,13 +162,11 @@ class RateLimited:
         self._seen.move_to_end(key)  # the first key always has the oldest line
         return entry[1] if entry is not None else 0
 
-    def event(
-        self, logger: logging.Logger, level: int, name: str, key: Hashable, now_ns: int, /, **fields: object
-    ) -> None:
-        """Log an event with its fields, unless a line of this key is too recent."""
+    def event(self, log: Callable[..., None], name: str, key: Hashable, now_ns: int, /, **fields: object) -> None:
+        """Log an event with its fields by a method of `EventLog`, unless a line of this key is too recent."""
         suppressed = self.admit(key, now_ns)
         if suppressed is not None:
-            event(logger, level, name, **fields, suppressed=suppressed or None)  # type: ignore[arg-type] # as in `warn`
+            log(name, **fields, suppressed=suppressed or None)
 
     def _fresh(self, entry: list[int], now_ns: int) -> bool:
         return now_ns - entry[0] < self._interval_ns

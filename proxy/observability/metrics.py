@@ -119,11 +119,8 @@ class UsageMetrics:
 class Metrics:
     """All that this process counts. The server sets the callables `limits_in_use` and `produced`.
 
-    `loop_lag`: how late a timer of the event loop fired.
-    `reload_ok`: the files were applied when they were last read; False: they were refused as a whole.
-    `tls_reload_ok`: the same of certificates, keys and the client file. `certificates`: when they expire, in seconds
-    since 1970, by the side that they are shown to.
-    `enforcement_enabled`: False in a dry run, and while enforcement is switched off.
+    `exposition` says what each is. `certificates`: when they expire, in seconds since 1970, by the side that they are
+    shown to.
     """
 
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:

@@ -4,7 +4,6 @@ The libraries for it are bindings of libsystemd, which slim images do not have, 
 Without NOTIFY_SOCKET nothing is sent. WATCHDOG=1 comes from a timer of the event loop: a loop that hangs is restarted.
 """
 
-import logging
 import os
 import socket
 import time
@@ -12,9 +11,9 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Mapping
 from typing import final
 
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 @final
@@ -67,4 +66,4 @@ class Supervisor:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notify:
                 notify.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:
-            event(_log, logging.WARNING, "notify_failed", socket=self._address, message=str(error))
+            _log.warning("notify_failed", socket=self._address, message=str(error))

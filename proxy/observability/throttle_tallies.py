@@ -1,4 +1,4 @@
-"""What each limit did to each client, for usage records: kept only while they are written, and bounded in number."""
+"""What each limit did to each client since usage records read it: kept only while they are written, and bounded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from quotas.admission.limit import Limit
 
 @dataclass(slots=True, eq=False)
 class ThrottleTally:
-    """Of one (user, client id, limit, entity). All counts are cumulative.
+    """Of one (user, client id, limit, entity).
 
     limit         the latest limit of this name and entity; None: a limit on connections, or several limits
     limit_value   its units per second when it throttled last; None: of several
@@ -37,7 +37,6 @@ class ThrottleTallies:
         self._tallies: dict[tuple[str, str, str, str], ThrottleTally] = {}
 
     def of_limit(self, user: str, client_id: str, limit: Limit) -> ThrottleTally:
-        """The tally of a limit of this client."""
         tally = self.of(user, client_id, limit.name, limit.entity, limit.rate)
         tally.limit = None if tally.entity == OTHER else limit
         return tally
@@ -53,9 +52,7 @@ class ThrottleTallies:
         tally.limit_value = None if tally.entity == OTHER else limit_value
         return tally
 
-    def remove(self, tally: ThrottleTally) -> None:
-        """Forget an idle one."""
-        del self._tallies[tally.user, tally.client_id, tally.limit_name, tally.entity]
-
-    def __iter__(self) -> Iterator[ThrottleTally]:
-        return iter(list(self._tallies.values()))
+    def taken(self) -> Iterator[ThrottleTally]:
+        """Each of them, which is no longer kept here. Events between two of them may begin it anew."""
+        for key in list(self._tallies):
+            yield self._tallies.pop(key)

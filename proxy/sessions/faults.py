@@ -1,16 +1,15 @@
 """What breaks connections: counted, and logged, at most one line of a kind every few seconds."""
 
-import logging
 from collections.abc import Callable
 from typing import Final, final
 
 from protocol.errors import NotKafka, ProtocolError
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
-from proxy.observability.logs import RateLimited
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import Metrics
 
-_log = logging.getLogger("proxy.sessions.session")
+_log = EventLog("proxy.sessions.session")
 
 
 class ClosedMidFrame(ProtocolError):
@@ -40,8 +39,6 @@ _HINTS: Final = {
 class Faults:
     """Counts and logs what breaks connections; shared by all sessions."""
 
-    __slots__ = ("_clock", "_lines", "_metrics")
-
     def __init__(self, metrics: Metrics, clock: Callable[[], int]) -> None:
         self._metrics: Final = metrics
         self._clock: Final = clock
@@ -51,7 +48,7 @@ class Faults:
         """A connection was closed before it was served. `entity`: of the limit that is the reason."""
         self._metrics.connections.rejected[reason] += 1
         fields = {"entity": entity and str(entity), **fields}
-        self._log(logging.WARNING, "connection_rejected", (reason, entity), peer=peer, reason=reason, **fields)
+        self._event(_log.warning, "connection_rejected", (reason, entity), peer=peer, reason=reason, **fields)
 
     def header(self, peer: str, error: ProtocolError) -> None:
         """A connection of a load balancer begins with no PROXY header."""
@@ -65,8 +62,8 @@ class Faults:
     def dropped(self, identity: Identity, hold: DataFrame) -> None:
         """The client of a held frame has gone."""
         self._metrics.connections.dropped_frames += 1
-        self._log(
-            logging.INFO, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=hold.size
+        self._event(
+            _log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=hold.size
         )
 
     def protocol(self, identity: Identity, error: ProtocolError, broker: str = "") -> None:
@@ -78,13 +75,13 @@ class Faults:
     def defect(self, identity: Identity, error: Exception) -> None:
         """A defect in this program, which closes only its connection."""
         self._metrics.errors.protocol["defect"] += 1
-        self._log(logging.ERROR, "defect", type(error).__name__, exc_info=True, peer=identity.client.peer)
+        self._event(_log.exception, "defect", type(error).__name__, peer=identity.client.peer)
 
     def _refused(self, error: ProtocolError, **fields: object) -> None:
         reason = error.reason
         self._metrics.errors.protocol[reason] += 1
         fields.update(reason=reason, offset=error.offset, detail=str(error))
-        self._log(logging.WARNING, "protocol_error", reason, **fields)
+        self._event(_log.warning, "protocol_error", reason, **fields)
 
-    def _log(self, level: int, name: str, key: object, **fields: object) -> None:
-        self._lines.event(_log, level, name, (name, key), self._clock(), **fields)
+    def _event(self, log: Callable[..., None], name: str, key: object, **fields: object) -> None:
+        self._lines.event(log, name, (name, key), self._clock(), **fields)

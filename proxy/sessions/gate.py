@@ -8,17 +8,14 @@ one above ``connections``, as in Kafka above those of an address.
 Changed limits apply to the next connection: a wait, once begun, stays as it is.
 """
 
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import TimerHandle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from proxy.config.config import format_address
-from proxy.enforcement.report import Report
-from proxy.sessions.faults import Faults
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin
-from proxy.streams.context import Context
+from proxy.sessions.shared import Origin, Shared
 from quotas.connections import ConnectionQuotas, Verdict
 
 NS_PER_SECOND: Final = 1_000_000_000
@@ -40,33 +37,21 @@ class Gate:
     max_refused   connections over their rate that wait to be closed
     """
 
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        clock: Callable[[], int],
-        quotas: ConnectionQuotas,
-        report: Report,
-        faults: Faults,
-        context: Context,
-        max_refused: int,
-    ) -> None:
-        self._loop = loop
-        self._clock = clock
+    def __init__(self, shared: Shared, quotas: ConnectionQuotas, max_refused: int) -> None:
+        self._shared = shared
         self._quotas = quotas
-        self._report = report
-        self._faults = faults
-        self._context = context
+        self._measures = shared.context.measures
         self._max_refused = max_refused
         self._pending: dict[Session, PendingConnection] = {}
         self._refused = 0
 
     def decide(self, origin: Origin) -> Verdict | None:
         """The verdict on a new connection; None: it is refused, counted and logged: close it at once."""
-        if not self._context.measures.enforces:
+        if not self._measures.enforces:
             return _SERVED
         verdict = self._quotas.over(origin.ip, origin.listener)
         if verdict is None:
-            verdict = self._quotas.record(origin.ip, origin.listener, self._clock())
+            verdict = self._quotas.record(origin.ip, origin.listener, self._shared.clock())
         if verdict.admitted or (verdict.wait_ns and self._refused < self._max_refused):
             return verdict
         self._count_rejected(format_address((origin.ip, origin.port)), replace(verdict, wait_ns=0))
@@ -77,15 +62,15 @@ class Gate:
 
         verdict   that of `decide` on it
         """
-        now_ns = self._clock()
-        if not self._context.measures.enforces:
+        now_ns = self._shared.clock()
+        if not self._measures.enforces:
             self._report_dry_run(session, now_ns)
         self._quotas.open(session.origin.ip, session.origin.listener, admitted=verdict.admitted)
         if not verdict.wait_ns:
             serve()
             return
         self._refused += not verdict.admitted
-        timer = self._loop.call_later(verdict.wait_ns / NS_PER_SECOND, self._end_wait, session, serve)
+        timer = self._shared.loop.call_later(verdict.wait_ns / NS_PER_SECOND, self._end_wait, session, serve)
         self._pending[session] = PendingConnection(verdict, now_ns, timer)
 
     def remove(self, session: Session) -> None:
@@ -106,7 +91,7 @@ class Gate:
 
     def _end_wait(self, session: Session, serve: Callable[[], None]) -> None:
         verdict = self._pending[session].verdict
-        self._report.connection_waited(session.identity.client, verdict, self._clock())
+        self._measures.report.connection_waited(session.identity.client, verdict, self._shared.clock())
         if verdict.admitted:
             del self._pending[session]
             serve()
@@ -120,9 +105,9 @@ class Gate:
         over = self._quotas.over(origin.ip, origin.listener)
         for verdict in (over, self._quotas.record(origin.ip, origin.listener, now_ns)):
             if verdict is not None and verdict.limit_name is not None:
-                self._report.connection_waited(session.identity.client, verdict, now_ns)
+                self._measures.report.connection_waited(session.identity.client, verdict, now_ns)
 
     def _count_rejected(self, peer: str, verdict: Verdict) -> None:
         held_seconds = verdict.wait_ns / NS_PER_SECOND or None
         reason, limit_value = verdict.limit_name or "", verdict.limit_value
-        self._faults.rejected(reason, peer, verdict.entity, limit_value=limit_value, held_seconds=held_seconds)
+        self._shared.faults.rejected(reason, peer, verdict.entity, limit_value=limit_value, held_seconds=held_seconds)

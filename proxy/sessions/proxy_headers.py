@@ -56,7 +56,8 @@ class ProxyHeaders:
         if not self._networks or not self._is_load_balancer(peer[0]):
             self._accepted(client, peer, port, 0)
         elif len(self._waiting) >= self._max_waiting:
-            self._reject(client, peer, "max_connections")
+            client.close()
+            self._faults.rejected("max_connections", _address_of(peer))
         else:
             self._waiting[client] = PartialHeader(peer, port, self._clock())
             self._loop.add_reader(client.fileno(), self._on_readable, client)
@@ -68,14 +69,13 @@ class ProxyHeaders:
         for client, waiting in list(islice(self._waiting.items(), EXPIRED_AT_ONCE)):
             if now_ns - waiting.since_ns < self._timeout_ns:
                 break
-            self._forget(client)
-            self._reject(client, waiting.peer, PROXY_HEADER_TIMEOUT)
+            self._drop(client)
+            self._faults.rejected(PROXY_HEADER_TIMEOUT, _address_of(waiting.peer))
 
     def close(self) -> None:
         """Close all connections that wait for their header."""
         for client in list(self._waiting):
-            self._forget(client)
-            client.close()
+            self._drop(client)
 
     # ---- inside
 
@@ -92,44 +92,30 @@ class ProxyHeaders:
             header = parse_proxy_header(data)
             if header is None:
                 if len(data) == before:
-                    self._on_end(client, waiting)
-                    return
+                    raise InvalidProxyHeader("end", before) if before else EOFError
                 waiting.data = data
             client.recv((len(data) if header is None else header.size) - before)
         except (BlockingIOError, InterruptedError):
             return
         except InvalidProxyHeader as error:
-            self._refuse(client, waiting, error)
+            self._drop(client)
+            self._faults.header(_address_of(waiting.peer), error)
             return
-        except OSError:  # reset by the load balancer
-            self._forget(client)
-            client.close()
+        except (OSError, EOFError):  # reset by the load balancer; a health check ends its stream without a byte
+            self._drop(client)
             return
         if header is not None:
             self._forget(client)
             taken_ns = self._clock() - waiting.since_ns
             self._accepted(client, header.source or waiting.peer, waiting.port, taken_ns)
 
-    def _on_end(self, client: socket.socket, waiting: PartialHeader) -> None:
-        """The stream has ended. Without a byte it was a health check."""
-        if waiting.data:
-            self._refuse(client, waiting, InvalidProxyHeader("end", len(waiting.data)))
-        else:
-            self._forget(client)
-            client.close()
-
     def _forget(self, client: socket.socket) -> None:
         del self._waiting[client]
         self._loop.remove_reader(client.fileno())
 
-    def _refuse(self, client: socket.socket, waiting: PartialHeader, error: InvalidProxyHeader) -> None:
+    def _drop(self, client: socket.socket) -> None:
         self._forget(client)
         client.close()
-        self._faults.header(_address_of(waiting.peer), error)
-
-    def _reject(self, client: socket.socket, peer: tuple[Any, ...], reason: str) -> None:
-        client.close()
-        self._faults.rejected(reason, _address_of(peer))
 
 
 def _address_of(peer: tuple[Any, ...]) -> str:

@@ -2,17 +2,15 @@
 timeout.
 """
 
-import logging
 from collections.abc import Collection
 from typing import Final
 
-from proxy.config.config import SecurityOptions
-from proxy.observability.logs import RateLimited
-from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_IDLE, STALLED, ConnectionMetrics
+from proxy.observability.logs import EventLog, RateLimited
+from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_IDLE, STALLED
 from proxy.sessions.lifecycle import State
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.session import Session
-from proxy.streams.memory import MemoryPool
+from proxy.streams.context import Context
 
 NS_PER_SECOND: Final = 1_000_000_000
 #: Parts of a sweep: with ten ticks a second each session is checked once a second.
@@ -22,7 +20,7 @@ CHECKED_AT_ONCE: Final = 100
 #: Most sessions of one part that are closed for their timeout; the others are closed by the next sweep.
 CLOSED_AT_ONCE: Final = 64
 
-_log = logging.getLogger("proxy.sessions.sweep")
+_log = EventLog("proxy.sessions.sweep")
 
 
 class Sweep:
@@ -32,18 +30,12 @@ class Sweep:
     with most bytes is closed first, until a quarter of the pool is free.
     """
 
-    def __init__(
-        self,
-        sessions: Collection[Session],
-        headers: ProxyHeaders,
-        memory: MemoryPool,
-        metrics: ConnectionMetrics,
-        options: SecurityOptions,
-    ) -> None:
+    def __init__(self, sessions: Collection[Session], headers: ProxyHeaders, context: Context) -> None:
         self._sessions = sessions
         self._headers = headers
-        self._memory = memory
-        self._metrics = metrics
+        self._memory = context.memory
+        self._metrics = context.metrics.connections
+        options = context.config.security
         self._stalled_ns = int(options.stalled_client_timeout_seconds * NS_PER_SECOND)
         self._handshake_ns = int(options.handshake_timeout_seconds * NS_PER_SECOND)
         self._max_idle_ns = int(options.connections_max_idle_seconds * NS_PER_SECOND)
@@ -93,9 +85,9 @@ class Sweep:
     def _close(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
         self._metrics.closed[reason] += 1
         client = session.identity.client
-        level = logging.INFO if reason == MAX_IDLE else logging.WARNING
+        log = _log.info if reason == MAX_IDLE else _log.warning
         at = {"reason": reason, "peer": client.peer, "client_id": client.client_id}
-        self._lines.event(_log, level, "connection_closed", reason, now_ns, **at, **fields)
+        self._lines.event(log, "connection_closed", reason, now_ns, **at, **fields)
         session.close()
 
     def _close_stalled(self, now_ns: int) -> None:

@@ -295,8 +295,6 @@ class Wires:
     where a socket's bytes go.
     """
 
-    __slots__ = ("_contexts", "incoming", "loop", "outgoing", "received", "turns")
-
     def __init__(self, loop: AbstractEventLoop, turns: Turns, contexts: TlsContexts) -> None:
         self.loop = loop
         self.turns = turns

@@ -3,6 +3,7 @@
 from asyncio import AbstractEventLoop, Handle, TimerHandle
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from proxy.enforcement.data_frame import DataFrame, FrameEvent, FrameOwner, Life
@@ -27,8 +28,8 @@ class Wakeups:
         self._holds = holds
         self._clock = clock
         self._timers: dict[Limit, TimerHandle] = {}
-        self._deadlines: dict[DataFrame, TimerHandle] = {}
-        self._delays: dict[Delay, TimerHandle] = {}
+        #: Of delays, and of frames with a longest wait.
+        self._ends: dict[DataFrame | Delay, TimerHandle] = {}
         #: Frames that are decided again at once.
         self._asking_again: deque[DataFrame] = deque()
         #: Limits with queues that are to be decided again after those.
@@ -39,12 +40,12 @@ class Wakeups:
         """The frame is held from now on."""
         self._holds.add(frame)
         if frame.until_ns:
-            self._arm_deadline(frame)
+            self.delay(frame, partial(self._pass_late, frame))
         self.rearm()
 
     def forget(self, frame: DataFrame) -> None:
         """The frame will not pass."""
-        self._cancel_deadline(frame)
+        self._forget_end(frame)
         self._holds.remove(frame)
         self.rearm()
 
@@ -69,24 +70,34 @@ class Wakeups:
         """Limits or the measures have changed: decide all held frames again, those of a limit in order."""
         self._ask_again(self._holds.limits)
 
-    # ---- delays
+    # ---- delays, and the longest waits of frames
 
-    def delay(self, delay: Delay, end: Callable[[], None]) -> None:
-        """Call `end` when the delay is over."""
-        self._delays[delay] = self._after(delay.until_ns - self._clock(), self._on_delay_over, delay, end)
+    def delay(self, waiting: DataFrame | Delay, end: Callable[[], None]) -> None:
+        """Call `end` when its `until_ns` has come: that of a delay, or of the longest wait of a frame."""
+        self._ends[waiting] = self._after(waiting.until_ns - self._clock(), self._on_end, waiting, end)
 
     def forget_delay(self, delay: Delay) -> None:
         """It has ended: its response passes from now on."""
         delay.until_ns = 0
-        timer = self._delays.pop(delay, None)
+        self._forget_end(delay)
+
+    def _forget_end(self, waiting: DataFrame | Delay) -> None:
+        timer = self._ends.pop(waiting, None)
         if timer is not None:
             timer.cancel()
 
-    def _on_delay_over(self, delay: Delay, end: Callable[[], None]) -> None:
-        if delay.until_ns > self._clock():
-            self.delay(delay, end)
+    def _on_end(self, waiting: DataFrame | Delay, end: Callable[[], None]) -> None:
+        if waiting.until_ns > self._clock():
+            self.delay(waiting, end)
         else:
+            self._forget_end(waiting)
             end()
+
+    def _pass_late(self, frame: DataFrame) -> None:
+        """The longest wait is over: release the frame out of turn."""
+        self._holds.remove(frame)
+        self._release(frame)
+        self.rearm()
 
     # ---- inside
 
@@ -153,31 +164,10 @@ class Wakeups:
 
     def _release(self, frame: DataFrame) -> FrameOwner | None:
         """Decide the frame again, if it is still held."""
-        self._cancel_deadline(frame)
+        self._forget_end(frame)
         owner = frame.owner
         if owner is None or frame.state is not Life.HELD:
             return None
         frame.on(FrameEvent.RELEASE)
         owner.release(frame)
         return owner
-
-    # ---- deadlines
-
-    def _arm_deadline(self, frame: DataFrame) -> None:
-        left_ns = frame.until_ns - self._clock()
-        self._deadlines[frame] = self._after(left_ns, self._on_deadline, frame)
-
-    def _cancel_deadline(self, frame: DataFrame) -> None:
-        timer = self._deadlines.pop(frame, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _on_deadline(self, frame: DataFrame) -> None:
-        """The longest wait is over: release the frame out of turn."""
-        self._deadlines.pop(frame, None)
-        if frame.until_ns > self._clock():
-            self._arm_deadline(frame)
-            return
-        self._holds.remove(frame)
-        self._release(frame)
-        self.rearm()

@@ -11,9 +11,10 @@ from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
-#: tcpi_state of Linux's TCP_INFO while the peer has not ended: established, this side has ended (FIN_WAIT1, FIN_WAIT2).
-_TCP_OPEN: Final = frozenset({1, 4, 5})
-_TCP_CLOSE: Final = 7
+#: tcpi_state, the first byte of Linux's TCP_INFO, while the peer has not ended: established, this side has ended
+#: (FIN_WAIT1, FIN_WAIT2), or not known.
+_TCP_OPEN: Final = frozenset({b"\x01", b"\x04", b"\x05", b""})
+_TCP_CLOSE: Final = b"\x07"
 #: tcpi_bytes_acked and tcpi_bytes_received of TCP_INFO, since Linux 4.1.
 _TRAFFIC_AT: Final = 120
 _unpack_traffic: Final = Struct("=QQ")
@@ -61,7 +62,6 @@ class Wire:
         self._loop.add_reader(self.fd, callback)
 
     def stop_reading(self) -> None:
-        """See `when_readable`."""
         if self._is_read:
             self._is_read = False
             self._loop.remove_reader(self.fd)
@@ -72,7 +72,6 @@ class Wire:
         self._loop.add_writer(self.fd, callback)
 
     def stop_writing(self) -> None:
-        """See `when_writable`."""
         if self._is_written:
             self._is_written = False
             self._loop.remove_writer(self.fd)
@@ -93,31 +92,24 @@ class Wire:
         """Whether the peer has ended its stream, closed or reset the connection, even if data before that has not been
         read. TCP does not tell the first from the second.
         """
-        state = tcp_state(self._sock)
-        return state is not None and state not in _TCP_OPEN
+        return tcp_info(self._sock, 1) not in _TCP_OPEN
 
     @property
     def traffic_bytes(self) -> int | None:
         """Bytes received from the peer and acknowledged by it, since the connection exists; None on other systems than
         Linux, and on kernels that do not count them.
         """
-        info: int | None = getattr(socket, "TCP_INFO", None)
-        if info is None:
-            return None
         size = _TRAFFIC_AT + _unpack_traffic.size
-        fields = self._sock.getsockopt(socket.IPPROTO_TCP, info, size)
+        fields = tcp_info(self._sock, size)
         return sum(_unpack_traffic.unpack_from(fields, _TRAFFIC_AT)) if len(fields) == size else None
 
     @property
     def is_broken(self) -> bool:
         """Whether the connection is over, both ways."""
-        return tcp_state(self._sock) == _TCP_CLOSE
+        return tcp_info(self._sock, 1) == _TCP_CLOSE
 
 
-def tcp_state(sock: socket.socket) -> int | None:
-    """Linux's tcpi_state (0.5 us); None on other systems."""
-    info: int | None = getattr(socket, "TCP_INFO", None)
-    if info is None:
-        return None
-    state: int = sock.getsockopt(socket.IPPROTO_TCP, info, 1)[0]
-    return state
+def tcp_info(sock: socket.socket, size: int) -> bytes:
+    """The first `size` bytes of Linux's tcp_info (0.5 us), or fewer; empty on other systems."""
+    option: int | None = getattr(socket, "TCP_INFO", None)
+    return b"" if option is None else sock.getsockopt(socket.IPPROTO_TCP, option, size)

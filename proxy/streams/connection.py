@@ -124,8 +124,9 @@ class Connection:
         if is_read and (exchange is None or not exchange.has_ended):
             raise LoginRequired
 
-    def answer(self, correlation_id: int, frame: bytes, throttle_at: int = 0) -> None:
-        """Queue a response of the proxy's own: see `Answer`."""
+    def answer(self, correlation_id: int, response: bytes, throttle_at: int = 0) -> None:
+        """Queue a response of the proxy's own, which is given from its correlation id on: see `Answer`."""
+        frame = INT32.pack(len(response)) + response
         self.in_flight.append((correlation_id, Answer(frame, throttle_at)))
         self.owe(len(frame))
         self.needs_session = True

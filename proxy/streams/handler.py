@@ -99,19 +99,14 @@ class Requests(Stream):
         """The step where no request may pass now."""
         return DRAINED if self.connection.is_closing else FULL
 
-    def drop(self, pos: int, end: int, length: int) -> None:
-        """The request at `pos` is not forwarded: prepare a `REPLACE` by nothing."""
-        self.resume_at = min(end, pos + 4 + length)
-        self._begin_dropping(pos + 4 + length)
+    def drop(self, pos: int, end: int, length: int, walk: FrameWalk | None = None) -> None:
+        """The request at `pos` is not forwarded: prepare a `REPLACE` by nothing.
 
-    def drop_walked(self, walk: FrameWalk, pos: int, walked_to: int, length: int) -> None:
-        """As `drop`; `walk` has read up to `walked_to` and reads the rest: see `Handler.on_walked`."""
-        self.resume_at = walked_to
-        self.walk = walk
-        self._begin_dropping(pos + 4 + length)
-
-    def _begin_dropping(self, frame_end: int) -> None:
-        self.output = b""
+        `walk` has read up to `end` and reads the rest: see `Handler.on_walked`.
+        """
+        frame_end = pos + 4 + length
+        self.resume_at = min(end, frame_end)
+        self.output, self.walk = b"", walk
         self.remaining = frame_end - self.resume_at
         self.is_dropping = self.remaining > 0
         if self.kind is not None:

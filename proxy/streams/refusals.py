@@ -21,6 +21,7 @@ from typing import Final, final
 
 from protocol.api_versions import ClientSoftware
 from protocol.errors import ProtocolError
+from protocol.produce import FIRST_FLEXIBLE
 from protocol.produce_partitions import PartitionData
 from protocol.produce_refusals import NOT_ENOUGH_REPLICAS, THROTTLING_QUOTA_EXCEEDED, refused_produce_response
 from proxy.enforcement.identity import NS_PER_MS
@@ -73,8 +74,6 @@ def refusal_error(software: ClientSoftware) -> int:
 class Refusals:
     """Decides which requests are refused. One object for all connections."""
 
-    __slots__ = ("_context",)
-
     def __init__(self, context: Context) -> None:
         self._context = context
 
@@ -94,7 +93,7 @@ class Refusals:
         return Refusal(decision._replace(wait_ns=decision.wait_ns + queued_ns))
 
     def add(self, connection: Connection, usage: ProduceUsage, refusal: Refusal, now_ns: int) -> None:
-        """Refuse the partitions that `usage` has found since the last call.
+        """Refuse the partitions that `usage` has found since the last call; when that were all, answer.
 
         Raises OutOfOrder: too many batches are refused to keep their order.
         """
@@ -110,6 +109,9 @@ class Refusals:
                 self._context.measures.notice_until_ns(client, decision, REJECT, now_ns)
                 self._context.measures.report.refused(client, decision.limit, data.record_bytes)
                 _count_throttled(usage.charges_of(data.topic, now_ns), data, now_ns)
+        if usage.walk is None or usage.walk.is_over:
+            usage.refusal = None
+            self._answer(connection, refusal)
 
     def follow(self, usage: ProduceUsage, now_ns: int) -> None:
         """The partitions that `usage` has found since the last call are forwarded.
@@ -123,12 +125,15 @@ class Refusals:
                 partition = self._partition_of(data)
                 usage.refused.passed(partition, data.producer, data.sequence, data.next_sequence, now_ns)
 
-    def answer(self, connection: Connection, refusal: Refusal) -> bytes:
-        """The response to a refused request, without its length, when all of its partitions have been found."""
-        error, message = connection.identity.refusal_error, _message(refusal.decision)
-        return refused_produce_response(refusal.version, refusal.correlation_id, refusal.partitions, error, message)
-
     # ---- inside
+
+    def _answer(self, connection: Connection, refusal: Refusal) -> None:
+        """Queue the response to a refused request."""
+        version, correlation_id = refusal.version, refusal.correlation_id
+        error, message = connection.identity.refusal_error, _message(refusal.decision)
+        response = refused_produce_response(version, correlation_id, refusal.partitions, error, message)
+        throttle_at = len(response) - (1 if version >= FIRST_FLEXIBLE else 0)  # the last field before tags
+        connection.answer(correlation_id, response, throttle_at)
 
     def _debt(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> Decision | None:
         """The longest wait, if each topic is over a limit that rejects, and each batch may be refused."""

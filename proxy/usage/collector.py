@@ -25,7 +25,10 @@ SERIES_AT_ONCE: Final = 100
 
 
 class Collector:
-    """Callers take all steps of `collect` before they start another one. `lost`: records that were never written."""
+    """Callers take all steps of `collect` before they start another one. `lost`: records that were never written.
+
+    `is_in_use`: whether a limit was not replaced, forgotten or removed.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,8 @@ class Collector:
         self.samples = Samples(SAMPLES_PER_SERIES * max_series)
         self.lost = 0
         self._origin = origin
-        self._reader = Reader(entities, self.series, stamped, is_in_use)
+        self._reader = Reader(entities, self.series, stamped)
+        self._is_in_use = is_in_use
         self._seq = 0
         self._read_ms = self._snapshot_ms = self._topics_ms = now_ms
         self._needs_snapshot = False
@@ -63,27 +67,23 @@ class Collector:
             self._topics_ms = now_ms
         yield from self._reader.read(since_ms, now_ms)
         due = list(self.series if is_full else self.series.changed)
-        yield from self._sample(due, now_ms, with_topics=has_topics, is_last=is_last)
-        if is_full:
-            yield from self._expire(due, now_ms)
+        yield from self._sample(due, now_ms, with_topics=has_topics, expires=is_full, is_last=is_last)
 
     def _sample(
-        self, due: list[Series], now_ms: int, *, with_topics: bool = True, is_last: bool = False
+        self, due: list[Series], now_ms: int, *, with_topics: bool = True, expires: bool = False, is_last: bool = False
     ) -> Iterator[None]:
         for start in range(0, len(due), SERIES_AT_ONCE):
             for series in due[start : start + SERIES_AT_ONCE]:
                 if with_topics or not _is_of_topic(series):
                     self.series.changed.pop(series, None)
+                    if series.limit is not None:
+                        series.limit_value = series.limit.rate if self._is_in_use(series.limit) else None
                     sample = sampled(self._origin, series, now_ms, is_last=is_last)
                     lost = self.samples.put(series.number, now_ms, sample)
                     self.lost += lost
                     self._seq += lost  # readers find a gap
-            yield
-
-    def _expire(self, sampled: list[Series], now_ms: int) -> Iterator[None]:
-        for start in range(0, len(sampled), SERIES_AT_ONCE):
-            for series in sampled[start : start + SERIES_AT_ONCE]:
-                self.series.expire(series, now_ms)
+                    if expires:
+                        self.series.expire(series, now_ms)
             yield
 
     def take(self, most: int) -> list[bytes]:

@@ -4,16 +4,22 @@ Reading and writing are two tasks: while the broker is away, readings go on, and
 """
 
 import asyncio
-import logging
+import secrets
+import socket
+import time
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable
 from random import uniform
 from typing import Final
 
-from proxy.observability.logs import RateLimited, event
-from proxy.observability.metrics import UsageMetrics
+from proxy.config.config import Config, UsageOptions, format_address
+from proxy.observability.labels import label_value
+from proxy.observability.logs import EventLog, RateLimited
+from proxy.observability.metrics import Metrics, UsageMetrics
 from proxy.usage.collector import Collector
-from proxy.usage.sink import Sink, SinkFailed, SinkRefused
+from proxy.usage.records import NS_PER_MS, Origin
+from proxy.usage.sink import FileSink, Sink, SinkFailed, SinkRefused
+from quotas.admission.limit import Limit
 
 JITTER: Final = 0.2
 """The part of the interval by which a reading may be early, so that sidecars do not write all at once."""
@@ -25,8 +31,9 @@ WRITE_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 5.0
 """How long the end of the process waits for the last records."""
 SAME_FAILURE_NS: Final = 60_000_000_000
+INCARNATION_BYTES: Final = 8
 
-_log = logging.getLogger("proxy.usage")
+_log = EventLog("proxy.usage")
 
 
 class Emitter:
@@ -54,7 +61,6 @@ class Emitter:
         self._failures = RateLimited(SAME_FAILURE_NS)
 
     def start(self, loop: AbstractEventLoop) -> None:
-        """Begin to read and write."""
         self._tasks = [loop.create_task(self._read_forever()), loop.create_task(self._write_forever())]
 
     async def close(self) -> None:
@@ -67,20 +73,20 @@ class Emitter:
                 await self._read(pause_seconds=0, is_last=True)
                 await self._write(pause_seconds=0)
         except TimeoutError:
-            event(_log, logging.WARNING, "usage_write_timed_out", seconds=EXIT_SECONDS)
+            _log.warning("usage_write_timed_out", seconds=EXIT_SECONDS)
         except Exception:  # noqa: BLE001 - a defect here must not change how the process ends
-            event(_log, logging.ERROR, "usage_failed", exc_info=True)
+            _log.exception("usage_failed")
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         self._collector.drop_all(len(self._unsent))
         self._show()
-        level = logging.WARNING if self._metrics.lost else logging.INFO
-        event(_log, level, "usage_stopped", records_sent=self._metrics.sent, records_lost=self._metrics.lost)
+        log = _log.warning if self._metrics.lost else _log.info
+        log("usage_stopped", records_sent=self._metrics.sent, records_lost=self._metrics.lost)
         try:
             async with asyncio.timeout(EXIT_SECONDS):
                 await self._sink.close()
         except TimeoutError:
-            event(_log, logging.WARNING, "usage_close_timed_out", seconds=EXIT_SECONDS)
+            _log.warning("usage_close_timed_out", seconds=EXIT_SECONDS)
 
     # ---- reading
 
@@ -150,8 +156,7 @@ class Emitter:
         self._metrics.errors[error.reason] += 1
         is_refused = isinstance(error, SinkRefused)
         self._failures.event(
-            _log,
-            logging.ERROR if is_refused else logging.WARNING,
+            _log.error if is_refused else _log.warning,
             "usage_records_refused" if is_refused else "usage_records_not_written",
             error.reason,
             self._clock_ns(),
@@ -164,4 +169,34 @@ class Emitter:
     def _report_defect(self) -> None:
         self._metrics.errors["defect"] += 1
         if self._failures.admit("defect", self._clock_ns()) is not None:
-            event(_log, logging.ERROR, "usage_failed", exc_info=True)
+            _log.exception("usage_failed")
+
+
+def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Callable[[Limit], bool]) -> Emitter | None:
+    """The emitter of this process; None: usage records are off. `listener`: where clients connect, HOST:PORT."""
+    options = config.usage
+    if not options.is_on:
+        return None
+    sidecar = label_value(options.sidecar_name or socket.gethostname())
+    origin = Origin(sidecar, secrets.token_hex(INCARNATION_BYTES), listener)
+    collector = Collector(origin, options.labels, options.max_series, metrics.entities, is_in_use, _wall_ms())
+    sink = _sink_of(config, options, origin)
+    return Emitter(collector, sink, metrics.usage, options.interval_seconds, time.monotonic_ns, _wall_ms)
+
+
+def _sink_of(config: Config, options: UsageOptions, origin: Origin) -> Sink:
+    if options.topic is None:
+        assert options.file is not None  # noqa: S101 - for the type checker
+        return FileSink(options.file)
+    from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
+
+    servers = options.bootstrap_servers or config.bootstrap_servers
+    client = {
+        "bootstrap_servers": list(map(format_address, servers)),
+        "client_id": options.client_id or "kafka-quota-proxy-usage",
+    }
+    return TopicSink(options.topic, origin.key, client, options.client, time.monotonic_ns)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // NS_PER_MS

@@ -6,7 +6,7 @@ records cost a frame nothing, and their totals are those of /metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from proxy.observability.entities import Entities
@@ -14,46 +14,27 @@ from proxy.observability.labels import label_value
 from proxy.observability.tallies import EntityMetrics
 from proxy.observability.throttle_tallies import ThrottleTally
 from proxy.usage.client_ids import Labels, identity_of
-from proxy.usage.series import FETCH, PRODUCE, SERIES_IDLE_MS, Counts, Key, SeriesTable, ThrottleKey, UsageKey
-from quotas.admission.limit import Limit
+from proxy.usage.series import FETCH, PRODUCE, Counts, SeriesTable, ThrottleKey, UsageKey
 
 READ_AT_ONCE: Final = 200
 """Clients, topics and limits of one step: about 1 ms."""
+NOTHING: Final = (0, 0, 0)
 
-
-class _Direction:
-    """The counts of one direction of one client at the latest reading.
-
-    who      its user, and client id and labels as in records
-    topics   bytes and messages by topic; None: not counted so
-    """
-
-    __slots__ = ("bytes", "name", "requests", "topics", "who")
-
-    def __init__(self, who: tuple[str, str, Labels], name: str) -> None:
-        self.who = who
-        self.name = name
-        self.bytes = 0
-        self.requests = 0
-        self.topics: dict[str, tuple[int, int]] | None = None
+_Known = tuple[tuple[str, str, Labels], dict[str, dict[str | None, Counts]]]
+"""Of a client: its user, client id and labels, as in records, and the counts at the latest reading by direction and
+topic; None: of all topics.
+"""
 
 
 class Reader:
-    """Callers take all steps of `read` before they start another one.
+    """Callers take all steps of `read` before they start another one."""
 
-    `is_in_use`: whether a limit was not replaced, forgotten or removed.
-    """
-
-    def __init__(
-        self, entities: Entities, table: SeriesTable, stamped: Labels, is_in_use: Callable[[Limit], bool]
-    ) -> None:
+    def __init__(self, entities: Entities, table: SeriesTable, stamped: Labels) -> None:
         self._entities = entities
         self._table = table
         self._stamped = stamped
-        self._is_in_use = is_in_use
         self._since_ms = self._now_ms = 0
-        self._clients: dict[EntityMetrics, tuple[_Direction, _Direction]] = {}
-        self._tallies: dict[ThrottleTally, tuple[Counts, int]] = {}  # the counts, and when they changed last
+        self._clients: dict[EntityMetrics, _Known] = {}
 
     def read(self, since_ms: int, now_ms: int) -> Iterator[None]:
         """Read all counters, in steps. `since_ms`: the reading before; new series began then."""
@@ -70,71 +51,42 @@ class Reader:
                 self._read_client(entity)
                 del self._clients[entity]
             yield
-        for number, tally in enumerate(self._entities.throttle_tallies or ()):
-            self._read_tally(tally)
+        tallies = self._entities.throttle_tallies
+        for number, tally in enumerate(() if tallies is None else tallies.taken()):
+            self._add_tally(tally)
             if number % READ_AT_ONCE == READ_AT_ONCE - 1:
                 yield
 
-    # ---- clients
-
     def _read_client(self, entity: EntityMetrics) -> int:
         """Add what is new of one client. Returns the number of counters that were read."""
-        known = self._clients.get(entity)
-        if known is None:
+        topics = entity.topics or {}
+        produced: dict[str | None, Counts] = {None: (entity.produce_bytes, entity.produce_requests, 0)}
+        fetched: dict[str | None, Counts] = {None: (entity.fetch_bytes, entity.fetch_requests, 0)}
+        for name, each in topics.items():
+            produced[name] = each.produce_bytes, 0, each.produce_messages
+            fetched[name] = each.fetch_bytes, 0, 0
+        if entity not in self._clients:
             who = entity.user, *identity_of(entity.client_id, self._stamped)
-            known = self._clients[entity] = _Direction(who, PRODUCE), _Direction(who, FETCH)
-        topics = () if entity.topics is None else entity.topics.items()
-        by_topic = [(name, each.produce_bytes, each.produce_messages) for name, each in topics]
-        self._read_direction(known[0], entity.produce_bytes, entity.produce_requests, by_topic)
-        by_topic = [(name, each.fetch_bytes, 0) for name, each in topics]
-        self._read_direction(known[1], entity.fetch_bytes, entity.fetch_requests, by_topic)
+            self._clients[entity] = who, {PRODUCE: {}, FETCH: {}}
+        who, before = self._clients[entity]
+        for direction, counts in ((PRODUCE, produced), (FETCH, fetched)):
+            for topic, count in counts.items():
+                old = before[direction].get(topic, NOTHING)
+                if count != old:
+                    before[direction][topic] = count
+                    self._add(UsageKey(*who, topic and label_value(topic), direction), count, old)
         return 1 + len(topics)
 
-    def _read_direction(
-        self, direction: _Direction, size: int, requests: int, by_topic: list[tuple[str, int, int]]
-    ) -> None:
-        """Add what is new of one direction: all of it, and its split by topic."""
-        if size != direction.bytes or requests != direction.requests:
-            new = size - direction.bytes, requests - direction.requests, 0
-            direction.bytes, direction.requests = size, requests
-            self._add(UsageKey(*direction.who, None, direction.name), new)
-        if by_topic:
-            self._add_topics(direction, by_topic)
+    def _add(self, key: UsageKey, counts: Counts, before: Counts) -> None:
+        """Add what is new. A topic without room for a series is in the total only."""
+        if key.topic is None or self._table.has_room_for(key):
+            self._table.add(key, tuple(map(int.__sub__, counts, before)), self._since_ms, self._now_ms)
 
-    def _add_topics(self, direction: _Direction, by_topic: list[tuple[str, int, int]]) -> None:
-        """Add what is new of each topic. A topic without room for a series is in the total only."""
-        before = direction.topics
-        if before is None:
-            before = direction.topics = {}
-        for topic, size, messages in by_topic:
-            old_size, old_messages = before.get(topic, (0, 0))
-            if size != old_size or messages != old_messages:
-                before[topic] = size, messages
-                key = UsageKey(*direction.who, label_value(topic), direction.name)
-                if self._table.has_room_for(key):
-                    self._add(key, (size - old_size, 0, messages - old_messages))
-
-    def _add(self, key: Key, counts: Counts) -> None:
-        self._table.add(key, counts, self._since_ms, self._now_ms)
-
-    # ---- limits
-
-    def _read_tally(self, tally: ThrottleTally) -> None:
+    def _add_tally(self, tally: ThrottleTally) -> None:
         counts = (tally.throttled_ns, tally.delayed_bytes, tally.refused_bytes, tally.would_have_bytes)
-        now_ms = self._now_ms
-        before, changed_ms = self._tallies.setdefault(tally, ((0, 0, 0, 0), now_ms))
-        name, labels = identity_of(tally.client_id, self._stamped)
-        key = ThrottleKey(tally.user, name, labels, tally.limit_name, tally.entity)
-        if counts != before:
-            self._tallies[tally] = counts, now_ms
-            self._add(key, tuple(map(int.__sub__, counts, before)))
-        elif now_ms - changed_ms >= SERIES_IDLE_MS:
-            del self._tallies[tally]
-            tallies = self._entities.throttle_tallies
-            if tallies is not None:
-                tallies.remove(tally)
-            return
-        limit = tally.limit
-        if limit is not None:
-            tally.limit_value = limit.rate if self._is_in_use(limit) else None
-        self._table.set_limit_value(key, tally.limit_value)
+        if any(counts):
+            name, labels = identity_of(tally.client_id, self._stamped)
+            key = ThrottleKey(tally.user, name, labels, tally.limit_name, tally.entity)
+            series = self._table.add(key, counts, self._since_ms, self._now_ms)
+            if series.key == key:  # else it is of several limits
+                series.limit, series.limit_value = tally.limit, tally.limit_value

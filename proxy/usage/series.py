@@ -1,11 +1,13 @@
 """The series of usage records: cumulative counters by key, bounded in number, forgotten when idle for an hour."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
 
 from proxy.observability.labels import OTHER
 from proxy.usage.client_ids import Labels
+from quotas.admission.limit import Limit
 
 SERIES_IDLE_MS: Final = 3_600_000
 """A series that counted nothing for an hour is forgotten. If it is used again it begins anew."""
@@ -23,10 +25,6 @@ class UsageKey(NamedTuple):
     topic: str | None
     direction: str
 
-    def merged(self, stamped: Labels) -> "UsageKey":
-        """The series that counts it after the bound on series."""
-        return UsageKey(OTHER, OTHER, stamped, None, self.direction)
-
 
 class ThrottleKey(NamedTuple):
     """Of a series of kind `throttle`."""
@@ -37,10 +35,6 @@ class ThrottleKey(NamedTuple):
     limit: str
     entity: str
 
-    def merged(self, stamped: Labels) -> "ThrottleKey":
-        """As `UsageKey.merged`."""
-        return ThrottleKey(OTHER, OTHER, stamped, self.limit, OTHER)
-
 
 Key = UsageKey | ThrottleKey
 
@@ -50,22 +44,23 @@ and that a dry run would have delayed.
 """
 
 
+@dataclass(slots=True, eq=False)
 class Series:
     """One series since `start_ms`, when its counts were 0.
 
     number       no other series of this process has it
     changed_ms   when a count changed last
+    limit        the latest of this name and entity; None: on connections, or several
+    limit_value  its units per second; None: of several, or no longer in use
     """
 
-    __slots__ = ("changed_ms", "counts", "key", "limit_value", "number", "start_ms")
-
-    def __init__(self, number: int, key: Key, counts: Counts, start_ms: int, now_ms: int) -> None:
-        self.number = number
-        self.key = key
-        self.counts = counts
-        self.limit_value: float | None = None
-        self.start_ms = start_ms
-        self.changed_ms = now_ms
+    number: int
+    key: Key
+    counts: Counts
+    start_ms: int
+    changed_ms: int
+    limit: Limit | None = None
+    limit_value: float | None = None
 
 
 class SeriesTable:
@@ -92,7 +87,7 @@ class SeriesTable:
         """Add to the counts of a key. A new series began at `start_ms`."""
         series = self._series.get(key)
         if series is None and len(self._series) >= self._max_series:
-            key = key.merged(self._stamped)
+            key = self._merged(key)
             series = self._series.get(key)
         if series is None:
             series = self._series[key] = Series(next(self._numbers), key, counts, start_ms, now_ms)
@@ -102,11 +97,11 @@ class SeriesTable:
         self.changed[series] = None
         return series
 
-    def set_limit_value(self, key: ThrottleKey, value: float | None) -> None:
-        """Show this limit from now on; not in a series of several limits."""
-        series = self._series.get(key)
-        if series is not None:
-            series.limit_value = value
+    def _merged(self, key: Key) -> Key:
+        """That of the series that counts it after the bound on series."""
+        if isinstance(key, UsageKey):
+            return UsageKey(OTHER, OTHER, self._stamped, None, key.direction)
+        return ThrottleKey(OTHER, OTHER, self._stamped, key.limit, OTHER)
 
     def expire(self, series: Series, now_ms: int) -> None:
         """Forget a series that was sampled, if it is idle."""

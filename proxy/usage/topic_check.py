@@ -3,7 +3,6 @@
 A compacted topic keeps the last record of each key, and the key is the process: it would lose all series but one.
 """
 
-import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 from proxy.usage.sink import SinkFailed, SinkRefused
 
 PARTITIONS: Final = 6
@@ -33,7 +32,7 @@ BROKER_DEFAULT: Final = -1
 _POLICY: Final = "cleanup.policy"
 _NOT_ALLOWED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
-_log = logging.getLogger("proxy.usage")
+_log = EventLog("proxy.usage")
 
 
 async def check_topic(client: Mapping[str, Any], topic: str) -> None:
@@ -68,7 +67,7 @@ async def _policy_of(admin: Any, topic: str) -> str | None:
         return None
     if error in _NOT_ALLOWED:
         hint = "allow DescribeConfigs on the topic: a compacted one would lose records"
-        event(_log, logging.WARNING, "usage_topic_not_checked", topic=topic, message=message, hint=hint)
+        _log.warning("usage_topic_not_checked", topic=topic, message=message, hint=hint)
         return "unknown"
     if code:
         raise error(message)
@@ -90,4 +89,4 @@ async def _create(admin: Any, topic: str) -> None:
     if code and error is not TopicAlreadyExistsError:
         raise SinkFailed("topic_missing", f"--usage-topic {topic} cannot be created: {error.__name__}: {message}")
     if not code:
-        event(_log, logging.INFO, "usage_topic_created", topic=topic, partitions=PARTITIONS, retention_ms=RETENTION_MS)
+        _log.info("usage_topic_created", topic=topic, partitions=PARTITIONS, retention_ms=RETENTION_MS)

@@ -62,10 +62,6 @@ class _Cause(logging.Handler):
         if isinstance(record.args, tuple) and record.args and isinstance(record.args[-1], Exception):
             self.error = record.args[-1]
 
-    def forget(self) -> None:
-        """Another attempt begins."""
-        self.error = None
-
 
 class TopicSink:
     """Connects with the first write. `client`: arguments of aiokafka's clients; `settings`: how to connect; its file is
@@ -73,12 +69,7 @@ class TopicSink:
     """
 
     def __init__(
-        self,
-        topic: str,
-        key: bytes,
-        client: Mapping[str, Any],
-        settings: ClientSettings,
-        clock_ns: Callable[[], int],
+        self, topic: str, key: bytes, client: Mapping[str, Any], settings: ClientSettings, clock_ns: Callable[[], int]
     ) -> None:
         self._topic = topic
         self._key = key
@@ -97,7 +88,7 @@ class TopicSink:
 
     async def write(self, records: Sequence[bytes]) -> None:
         """Send the records to one partition. Raises SinkFailed, or SinkRefused."""
-        self._cause.forget()
+        self._cause.error = None
         try:
             producer = await self._connected()
             batch = producer.create_batch()
@@ -107,7 +98,7 @@ class TopicSink:
                     batch = producer.create_batch()
                     batch.append(key=self._key, value=record, timestamp=None)
             await self._send(batch)
-        except SinkFailed:
+        except (SinkFailed, asyncio.CancelledError):
             await self.close()
             raise
         except Exception as error:  # a library's code, and a broker's answers: no error of it may end the writing
@@ -118,9 +109,6 @@ class TopicSink:
             text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
             servers = ",".join(self._client["bootstrap_servers"])
             raise SinkFailed(reason_of(cause), f"--usage-topic {self._topic} at {servers}: {text}") from error
-        except asyncio.CancelledError:
-            await self.close()
-            raise
 
     async def _send(self, batch: Any) -> None:
         sent = await self._producer.send_batch(batch, self._topic, partition=self._partition)
@@ -158,7 +146,6 @@ class TopicSink:
         return arguments
 
     async def close(self) -> None:
-        """Close the producer."""
         producer, self._producer = self._producer, None
         if producer is None:
             return

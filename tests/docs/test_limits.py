@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config.floor import FLOORS, JAVA, LIBRDKAFKA
-from proxy.config.quotas_file import read_quotas_file
+from proxy.config.quotas_file import Listeners, read_quotas
 from proxy.config.values import parse_fraction
 from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
 from quotas.entry import QuotaEntry
@@ -42,10 +42,8 @@ def of_flags(flags: str) -> tuple[list[QuotaEntry], float]:
 def of_file(file: str, path: Path) -> tuple[list[QuotaEntry], float]:
     """The same of this text, which is put into the file at `path`."""
     path.write_text(file, encoding="utf-8")
-    found = read_quotas_file(path)
-    assert found.problems == ()
-    entries = [placed.entry for placed in found.placed if placed.entry is not None]
-    return entries, found.settings.get("quota_share", 1.0)
+    entries, settings = read_quotas((), path, Listeners(0, ()))
+    return list(entries), settings.get("quota_share", 1.0)
 
 
 def test_examples_come_in_pairs() -> None:

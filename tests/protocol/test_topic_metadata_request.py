@@ -21,13 +21,13 @@ ASKED = int.from_bytes(CORRELATION_ID, "big")
 
 @pytest.mark.parametrize("ids", [[], IDS, IDS * 50])
 def test_request(ids: list[bytes]) -> None:
-    request = topics_by_id_request(ASKED, "quota-proxy", ids)
+    request = topics_by_id_request(ASKED, ids)
 
-    frame = bytearray(len(request).to_bytes(4, "big") + request)
+    frame = bytearray(request)
     header = peek_request(frame, 0, len(frame), 1_000_000)
     assert header is not None
-    assert (header.api.key, header.version, header.client_id) == (METADATA, VERSION, "quota-proxy")
-    assert request[4:8] == CORRELATION_ID
+    assert (header.api.key, header.version, header.client_id) == (METADATA, VERSION, "kafka-quota-proxy")
+    assert request[8:12] == CORRELATION_ID
     body: Any = decode(load_request_schema(METADATA, VERSION), bytes(frame), header.body_offset)
     assert [(topic.topic_id.bytes, topic.name) for topic in body.topics] == [(topic_id, None) for topic_id in ids]
     assert not body.allow_auto_topic_creation

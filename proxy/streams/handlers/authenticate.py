@@ -5,48 +5,37 @@ the request before it, and each frame is charged to the user that the broker kno
 brokers refuse other requests meanwhile.
 """
 
-import logging
 from typing import Final, final
 
 from protocol.apis import SASL_HANDSHAKE
 from protocol.errors import ProtocolError
 from protocol.request_header import unpack_prefix
 from protocol.sasl import MECHANISMS, Exchange
-from proxy.observability.logs import event
+from proxy.observability.logs import EventLog
 from proxy.streams.context import Context
 from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
-from proxy.streams.handlers.forward import Forward
+from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
 from proxy.streams.steps import NEED, PASS
 
-#: A request is kept until it is complete. So is a response; a longer one proves nothing.
-MAX_LENGTH: Final = 131_072
-#: The same for a request that has not arrived whole while half of the memory is used by what is kept: incomplete
-#: requests must not block their own rest.
-MAX_PARTIAL_LENGTH: Final = 4_096
 #: Mechanisms that are named in the log.
 _MOST_NAMED: Final = 10
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 
 class SaslMessageTooLarge(ProtocolError):
-    """A longer message would leave the user unknown, so a client could escape its limits by it. `length`: bytes."""
+    """A longer message would leave the user unknown, so a client could escape its limits by it."""
 
     reason = "sasl_message_too_large"
 
     def __init__(self, length: int) -> None:
-        super().__init__(
-            f"SASL request of {length} bytes: {MAX_LENGTH} are the most, {MAX_PARTIAL_LENGTH} while memory is short",
-            -1,
-        )
-        self.length = length
+        most = f"{MAX_KEPT} are the most, {MAX_PARTIAL} while memory is short"
+        super().__init__(f"SASL request of {length} bytes: {most}", -1)
 
 
 @final
 class Authenticate(Forward):
     """Forwards SASL, and reads who the client is. With `--principal` nothing is read."""
-
-    __slots__ = ("_named",)
 
     unseen = False
     identifies = False
@@ -67,9 +56,9 @@ class Authenticate(Forward):
                 exchange = connection.exchange = Exchange(config.security.sasl_oauthbearer_sub_claim_name)
             if kind.api_key == SASL_HANDSHAKE or exchange.mechanism in MECHANISMS:
                 length = unpack_prefix(requests.buf, pos)[0]
-                whole = requests.whole(pos, end, length)
-                if length > (MAX_LENGTH if whole or not self.context.memory.keeps_much else MAX_PARTIAL_LENGTH):
+                if not self.may_keep(pos, end, length):
                     raise SaslMessageTooLarge(length)
+                whole = requests.whole(pos, end, length)
                 if not whole:
                     return NEED
                 exchange.ask(kind.api_key, kind.version, whole, kind.header.body_offset - 4)
@@ -83,7 +72,7 @@ class Authenticate(Forward):
         if exchange is None:
             return responses.begin(pos, end, length)
         assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
-        if length > MAX_LENGTH:
+        if length > MAX_KEPT:  # it proves nothing
             exchange.forget()
         else:
             whole = responses.whole(pos, end, length)
@@ -109,4 +98,4 @@ class Authenticate(Forward):
             self._named.add(mechanism)
             effect = "the name in it cannot be read: its clients are metered as the user that they were before"
             hint = "limit them by client-id, or by user=ANONYMOUS or <default>; or set --principal"
-            event(_log, logging.WARNING, "sasl_name_unknown", mechanism=mechanism, effect=effect, hint=hint)
+            _log.warning("sasl_name_unknown", mechanism=mechanism, effect=effect, hint=hint)

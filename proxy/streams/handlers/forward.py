@@ -5,10 +5,18 @@ hold its data without end; while there is debt, responses contain `throttle_time
 at a fixed place.
 """
 
+from typing import Final
+
 from protocol.errors import MalformedFrame
 from protocol.throttle_time import raise_throttle, throttle_needs
 from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.steps import NEED, PASS
+
+#: Bytes of a request that is kept until it is complete.
+MAX_KEPT: Final = 131_072
+#: The same for one that has not arrived whole while half of the memory is used by what is kept: incomplete requests
+#: must not block their own rest.
+MAX_PARTIAL: Final = 4_096
 
 
 class Forward(Handler):
@@ -31,6 +39,11 @@ class Forward(Handler):
             if needed:
                 return needed
         return responses.begin(pos, end, length)
+
+    def may_keep(self, pos: int, end: int, length: int) -> bool:
+        """Whether the request at `pos` is short enough to be kept until it is complete."""
+        is_short = pos + 4 + length > end and self.context.memory.keeps_much
+        return length <= (MAX_PARTIAL if is_short else MAX_KEPT)
 
     def raise_throttle_time(
         self, responses: Responses, kind: RequestKind, pos: int, end: int, length: int, now_ns: int, least_ms: int = 0

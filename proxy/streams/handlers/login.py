@@ -3,18 +3,17 @@ SASL are answered as by a listener of a broker without SASL.
 """
 
 from collections.abc import Mapping
-from struct import Struct
 from typing import Final, final
 
 from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
+from protocol.throttle_time import INT32
 from proxy.brokers.login import MAX_RESPONSE
 from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.steps import NEED, REPLACE
 
-_head: Final = Struct(">ii").pack
 _ILLEGAL_SASL_STATE: Final = b"\x00\x22"
 #: By API and version: the answer after the correlation id, with no mechanism, and without text, token and lifetime.
 _ANSWERS: Final[Mapping[tuple[int, int], bytes]] = {
@@ -40,8 +39,6 @@ class OwnRequest(Awaited):
 class Login(Forward):
     """Answers clients with error 34, and keeps responses to the proxy."""
 
-    __slots__ = ()
-
     identifies = False
 
     def batches(self, kind: RequestKind) -> bool:
@@ -51,7 +48,7 @@ class Login(Forward):
         self.count(requests, now_ns)
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
         answer = _ANSWERS[kind.api_key, kind.version]
-        requests.connection.answer(correlation_id, _head(4 + len(answer), correlation_id) + answer)
+        requests.connection.answer(correlation_id, INT32.pack(correlation_id) + answer)
         requests.drop(pos, end, length)
         return REPLACE
 

@@ -13,8 +13,7 @@ Metadata response has contained counts 1. What passes is charged, also where the
 """
 
 from contextlib import suppress
-from struct import Struct
-from typing import Final, final
+from typing import final
 
 from protocol.errors import ProtocolError, TooManyItems
 from protocol.request_header import unpack_prefix
@@ -25,31 +24,23 @@ from proxy.enforcement.identity import NS_PER_MS, throttle_time_ms
 from proxy.enforcement.report import NOTIFY, REJECT
 from proxy.streams.connection import Connection
 from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
-from proxy.streams.handlers.forward import Forward
+from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
+from proxy.streams.produce_usage import name_of
 from proxy.streams.steps import NEED, PASS, REPLACE
-
-#: The request is kept until it is complete.
-MAX_REQUEST_LENGTH: Final = 131_072
-#: The same for one that has not arrived whole while half of the memory is used by what is kept: incomplete requests
-#: must not block their own rest.
-MAX_PARTIAL_REQUEST_LENGTH: Final = 4_096
-
-_length = Struct(">i").pack
 
 
 class MutationRequestTooLarge(ProtocolError):
-    """A request that creates or deletes so much at once that it cannot be limited. `length`: bytes."""
+    """A request that creates or deletes so much at once that it cannot be limited."""
 
     reason = "mutation_request_too_large"
 
     def __init__(self, api_name: str, length: int) -> None:
         super().__init__(
             f"{api_name} request of {length} bytes: where a controller_mutation_rate applies, {MAX_ITEMS} topics,"
-            f" configs and replicas in {MAX_REQUEST_LENGTH} bytes are the most, and {MAX_PARTIAL_REQUEST_LENGTH} bytes"
+            f" configs and replicas in {MAX_KEPT} bytes are the most, and {MAX_PARTIAL} bytes"
             " while memory is short; ask for fewer topics at once",
             -1,
         )
-        self.length = length
 
 
 @final
@@ -68,8 +59,6 @@ class ThrottledMutation(Awaited):
 class Mutations(Forward):
     """Decides the whole request, or forwards it where no limit applies."""
 
-    __slots__ = ()
-
     def batches(self, kind: RequestKind) -> bool:
         return False
 
@@ -78,8 +67,7 @@ class Mutations(Forward):
             self.count(requests, now_ns)
             return PASS
         length = unpack_prefix(requests.buf, pos)[0]
-        is_short = pos + 4 + length > end and self.context.memory.keeps_much
-        if length <= (MAX_PARTIAL_REQUEST_LENGTH if is_short else MAX_REQUEST_LENGTH):
+        if self.may_keep(pos, end, length):
             whole = requests.whole(pos, end, length)
             if not whole:
                 return NEED
@@ -117,14 +105,13 @@ class Mutations(Forward):
             return PASS
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
         answer = request.refusal(correlation_id, self._throttle_ms(connection, until_ns, now_ns))
-        connection.answer(correlation_id, _length(len(answer)) + answer)
+        connection.answer(correlation_id, answer)
         requests.drop(pos, end, length)
         return REPLACE
 
     def _partitions_of(self, topic: Topic) -> int | None:
-        topics = self.context.topics
-        name = topic if isinstance(topic, str) else topics.name_of(topic)
-        return None if name is None else topics.partitions_of(name)
+        name = name_of(self.context, topic)
+        return None if name is None else self.context.topics.partitions_of(name)
 
     def _throttle_ms(self, connection: Connection, until_ns: int, now_ns: int) -> int:
         """What a response carries: the wait for mutations or that of `request_rate`, whichever is longer."""

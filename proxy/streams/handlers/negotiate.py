@@ -7,13 +7,7 @@ the client names decides which error its refused partitions have (`refusals`).
 from struct import Struct
 from typing import final
 
-from protocol.api_versions import (
-    FIRST_FLEXIBLE,
-    MAX_RESPONSE,
-    client_software,
-    negotiate,
-    unsupported_version_answer,
-)
+from protocol.api_versions import FIRST_FLEXIBLE, MAX_RESPONSE, client_software, negotiate, unsupported_version_answer
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
 from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
@@ -30,8 +24,6 @@ _length = Struct(">i").pack
 @final
 class Negotiate(Forward):
     """Cuts the version ranges; refuses versions that the table does not list."""
-
-    __slots__ = ()
 
     unseen = False
     identifies = False
@@ -52,7 +44,7 @@ class Negotiate(Forward):
             return PASS
         self.count(requests, now_ns)
         answer = unsupported_version_answer(correlation_id)
-        requests.connection.answer(correlation_id, _length(len(answer)) + answer)
+        requests.connection.answer(correlation_id, answer)
         requests.drop(pos, end, length)
         return REPLACE
 

@@ -7,10 +7,9 @@ A request of which every topic is over a limit with `action=reject` is dropped, 
 """
 
 from collections.abc import Mapping
-from struct import Struct
 from typing import Final, final
 
-from protocol.produce import FIRST_FLEXIBLE, ProduceResponseWalk, finish_usual_produce_response
+from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
 from protocol.produce_walk import ProduceRequestWalk
 from protocol.request_header import unpack_prefix
 from proxy.enforcement.data_frame import DataFrame
@@ -33,8 +32,6 @@ from quotas.algorithms.algorithm import UNLIMITED
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
 #: Longest response that the fast path handles as a whole.
 _USUAL_RESPONSE: Final = 512
-
-_length = Struct(">i").pack
 
 
 @final
@@ -216,30 +213,16 @@ class Produce(DataHandler):
         self.count(requests, now_ns)
         usage.refusal = refusal
         refusal.version, refusal.correlation_id = kind.version, unpack_prefix(requests.buf, pos)[2]
-        if usage.walk is None:
-            requests.drop(pos, usage.walked_to, length)
-        else:
-            requests.drop_walked(usage.walk, pos, usage.walked_to, length)
-        self._refuse_found(requests.connection, usage, refusal, now_ns, is_whole=usage.walk is None)
+        requests.drop(pos, usage.walked_to, length, usage.walk)
+        self._refusals.add(requests.connection, usage, refusal, now_ns)
         return REPLACE
-
-    def _refuse_found(
-        self, connection: Connection, usage: ProduceUsage, refusal: Refusal, now_ns: int, *, is_whole: bool
-    ) -> None:
-        """Refuse the partitions found. `is_whole`: all of them have been: answer."""
-        self._refusals.add(connection, usage, refusal, now_ns)
-        if is_whole:
-            usage.refusal = None
-            answer = self._refusals.answer(connection, refusal)
-            throttle_at = len(answer) - (1 if refusal.version >= FIRST_FLEXIBLE else 0)  # the last field before tags
-            connection.answer(refusal.correlation_id, _length(len(answer)) + answer, throttle_at)
 
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         walk, usage, connection = stream.walk, stream.connection.usage, stream.connection
         if usage is None or not isinstance(walk, ProduceRequestWalk):
             return
         if usage.refusal is not None:
-            self._refuse_found(connection, usage, usage.refusal, now_ns, is_whole=walk.is_over)
+            self._refusals.add(connection, usage, usage.refusal, now_ns)
             return
         if usage.lists_partitions:
             self._refusals.follow(usage, now_ns)

@@ -31,8 +31,6 @@ class DescribedConfigs(Awaited):
 class Rewriting(Forward):
     """The base of handlers that rebuild a response, or its beginning."""
 
-    __slots__ = ()
-
     unseen = False
 
     def batches(self, kind: RequestKind) -> bool:
@@ -59,8 +57,6 @@ class Rewriting(Forward):
 @final
 class Rewrite(Rewriting):
     """Replaces or removes the addresses of brokers."""
-
-    __slots__ = ()
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         self.count(requests, now_ns)

@@ -32,8 +32,7 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
 
 def handlers_of(context: Context) -> Mapping[Treatment, Handler]:
     """The handler of each treatment, for all connections."""
-    made = {handler: handler(context) for handler in set(HANDLERS.values())}
-    by_treatment: dict[Treatment, Handler] = {treatment: made[handler] for treatment, handler in HANDLERS.items()}
+    by_treatment = {treatment: handler(context) for treatment, handler in HANDLERS.items()}
     if context.config.upstream.login is not None:
         by_treatment[Treatment.INSPECT] = Login(context)
     return by_treatment

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.cautions import MAX_LISTED, Caution, warnings_of
+from proxy.config.cautions import Caution, warnings_of
 from proxy.config.checks import summary_of
 from proxy.config.errors import ConfigError
+from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from quotas.entity import Kind
 from quotas.limit_kinds import LIMIT_NAMES

@@ -11,6 +11,7 @@ from aiohttp import ClientSession
 from proxy.config.config import Config, ObservabilityOptions
 from proxy.observability.admin import (
     MAX_WAITING_SHOWN,
+    Pages,
     Status,
     ThrottleStatus,
     start_admin,
@@ -47,9 +48,7 @@ async def admin(
     throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]] = tuple,
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
-    server = await start_admin(
-        options, Metrics(CONFIG), health=health, readiness=readiness, throttles=throttles, exemptions=exemptions
-    )
+    server = await start_admin(options, Pages(Metrics(CONFIG), health, readiness, throttles, exemptions))
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
             yield client

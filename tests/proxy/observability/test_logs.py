@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.observability import logs
-from proxy.observability.logs import RateLimited, one_line, text_value
+from proxy.observability.logs import EventLog, RateLimited, one_line, text_value
 
-LOGGER = logging.getLogger("proxy.tests")
+LOG = EventLog("proxy.tests")
 SECOND = 1_000_000_000
 
 
@@ -40,9 +40,7 @@ def log_to() -> Iterator[Callable[..., io.StringIO]]:
 
 def test_the_throttle_line_of_the_contract(log_to: Callable[..., io.StringIO]) -> None:
     stream = log_to()
-    logs.event(
-        LOGGER,
-        logging.WARNING,
+    LOG.warning(
         "throttled",
         client_id="etl",
         user="ANONYMOUS",
@@ -65,7 +63,7 @@ def test_the_throttle_line_of_the_contract(log_to: Callable[..., io.StringIO]) -
 
 def test_the_same_line_as_json(log_to: Callable[..., io.StringIO]) -> None:
     stream = log_to("json")
-    logs.event(LOGGER, logging.WARNING, "throttled", client_id='a "b"\n', debt_seconds=1.8, throttle_ms=3, dry_run=True)
+    LOG.warning("throttled", client_id='a "b"\n', debt_seconds=1.8, throttle_ms=3, dry_run=True)
     line = json.loads(stream.getvalue())
     assert line.pop("ts").endswith("Z")
     assert line == {
@@ -140,7 +138,7 @@ def test_a_traceback_shows_at_debug_only(log_to: Callable[..., io.StringIO], log
     try:
         _fail()
     except ValueError:
-        logs.event(LOGGER, logging.ERROR, "defect", exc_info=True)
+        LOG.exception("defect")
     assert stream.getvalue().count("\n") == 1
     assert r"ValueError: bytes\nfrom the wire" in stream.getvalue()
 
@@ -148,7 +146,7 @@ def test_a_traceback_shows_at_debug_only(log_to: Callable[..., io.StringIO], log
     try:
         _fail()
     except ValueError:
-        logs.event(LOGGER, logging.ERROR, "defect", exc_info=True)
+        LOG.exception("defect")
     assert "_fail" in stream.getvalue()
     if log_format == "json":
         assert json.loads(stream.getvalue())["traceback"][0].startswith("Traceback")

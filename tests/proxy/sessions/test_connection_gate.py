@@ -6,6 +6,7 @@ First without sockets (`Door`), then with a proxy.
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -58,6 +59,11 @@ class Connection:
         self._door.gate.remove(cast("Any", self))
 
 
+def shared_of(timers: Timers, parts: Any) -> Any:
+    """What a gate uses of `Shared`, on the timers of a test."""
+    return SimpleNamespace(loop=timers, clock=parts.clock, context=parts.context, faults=parts.faults)
+
+
 class Door:
     """A gate on a clock of its own, with the connections that it has accepted."""
 
@@ -67,8 +73,8 @@ class Door:
         self.clock = world.clock
         self.timers = Timers(world.clock)
         self.quotas = ConnectionQuotas(world.registry, round(hold_seconds * SECOND))
-        loop, faults = cast("Any", self.timers), Faults(world.metrics, world.clock)
-        self.gate = Gate(loop, world.clock, self.quotas, world.report, faults, world.context, max_refused)
+        parts = SimpleNamespace(clock=world.clock, context=world.context, faults=Faults(world.metrics, world.clock))
+        self.gate = Gate(shared_of(self.timers, parts), self.quotas, max_refused)
         self.rejected = world.metrics.connections.rejected
         self.open: list[Connection] = []
         self.is_unreachable = False
@@ -253,7 +259,7 @@ class Lobby:
         self.stage = stage
         self.timers = Timers(stage.clock)
         self.gate = stage.server.gate
-        self.gate._loop = cast("Any", self.timers)
+        self.gate._shared = shared_of(self.timers, stage.shared)
 
     async def wait(self, sent: bytes = b"") -> Peer:
         """A new connection, which the gate holds, and which has sent this."""

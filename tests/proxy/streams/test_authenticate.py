@@ -11,7 +11,8 @@ from protocol.wire import encode_varint
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import QuotaOptions, SecurityOptions, UsageOptions
 from proxy.enforcement.identity import ANONYMOUS
-from proxy.streams.handlers.authenticate import MAX_LENGTH, MAX_PARTIAL_LENGTH, SaslMessageTooLarge
+from proxy.streams.handlers.authenticate import SaslMessageTooLarge
+from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
 from proxy.streams.steps import FULL
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
@@ -229,18 +230,18 @@ def test_a_longer_message_is_refused_where_it_would_hide_the_user() -> None:
     pair = Pair(World())
     pair.client_sends(handshake(1, "OAUTHBEARER"))
     pair.broker_sends(chosen(1))
-    with pytest.raises(SaslMessageTooLarge, match=f"{MAX_LENGTH} are the most"):
-        pair.client_sends(sasl(2, bytes(MAX_LENGTH)))
+    with pytest.raises(SaslMessageTooLarge, match=f"{MAX_KEPT} are the most"):
+        pair.client_sends(sasl(2, bytes(MAX_KEPT)))
     other = Pair(World())
     other.client_sends(handshake(1, "GSSAPI"))
     other.broker_sends(chosen(1))
-    other.client_sends(sasl(2, bytes(MAX_LENGTH)))
-    assert other.sent()[1] == sasl(2, bytes(MAX_LENGTH))
+    other.client_sends(sasl(2, bytes(MAX_KEPT)))
+    assert other.sent()[1] == sasl(2, bytes(MAX_KEPT))
 
 
 def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
     world = World()
-    stalled = sasl(2, bytes(MAX_PARTIAL_LENGTH))
+    stalled = sasl(2, bytes(MAX_PARTIAL))
     pairs = [Pair(world) for _ in range(3)]
     for pair in pairs:
         pair.client_sends(handshake(1))
@@ -262,7 +263,7 @@ def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
     [
         accepted(901, lifetime_ms=2**63 - 1),  # longer than Python's times
         frame(struct.pack(">i", 901)),
-        accepted(901, bytes(MAX_LENGTH)),
+        accepted(901, bytes(MAX_KEPT)),
     ],
 )
 def test_a_response_that_cannot_be_read_passes_and_proves_nothing(response: bytes) -> None:

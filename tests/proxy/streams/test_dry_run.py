@@ -114,7 +114,8 @@ def excess(world: World) -> dict[str, int]:
     run_until(world, world.clock() + 100_000_000_000)
     (entity,) = world.metrics.entities
     for_usage = Counter[str]()
-    for tally in world.metrics.entities.throttle_tallies or ():
+    tallies = world.metrics.entities.throttle_tallies
+    for tally in () if tallies is None else tallies.taken():
         is_dry = world.report.is_dry_run
         for_usage[tally.limit_name] += tally.would_have_bytes if is_dry else tally.delayed_bytes
         assert (tally.delayed_bytes if is_dry else tally.would_have_bytes) == 0

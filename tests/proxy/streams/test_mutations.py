@@ -17,11 +17,8 @@ from protocol.topic_mutations import MAX_ITEMS
 from protocol.topics import Topic, TopicPartitions
 from proxy.config.config import EnforcementOptions
 from proxy.streams.handlers.data import HEAD_READ_SIZE
-from proxy.streams.handlers.mutations import (
-    MAX_PARTIAL_REQUEST_LENGTH,
-    MAX_REQUEST_LENGTH,
-    MutationRequestTooLarge,
-)
+from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
+from proxy.streams.handlers.mutations import MutationRequestTooLarge
 from proxy.streams.memory import Holding
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
@@ -205,7 +202,7 @@ def test_limits_that_change_while_the_broker_answers() -> None:
 def test_without_a_limit_bytes_pass_as_they_come() -> None:
     for quotas in ([], [without_burst("client-id=other,controller_mutation_rate=1")]):
         pair = Pair(World(quotas))
-        sent = request(CREATE_TOPICS, 7, 1, noise(2 * MAX_REQUEST_LENGTH))
+        sent = request(CREATE_TOPICS, 7, 1, noise(2 * MAX_KEPT))
         pair.client_sends(sent[:-1])
         assert bytes(pair.to_broker) == sent[:-1]
 
@@ -226,9 +223,7 @@ def named(length: int) -> bytes:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize(
-    ("longest", "is_short"), [(MAX_REQUEST_LENGTH - 1_000, False), (MAX_PARTIAL_REQUEST_LENGTH, True)]
-)
+@pytest.mark.parametrize(("longest", "is_short"), [(MAX_KEPT - 1_000, False), (MAX_PARTIAL, True)])
 def test_a_longer_request_closes_its_connection(longest: int, is_short: bool, dry_run: bool) -> None:
     """At once. It passes in a dry run; and if it has arrived whole, incomplete ones do not use up its memory."""
     world = World([QUOTA], enforcement=EnforcementOptions(dry_run=dry_run))
@@ -240,7 +235,7 @@ def test_a_longer_request_closes_its_connection(longest: int, is_short: bool, dr
     pair.client_sends(named(longest)[-1:])
     assert pair.sent() == [named(longest)]
     pair = Pair(world)
-    longer = named(longest + 1) if is_short else request(CREATE_TOPICS, 7, 1, noise(MAX_REQUEST_LENGTH))
+    longer = named(longest + 1) if is_short else request(CREATE_TOPICS, 7, 1, noise(MAX_KEPT))
     if dry_run:
         pair.client_sends(longer[:-1])
         assert bytes(pair.to_broker) == longer[:-1]

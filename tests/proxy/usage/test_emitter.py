@@ -14,8 +14,7 @@ from proxy.observability.tallies import Cell
 from proxy.observability.topic_traffic import TrafficByTopic
 from proxy.usage import emitter as emitter_module
 from proxy.usage.emitter import Emitter
-from proxy.usage.file_sink import FileSink
-from proxy.usage.sink import SinkFailed, SinkRefused
+from proxy.usage.sink import FileSink, SinkFailed, SinkRefused
 from tests.proxy.conversation import lines_of
 from tests.proxy.usage.test_collector import Scene, totals
 

@@ -4,7 +4,7 @@ import asyncio
 from uuid import UUID
 
 from protocol.topic_metadata_request import VERSION
-from proxy.brokers.topic_lookup import ask_for_topics
+from proxy.brokers.connect import ask_for_topics
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from tests.proxy.conversation import OpenStage
 from tests.proxy.frames import correlation_of, metadata_answer
