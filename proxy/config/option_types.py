@@ -156,10 +156,11 @@ def file_path(value: object) -> Path:
 
 
 def mapping_rules(value: object) -> str:
-    from protocol.principal_rules import parse_rules
+    if value != "DEFAULT":
+        from protocol.principal_rules import parse_rules  # 1.4 MB
 
-    try:
-        parse_rules(str(value))
-    except ValueError as error:
-        raise Refusal(str(error)) from error
+        try:
+            parse_rules(str(value))
+        except ValueError as error:
+            raise Refusal(str(error)) from error
     return str(value)

@@ -110,7 +110,6 @@ class Pump(Turn):
     kept        bytes that were read and not forwarded: an incomplete header, or what follows a boundary
     unparsed    `kept` may contain more than an incomplete header: the stream parses it before the next read
     pending     bytes that the sink did not take
-    discarding  the sink has gone, or its stream was ended: bytes are dropped
     """
 
     __slots__ = (
@@ -122,7 +121,6 @@ class Pump(Turn):
         "_send",
         "_shared",
         "_sink",
-        "discarding",
         "is_heavy",
         "kept",
         "paused",
@@ -148,10 +146,14 @@ class Pump(Turn):
         self.kept = b""
         self.unparsed = False
         self.pending: bytearray | None = None
-        self.discarding = False
         self.is_heavy = False
         #: Largest read: smaller after more was read than one turn parses.
         self._read_limit = READ_SIZE
+
+    @property
+    def discarding(self) -> bool:
+        """Whether the sink has gone, or its stream was ended: bytes are dropped."""
+        return self._send is len
 
     # ---- when to read
 
@@ -217,7 +219,7 @@ class Pump(Turn):
     def _run_whole(self, size: int) -> None:
         """As `_run`, for the common case: all bytes pass in one step."""
         shared, stream = self._shared, self.stream
-        clock, first = shared.clock, shared.memory.first  # to call an attribute that is no method is slow
+        clock, views = shared.clock, shared.memory.views  # to call an attribute that is no method is slow
         try:
             step = stream.take(0, size, clock())
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
@@ -226,7 +228,7 @@ class Pump(Turn):
         if step != size:
             self._run(size, step)
             return
-        self.write(first(size))
+        self.write(views[size] if size in views else shared.memory.first(size))
         turns = shared.turns
         cost_ns = FAST_TURN_NS + (size * self._byte_cost >> 2)
         turns.used_ns = used_ns = turns.used_ns + cost_ns
@@ -411,8 +413,6 @@ class Pump(Turn):
 
     def write(self, data: memoryview | bytes | bytearray) -> None:
         """Send now what the sink takes, keep the rest and stop reading until it is gone."""
-        if self.discarding:
-            return
         if self.pending is not None:
             self.pending += data
             self._account()
@@ -453,13 +453,13 @@ class Pump(Turn):
 
     def discard(self) -> None:
         """The sink has gone: drop pending bytes, and all that follow."""
-        self.discarding = True
+        self._send = len
         if self.pending is not None:
             self._drop_pending()
 
     def end(self) -> None:
         """Nothing follows what the sink has taken: end its stream."""
-        self.discarding = True
+        self._send = len
         self._sink.shutdown()
 
     def drop_kept(self) -> None:
@@ -476,7 +476,7 @@ class Pump(Turn):
             if self.paused & reason:
                 shared.paused[name] -= 1
         self.paused = STOPPED
-        self.discarding = True
+        self._send = len
         self.kept = b""
         self.unparsed = False
         if self.pending is not None:

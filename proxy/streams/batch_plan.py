@@ -53,11 +53,17 @@ _NO_TAGS: Final = bytes(3)
 
 
 @lru_cache(maxsize=256)
-def _layout(prefix_size: int, width: int) -> Callable[[bytearray, int], tuple[Any, ...]]:
+def _layout(prefix_size: int, width: int) -> tuple[Callable[[bytearray, int], tuple[Any, ...]], int, int]:
     """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
-    last `width` of four bytes; size, magic and attributes of the batch, producer id, records count.
+    last `width` of four bytes; size, magic and attributes of the batch, producer id, records count. With the mask of
+    that length, and the bytes before the batch.
     """
-    return Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
+    unpack = Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
+    return unpack, (1 << 8 * width) - 1, PREFIX_SIZE + prefix_size + _INDEX + width
+
+
+Spending = tuple[list[Charge], tuple[int, ...], tuple[int, ...]]
+"""What requests are charged: see `spend_all`; and the sums of bytes that are missing, which are reserved instead."""
 
 
 class BatchPlan:
@@ -99,9 +105,9 @@ class BatchPlan:
         """Adapt to the request at `pos`. Returns whether `scan` may find now what it did not find before."""
         return False
 
-    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
-        """What the requests found, of `size` bytes together, are charged: see `ClientLimits.charges`."""
-        return client.charges(size, missing, self.count)
+    @abstractmethod
+    def spending(self, client: ClientLimits, size: int, missing: int, now_ns: int) -> Spending:
+        """What the requests found, of `size` bytes together, are charged. `missing`: of the last one."""
 
     @abstractmethod
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
@@ -133,13 +139,13 @@ class PartitionPlan(BatchPlan):
     """
 
     __slots__ = (
+        "_charges",
+        "_field",
         "_last",
-        "_limits",
-        "_now_ns",
+        "_layout",
         "_records",
         "_tags",
         "_topic",
-        "_unpack",
         "_width",
         "client",
         "generation",
@@ -156,21 +162,19 @@ class PartitionPlan(BatchPlan):
         self.client: Final = client
         self.generation: Final = generation
         self._topic: Final = charges.topic
-        by_unit = (client.produce.limits, client.requests.limits, charges.bytes_in, charges.messages_in)
-        #: Each limit, and which of four sums it is charged with; none where no limit counts records.
-        self._limits: Final = tuple(
-            (limit, unit) for unit, limits in enumerate(by_unit if any(by_unit[2:]) else ()) for limit in limits
-        )
+        records = [(limit, 2) for limit in charges.bytes_in] + [(limit, 3) for limit in charges.messages_in]
+        #: The sums are bytes, requests, bytes of records, messages.
+        self._charges: Final = client.charges + records
         #: At the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
         #: Bytes of the length of the records, and what reads a request where it has so many.
         self._width = PLAIN_WIDTH
-        self._unpack = _layout(len(prefix), PLAIN_WIDTH)
+        self._layout = _layout(len(prefix), PLAIN_WIDTH)
+        #: The latest size of records, and its length field.
+        self._field = (-1, -1)
         #: Bytes of records and messages: of all requests found, and of the last one, if it has not arrived whole.
         self._records = (0, 0)
         self._last = (0, 0)
-        #: When the latest were found.
-        self._now_ns = 0
 
     def scan(
         self,
@@ -185,12 +189,11 @@ class PartitionPlan(BatchPlan):
     ) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
-        width, unpack = self._width, self._unpack
-        mask = (1 << 8 * width) - 1
-        before = PREFIX_SIZE + len(prefix) + _INDEX + width
+        unpack, mask, before = self._layout
+        known_size, field = self._field
         last = end - before - BATCH_HEADER
         around = before + len(tags) - 4
-        known_size = field = producer_id = -1
+        producer_id = -1
         count = record_bytes = messages = 0
         while pos <= last and count < most:
             length, seen, correlation_id, head, written, batch_size, magic, attributes, seen_id, claimed = unpack(
@@ -200,7 +203,7 @@ class PartitionPlan(BatchPlan):
             if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size:
                 break
             if size != known_size:
-                known_size, field = size, length_field(size, width, longest - around)
+                self._field = known_size, field = size, length_field(size, self._width, longest - around)
             if written & mask != field or (seen_id != producer_id and count):
                 break
             frame_end = pos + 4 + length
@@ -219,7 +222,6 @@ class PartitionPlan(BatchPlan):
             pos = frame_end
         if pos > end:  # the loop has ended with this request
             self.last_size, self._last = length, (size, claimed_messages(claimed, attributes, size))
-        self._now_ns = now_ns
         self.count, self.producer_id, self._records = count, producer_id, (record_bytes, messages)
         return pos
 
@@ -230,19 +232,17 @@ class PartitionPlan(BatchPlan):
         width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
         if width == self._width:
             return False
-        self._width, self._unpack = width, _layout(len(self.prefix), width)
+        self._width, self._layout, self._field = width, _layout(len(self.prefix), width), (-1, -1)
         return True
 
-    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
-        self._topic.last_ns = max(self._topic.last_ns, self._now_ns)
-        if not self._limits:
-            return super().charges(client, size, missing)
-        sums = (size, self.count, self._records[0], self._records[1])
+    def spending(self, client: ClientLimits, size: int, missing: int, now_ns: int) -> Spending:
+        self._topic.last_ns = now_ns
+        record_bytes, messages = self._records
         if not missing:
-            return [(limit, sums[unit], 0) for limit, unit in self._limits]
-        record_bytes, messages = self._last
-        beside = (missing, 0, record_bytes * missing // self.last_size, messages * missing // self.last_size)
-        return [(limit, sums[unit] - beside[unit], beside[unit]) for limit, unit in self._limits]
+            return self._charges, (size, self.count, record_bytes, messages), ()
+        late_bytes, late = [units * missing // self.last_size for units in self._last]
+        sums = (size - missing, self.count, record_bytes - late_bytes, messages - late)
+        return self._charges, sums, (missing, 0, late_bytes, late)
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         counters = traffic[self._topic.name]
@@ -276,18 +276,16 @@ class TopicsPlan(BatchPlan):
         now_ns: int,
     ) -> int:
         """A request is found when all of it is in the buffer."""
-        key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
+        shortest, body_offset = kind.shortest, kind.header.body_offset
         amounts: dict[Limit, int] = {}
         counted: list[TopicUsage] = []
         work_left = PIECES_PER_STEP
         count = 0
         producer_ids: tuple[int, ...] = ()
         while end - pos >= kind.needed and count < most:
-            length, seen, correlation_id = unpack_prefix(buf, pos)
+            length, seen, correlation_id, tail = kind.unpack(buf, pos)
             frame_end = pos + 4 + length
-            if seen != key or not shortest <= length <= longest or frame_end > end:
-                break
-            if not buf.startswith(tail, pos + PREFIX_SIZE):
+            if seen != kind.key or tail != kind.tail or not shortest <= length <= longest or frame_end > end:
                 break
             walk = ProduceRequestWalk(kind.version, length, body_offset - 4)
             walk.work_left = pieces = min(PIECES, work_left)
@@ -307,10 +305,9 @@ class TopicsPlan(BatchPlan):
         self._found, self._usages = amounts, counted
         return pos
 
-    def charges(self, client: ClientLimits, size: int, missing: int) -> list[Charge]:
-        if not self._found:
-            return super().charges(client, size, missing)
-        return [(limit, amount, 0) for limit, amount in (client.amounts(size, self.count) | self._found).items()]
+    def spending(self, client: ClientLimits, size: int, missing: int, now_ns: int) -> Spending:
+        amounts = client.amounts(size, self.count) | self._found
+        return [(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values()), ()
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         self._usage.count_topics(self._usages)

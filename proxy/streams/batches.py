@@ -6,15 +6,12 @@ or counted by topic, a `BatchPlan` finds the requests of a batch.
 
 from typing import Final, final
 
-from protocol.request_header import PREFIX_SIZE, unpack_prefix
-from proxy.enforcement.data_frame import DataFrame
+from protocol.request_header import PREFIX_SIZE
 from proxy.enforcement.identity import Identity
-from proxy.streams.batch_plan import BatchPlan, BatchPlans
+from proxy.streams.batch_plan import BatchPlan, BatchPlans, Spending
 from proxy.streams.connection import Connection, InFlight
 from proxy.streams.handler import RequestKind, Requests
-from proxy.streams.handlers.produce import Produce
 from proxy.streams.memory import READ_SIZE
-from quotas.admission.limit import Limit
 from quotas.admission.limit_set import spend_all
 from quotas.admission.passage import Passage
 
@@ -23,35 +20,34 @@ from quotas.admission.passage import Passage
 class Batches:
     """The batches of one connection.
 
-    longest        length of the longest request that is accepted
-    max_in_flight  see `Connection`
+    longest    length of the longest request that is accepted
+    last_size  of the last request of a batch, if it has not arrived whole
+    passage    its reservation for the bytes that are missing; None: no limit counts it
     """
 
-    __slots__ = ("_beside", "_last_size", "_max_in_flight", "_missing", "_most", "_plans", "longest")
+    __slots__ = ("_most", "_plans", "last_size", "longest", "passage")
 
     def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
-        self._max_in_flight: Final = max_in_flight
         self._plans: BatchPlans | None = None
         #: Requests that the next batch may have: fewer after there was no room for one.
         self._most = max_in_flight
-        #: Of the last request of a batch that has not arrived whole: its size, the missing bytes, what these reserve.
-        self._last_size = 0
-        self._missing = 0
-        self._beside: dict[Limit, int] = {}
+        self.last_size = 0
+        self.passage: Passage | None = None
 
-    def take(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
-        """Pass the requests from `pos` on that are of `kind`, if the limits have room for all of them together.
+    def take(self, requests: Requests, kind: RequestKind, pos: int, end: int, most: int, now_ns: int) -> int:
+        """Pass the requests from `pos` on that are of `kind`, `most` at most, if the limits have room for all of them
+        together.
 
         Returns where the last of them ends, which may be after `end`; `pos` where none passes this way.
         """
         connection = requests.connection
-        in_flight, limits = connection.in_flight, connection.identity.limits
-        most = self._max_in_flight - len(in_flight)
+        in_flight, identity = connection.in_flight, connection.identity
+        limits = identity.limits
         if self._most < most:
             most = self._most
             self._most *= 2
-        is_produce = type(kind.handler) is Produce
+        is_produce = kind.produce_version >= 0
         plan: BatchPlan | None = None
         if is_produce and limits.walks:
             plan, passed_to, count = self._scan_records(connection, kind, pos, end, most, now_ns)
@@ -62,55 +58,49 @@ class Batches:
         size = passed_to - pos - 4 * count
         if not is_produce:
             left = limits.requests.spend(count, now_ns)
-        elif plan is None and passed_to <= end:
-            left = limits.spend(size, count, now_ns)
+        elif plan is None and passed_to <= end and not limits.requests.limits:
+            left = limits.produce.spend(size, now_ns)
         else:
-            missing = passed_to - end if passed_to > end else 0
-            left = self._spend(connection.identity, plan, size, missing, count, now_ns)
+            left = self._spend(identity, plan, size, passed_to - end, count, now_ns)
         if left < 0:
             self._undo(kind, count, in_flight)
             return pos
         if is_produce:
             requests.near_limit = left < READ_SIZE
-            entity = connection.identity.entity
+            entity = identity.entity
             entity.produce_bytes += size
             entity.produce_requests += count
-            connection.sent_unanswered |= not kind.answered
+            if not kind.answered:
+                connection.sent_unanswered = True
         kind.counter.value += count
         return passed_to
 
     def _spend(
         self, identity: Identity, plan: BatchPlan | None, size: int, missing: int, count: int, now_ns: int
     ) -> int:
-        """Charge the requests found, without the `missing` bytes of the last one, which `take_frame` reserves.
+        """Charge the requests found, without the `missing` bytes of the last one, if any, which are reserved.
 
         Returns as `spend_all`: -1 where nothing was charged.
         """
-        limits = identity.limits
+        limits, missing = identity.limits, missing if missing > 0 else 0
         if plan is None:
-            charges = limits.charges(size, missing, count)
+            spending: Spending = limits.charges, (size - missing, count), (missing, 0)
         elif plan.is_known(limits, now_ns):
-            charges, self._last_size = plan.charges(limits, size, missing), plan.last_size
+            spending, self.last_size = plan.spending(limits, size, missing, now_ns), plan.last_size
         else:
             return -1
-        left = spend_all(charges, size - missing, now_ns)
+        charges, sums, late = spending
+        reserved = {limit: late[unit] for limit, unit in charges if late[unit]} if missing else {}
+        self.passage = passage = Passage(reserved, missing) if reserved else None
+        left = spend_all(charges, sums, now_ns)
         traffic = identity.entity.topics
         if plan is not None and left >= 0 and traffic is not None:
             plan.count_topics(traffic)
-        if missing and left >= 0:
-            self._missing = missing
+        if left >= 0:
             identity.entity.produce_bytes -= missing  # these count when they pass
-            self._beside = {limit: units for limit, _, units in charges if units}
+        elif passage is not None:
+            passage.end()
         return left
-
-    def take_frame(self, *, answered: bool) -> tuple[DataFrame, Passage] | None:
-        """The last request of a batch, which has not arrived whole, with the reservation for its rest; None: no limit
-        counts it.
-        """
-        beside, self._beside = self._beside, {}
-        if not beside:
-            return None
-        return DataFrame(self._last_size, answered=answered), Passage(beside, self._missing)
 
     def _scan(
         self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, in_flight: InFlight
@@ -121,17 +111,17 @@ class Batches:
         decisions one by one would have the same result.
         """
         key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
-        longest, count = self.longest, 0
+        unpack, longest, count = kind.unpack, self.longest, 0
         while end - pos >= needed and count < most:
-            length, seen, correlation_id = unpack_prefix(buf, pos)
-            if seen != key or not shortest <= length <= longest or not buf.startswith(tail, pos + PREFIX_SIZE):
+            length, seen, correlation_id, head = unpack(buf, pos)
+            if seen != key or head != tail or not shortest <= length <= longest:
                 break
             if answered:
                 in_flight.append((correlation_id, kind))
             count += 1
             pos += 4 + length
         if pos > end:
-            self._last_size = length
+            self.last_size = length
         return pos, count
 
     def _scan_records(

@@ -23,9 +23,16 @@ MAX_OWED_BYTES: Final = 65_536
 
 
 class Pending:
-    """A request in flight: an `Answer`, or an `Awaited` response of the broker's."""
+    """A request in flight: an `Answer`, or an `Awaited` response of the broker's.
+
+    unseen            its response is forwarded without parsing while no throttle time is due
+    produce_version   of a Produce request whose response is only changed for throttle times and endpoints; else -1
+    """
 
     __slots__ = ()
+
+    unseen = False
+    produce_version = -1
 
     def cancel(self, now_ns: int) -> None:
         """The connection is closed: no response arrives."""

@@ -1,11 +1,13 @@
 """Handlers, and what they call on the streams of a connection: the base of handlers, and of both streams."""
 
 from abc import abstractmethod
+from functools import lru_cache
 from struct import Struct
 from typing import Final, final
 
+from protocol.apis import PRODUCE
 from protocol.errors import MalformedFrame
-from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
+from protocol.request_header import RequestHeader
 from protocol.rewriting_walk import RewritingWalk
 from protocol.throttle_time import clients_wait
 from protocol.walk import FrameWalk
@@ -23,6 +25,7 @@ REWRITING_READ_SIZE: Final = 65_536
 DELAYED_READ_SIZE: Final = 16_384
 
 _length = Struct(">i").pack
+_layout = lru_cache(maxsize=1024)(lambda tail_size: Struct(f">iii{tail_size}s").unpack_from)
 
 
 class Awaited(Pending):
@@ -253,13 +256,15 @@ class RequestKind(Awaited):
     header      the parsed header of the first one
     key         API key and version, as one int32 of the wire
     tail        the header's bytes from the client id's length on
-    size        where the tail ends, from the frame's start; `needed`: bytes that must be in the buffer
+    unpack      reads length, key, correlation id and as many bytes as the tail has
+    needed      bytes that must be in the buffer
     shortest    length of the shortest such request, without the length field
     answered    whether the broker responds: not to Produce with acks=0
     reply       what the response to a data request can do against debt
     batchable   whether such requests pass without a decision each while the limits have room for all
     counter     of requests, for metrics
-    unseen      see `Handler`
+    unseen, produce_version
+                see `Pending`
     """
 
     __slots__ = (
@@ -270,10 +275,11 @@ class RequestKind(Awaited):
         "header",
         "key",
         "needed",
+        "produce_version",
         "reply",
         "shortest",
-        "size",
         "tail",
+        "unpack",
         "unseen",
         "version",
     )
@@ -285,7 +291,7 @@ class RequestKind(Awaited):
         self.version = header.version
         self.key = header.api.key << 16 | header.version
         self.tail = tail
-        self.size = header.size
+        self.unpack = _layout(len(tail))
         self.needed = header.needed
         self.shortest = header.needed - 4
         self.answered = header.acks != 0
@@ -294,14 +300,15 @@ class RequestKind(Awaited):
         self.counter = counter
         self.batchable = handler.batches(self)
         self.unseen = handler.unseen
+        self.produce_version = header.version if self.api_key == PRODUCE else -1
 
     def length_at(self, buf: bytearray, pos: int, end: int) -> int:
         """The length field of the request at `pos`, if its head has arrived and is of this kind. Else -1."""
         if end - pos < self.needed:
             return -1
         length: int
-        length, key, _ = unpack_prefix(buf, pos)
-        return length if key == self.key and buf.startswith(self.tail, pos + PREFIX_SIZE) else -1
+        length, key, _, tail = self.unpack(buf, pos)
+        return length if key == self.key and tail == self.tail else -1
 
 
 class Handler:

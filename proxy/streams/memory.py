@@ -16,8 +16,6 @@ against ``--max-buffered-bytes``. Rules by which memory can always drain:
 """
 
 from collections import deque
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
 
 from protocol.errors import ProtocolError
@@ -26,6 +24,7 @@ from protocol.errors import ProtocolError
 #: is 1.20, 0.75, 0.62, 0.55 and 0.59 of HAProxy's (`python -m bench --only against_haproxy --scenario "1 MiB"`).
 READ_SIZE: Final = 524_288
 SMALLEST_READ_SIZE: Final = 8_192
+MAX_VIEWS: Final = 1_024
 #: Bytes that each direction may keep outside of the pool.
 RESERVE: Final = 1_024
 #: Largest reservation that does not wait for longer ones.
@@ -76,20 +75,19 @@ class MemoryPool:
         "_waiting_short",
         "buffered_bytes",
         "data",
-        "first",
         "is_tight",
         "kept_bytes",
         "limit",
         "read_size",
         "used",
         "view",
+        "views",
     )
 
     def __init__(self, limit: int) -> None:
         self.data = bytearray(READ_SIZE)
-        self.view = view = memoryview(self.data)
-        #: The first bytes of the buffer, as many as its argument says: most reads have one of few sizes.
-        self.first: Callable[[int], memoryview] = lru_cache(maxsize=1024)(lambda size: view[:size])
+        self.view = memoryview(self.data)
+        self.views: dict[int, memoryview] = {}
         self.limit = limit
         #: All bytes that are kept, with the reserves.
         self.buffered_bytes = 0
@@ -115,6 +113,12 @@ class MemoryPool:
     def largest_response(self) -> int:
         """The longest response that may be collected, in bytes."""
         return self.limit // 4
+
+    def first(self, size: int) -> memoryview:
+        """The first bytes of the buffer, which are in `views` from now on: most reads have one of few sizes."""
+        if len(self.views) >= MAX_VIEWS:
+            self.views.clear()
+        return self.views.setdefault(size, self.view[:size])
 
     def update(self, holding: Holding, kept: int, pending: int, reserved: int) -> None:
         """Record what the direction keeps from now on."""

@@ -9,7 +9,7 @@ from typing import Final, final
 from protocol.errors import MalformedFrame
 from protocol.request_header import peek_request, unpack_prefix
 from protocol.walk import FrameWalk
-from proxy.enforcement.data_frame import FrameEvent, Life
+from proxy.enforcement.data_frame import DataFrame, FrameEvent, Life
 from proxy.streams.batches import Batches
 from proxy.streams.connection import Connection
 from proxy.streams.handler import RequestKind, Requests
@@ -44,29 +44,30 @@ class RequestStream(Requests):
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
-        if len(connection.in_flight) >= connection.max_in_flight:
+        most = connection.max_in_flight - len(connection.in_flight)
+        if most <= 0:
             return self.full()
         if connection.frame is None:
             if connection.is_stopped:
                 return self.full()
             kind = self.kind
             if kind is not None and kind.batchable:
-                passed_to = self._batches.take(self, kind, pos, end, now_ns)
-                if pos < passed_to <= end and not self.near_limit and self.want == READ_SIZE:
-                    return passed_to
+                passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
                 if passed_to > pos:
+                    if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
+                        return passed_to
                     return self._end_batch(kind, passed_to, end, now_ns)
-        return self._take_frame(pos, end, now_ns)
+        return self._take_frame(pos, end, most, now_ns)
 
     def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
         if passed_to > end:
             self.remaining = passed_to - end
             self.is_counted = False
-            begun = self._batches.take_frame(answered=kind.answered)
-            if begun is not None and type(kind.handler) is Produce:
-                self.connection.frame = begun[0]
-                kind.handler.passes(*begun, now_ns)
+            batches = self._batches
+            if batches.passage is not None and type(kind.handler) is Produce:
+                self.connection.frame = frame = DataFrame(batches.last_size, answered=kind.answered)
+                kind.handler.passes(frame, batches.passage, now_ns)
         if self.near_limit:
             self._notify_early(kind, now_ns)
         self._set_want()
@@ -79,7 +80,7 @@ class RequestStream(Requests):
             limits = identity.limits
             context.measures.soft(identity, limits.produce.limits + limits.requests.limits, kind.reply, now_ns)
 
-    def _take_frame(self, pos: int, end: int, now_ns: int) -> int:
+    def _take_frame(self, pos: int, end: int, most: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
         connection = self.connection
         before = self.kind
@@ -87,7 +88,7 @@ class RequestStream(Requests):
         if kind is None:
             return NEED
         if kind is not before and kind.batchable and connection.frame is None:
-            passed_to = self._batches.take(self, kind, pos, end, now_ns)
+            passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
             if passed_to > pos:
                 return self._end_batch(kind, passed_to, end, now_ns)
         self.is_counted = connection.frame is not None

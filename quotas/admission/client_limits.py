@@ -3,7 +3,7 @@
 from typing import Final, final
 
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import NO_LIMITS, Charge, LimitSet, spend_all
+from quotas.admission.limit_set import NO_LIMITS, Charge, LimitSet
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 
@@ -55,23 +55,12 @@ class ClientLimits:
 
     def amounts(self, size: int, requests: int) -> dict[Limit, int]:
         """What Produce requests of `size` bytes together are charged, besides their records."""
-        amounts = dict.fromkeys(self.produce.limits, size)
-        for limit in self.requests.limits:
-            amounts[limit] = requests
-        return amounts
+        return dict.fromkeys(self.produce.limits, size) | dict.fromkeys(self.requests.limits, requests)
 
-    def charges(self, size: int, missing: int, requests: int) -> list[Charge]:
-        """As `amounts`, for `spend_all`. `missing`: bytes of the last request that have not arrived: what these will be
-        charged is beside.
-        """
-        charges = [(limit, size - missing, missing) for limit in self.produce.limits]
-        return charges + [(limit, requests, 0) for limit in self.requests.limits]
-
-    def spend(self, size: int, requests: int, now_ns: int) -> int:
-        """See `spend_all`: for Produce requests whose records are not charged."""
-        if not self.requests.limits:
-            return self.produce.spend(size, now_ns)
-        return spend_all(self.charges(size, 0, requests), size, now_ns)
+    @property
+    def charges(self) -> list[Charge]:
+        """For `spend_all`: the sums are the bytes of Produce requests, and their number."""
+        return [(limit, 0) for limit in self.produce.limits] + [(limit, 1) for limit in self.requests.limits]
 
 
 class ProducerIdLimit:

@@ -3,7 +3,7 @@
 A limit is out of debt if it is so with what is reserved of it (`Limit.reserved`).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Final
 
@@ -13,12 +13,10 @@ from quotas.admission.passage import Passage
 from quotas.algorithms.algorithm import NS_PER_SECOND, UNLIMITED, Algorithm
 from quotas.algorithms.ewma import Ewma
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.algorithms.token_bucket import TokenBucket
+from quotas.algorithms.token_bucket import AMPLE, TokenBucket
 
-Charge = tuple[Limit, int, int]
-"""A limit, its amount, and what must fit beside it without a charge: the part of the last request that has not arrived,
-for which the caller makes a `Passage` then.
-"""
+Charge = tuple[Limit, int]
+"""A limit, and which of the sums of some requests it is charged with."""
 
 
 class LimitSet:
@@ -55,7 +53,7 @@ class LimitSet:
         """Charge every limit if none has waiters and this leaves none in debt: as `admit` for each of several requests
         with this sum. Returns the whole units left; -1 if nothing was charged.
         """
-        return spend_all([(limit, amount, 0) for limit in self.limits], amount, now_ns)
+        return spend_all([(limit, 0) for limit in self.limits], (amount,), now_ns)
 
     def charge_control(self, amount: int, now_ns: int) -> Decision:
         """Charge a request that is never held to each limit that is out of debt and without waiters, so that a flood of
@@ -128,44 +126,44 @@ def debt_of(limits: Iterable[Limit], now_ns: int) -> Decision:
     return _decision_of([(limit, _debt_of_client(limit, now_ns)) for limit in limits])
 
 
-def spend_all(amounts: Collection[Charge], size: int, now_ns: int) -> int:
-    """Charge each limit with its amount if that leaves none in debt and none has waiters: what `admit_all` would do for
-    some requests one by one, for the sums of their amounts at once. Each limit once. `size`: their bytes together.
+def spend_all(charges: list[Charge], sums: tuple[int, ...], now_ns: int) -> int:
+    """Charge each limit with its sum if that leaves none in debt and none has waiters: what `admit_all` would do for
+    some requests one by one, for the sums of their amounts at once. Each limit once. The first sum is that of bytes.
 
-    Returns how many bytes of requests with these proportions fit before the first limit is in debt, or, nothing
-    charged, -1.
+    Returns how many bytes of requests with these proportions fit before the first limit is in debt, without limits that
+    have `AMPLE` left, at most `AMPLE`; or, nothing charged, -1.
     """
-    fitting = UNLIMITED
+    fitting, size = AMPLE, sums[0]
     asked: list[tuple[Algorithm, int]] = []
-    for limit, amount, beside in amounts:
-        algorithm = limit.algorithm
+    for limit, unit in charges:
+        amount, algorithm = sums[unit], limit.algorithm
         if limit.waiters.waiting:
             left = -1
         elif type(algorithm) is TokenBucket:
-            left = algorithm.spend(amount, beside + limit.reserved, now_ns)
+            left = algorithm.spend(amount, limit.reserved, now_ns)
         else:  # a charge of these cannot be undone
-            left = algorithm.headroom(now_ns) - amount - beside - limit.reserved
+            left = algorithm.headroom(now_ns) - amount - limit.reserved
             if not left and algorithm.debt_ns(now_ns):
                 left = -1
             asked.append((algorithm, amount))
         if left < 0:
-            _unspend(amounts, limit)
+            _unspend(charges, sums, limit)
             return -1
-        if left < fitting or amount > size:  # else as many bytes fit, or more
-            fitting = min(fitting, left if amount == size else left * size // amount if amount else UNLIMITED)
+        if left < AMPLE:
+            fitting = min(fitting, left if amount == size else left * size // amount if amount else AMPLE)
     for algorithm, amount in asked:
         algorithm.record(amount, now_ns)
     return fitting
 
 
-def _unspend(amounts: Collection[Charge], refusing: Limit) -> None:
+def _unspend(charges: list[Charge], sums: tuple[int, ...], refusing: Limit) -> None:
     """Undo the charges of the limits before the one that refuses."""
-    for limit, amount, _ in amounts:
+    for limit, unit in charges:
         if limit is refusing:
             return
         algorithm = limit.algorithm
         if type(algorithm) is TokenBucket:
-            algorithm.unspend(amount)
+            algorithm.unspend(sums[unit])
 
 
 def _refused(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None) -> Decision | None:

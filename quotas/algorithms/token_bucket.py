@@ -20,6 +20,11 @@ from functools import lru_cache
 from typing import Final
 
 NS_PER_SECOND: Final = 1_000_000_000
+AMPLE: Final = 1 << 22
+"""`TokenBucket.spend` counts what is left up to this: dividing large integers is slow. It is 8 times the largest read,
+since a byte of compressed records is up to 8 messages.
+"""
+_WHOLE: Final = [NS_PER_SECOND, AMPLE * NS_PER_SECOND]
 _BEFORE_ALL_TIME: Final = -(1 << 63)
 
 
@@ -27,11 +32,11 @@ class _Terms:
     """Rate and burst in grains; immutable, shared by all buckets with the same rate and burst.
 
     earn    grains per nanosecond
-    unit    grains per unit
+    unit    grains per unit; `ample`: of `AMPLE` units
     full    the largest credit
     """
 
-    __slots__ = ("earn", "full", "unit")
+    __slots__ = ("ample", "earn", "full", "unit")
 
     def __init__(self, rate: int | Fraction, burst_ns: int) -> None:
         if rate <= 0:
@@ -39,8 +44,8 @@ class _Terms:
         if burst_ns < 0:
             raise ValueError(f"burst_ns must not be below zero, not {burst_ns}")
         self.earn = rate.numerator
-        # Whole rates, nearly all, share this integer object.
-        self.unit = NS_PER_SECOND if rate.denominator == 1 else rate.denominator * NS_PER_SECOND
+        # Whole rates, nearly all, share these integer objects.
+        self.unit, self.ample = _WHOLE if rate.denominator == 1 else [rate.denominator * grains for grains in _WHOLE]
         self.full = rate.numerator * burst_ns
 
 
@@ -91,8 +96,8 @@ class TokenBucket:
         return 0 if level >= 0 else -(level // terms.earn)  # floor of a negative number: the debt is rounded up
 
     def spend(self, amount: int, beside: int, now_ns: int) -> int:
-        """Charge `amount` if a charge of `amount + beside` leaves no debt. Returns the whole units left after both, or,
-        if not charged, -1.
+        """Charge `amount` if a charge of `amount + beside` leaves no debt. Returns the whole units left after both, or
+        `AMPLE` if these are more and nothing is beside; if not charged, -1.
         """
         terms = self._terms
         level = self._level
@@ -102,14 +107,14 @@ class TokenBucket:
             level += elapsed_ns * terms.earn
             if level > terms.full:
                 level = terms.full
-            self._level = level
-        if beside and level < (amount + beside) * terms.unit:
-            return -1
-        level -= amount * terms.unit
-        if level < 0:
-            return -1
+        self._level = left = level - amount * terms.unit
+        if left >= terms.ample and not beside:
+            return AMPLE
+        units = left // terms.unit - beside
+        if units >= 0:
+            return units
         self._level = level
-        return level // terms.unit - beside
+        return -1
 
     def unspend(self, amount: int) -> None:
         """Undo a `spend` of `amount`, with no other call in between."""

@@ -14,4 +14,6 @@ def admit(algorithm: Algorithm, amount: int, now_ns: int) -> int:
 
 def spend(algorithm: Algorithm, amount: int, beside: int, now_ns: int) -> int:
     """As `spend_all` of one limit with this algorithm."""
-    return spend_all([(Limit("limit", TOTAL, algorithm), amount, beside)], amount, now_ns)
+    limit = Limit("limit", TOTAL, algorithm)
+    limit.reserved = beside
+    return spend_all([(limit, 0)], (amount,), now_ns)

@@ -408,7 +408,8 @@ def test_half_as_many_are_tried_where_there_was_no_room() -> None:
     stream, end = pair.request_stream, 200 * len(one)
     assert stream.kind is not None
     stream.buf[:end] = one * 200
-    passed = [stream._batches.take(stream, stream.kind, 0, end, pair.world.clock()) // len(one) for _ in range(4)]
+    now_ns = pair.world.clock()
+    passed = [stream._batches.take(stream, stream.kind, 0, end, 1_000, now_ns) // len(one) for _ in range(4)]
     assert passed == [0, 0, 50, 0]
 
 

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from protocol.apis import CREATE_TOPICS
 from proxy.config.config import EnforcementOptions
 from proxy.streams.handlers.data import LEAST_PORTION
+from proxy.streams.memory import READ_SIZE
 from proxy.streams.steps import HOLD
 from quotas.admission.limit_set import admit_all
+from quotas.algorithms.token_bucket import AMPLE
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
@@ -265,6 +267,7 @@ def test_reads_are_short_only_near_a_limit() -> None:
         pair.client_sends(heartbeat(1), produce(2, 50))
         assert pair.request_stream.near_limit is is_near, quotas
         assert (pair.request_stream.want < 1_000) is is_near
+    assert AMPLE >= 8 * READ_SIZE, "what a bucket counts is enough, with 8 messages in each byte"
 
 
 # ---- the topics that a refusal is about

@@ -8,8 +8,8 @@ from quotas.admission.decision import ADMITTED
 from quotas.admission.limit import Limit, Ticket
 from quotas.admission.limit_set import admit_all, limit_set, spend_all
 from quotas.admission.topic_thresholds import count_throttled
-from quotas.algorithms.algorithm import ALGORITHMS, UNLIMITED, AlgorithmSettings
-from quotas.algorithms.token_bucket import TokenBucket
+from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
+from quotas.algorithms.token_bucket import AMPLE, TokenBucket
 from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
@@ -31,8 +31,8 @@ def limit_of(entity: AnyEntity, rate: int = 100, name: str = BYTES_IN_RATE) -> L
     return Limit(name, entity, TokenBucket(rate))
 
 
-def charges(amounts: dict[Limit, int]) -> list[tuple[Limit, int, int]]:
-    return [(limit, amount, 0) for limit, amount in amounts.items()]
+def spend(amounts: dict[Limit, int], size: int, now_ns: int) -> int:
+    return spend_all([(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values()), now_ns)
 
 
 def charges_of(name: str, bytes_in: tuple[Limit, ...] = (), messages_in: tuple[Limit, ...] = ()) -> TopicCharges:
@@ -52,9 +52,7 @@ def test_the_request_and_each_of_its_topics_are_charged_in_their_own_units() -> 
     charges_of("b", (b, total)).add_to(amounts, 30, 9)
     charges_of("a", (a, total), (a_messages,)).add_to(amounts, 20, 1)
     assert amounts == {size: 500, number: 1, a: 60, total: 90, a_messages: 3, b: 30}
-    assert spend_all(charges(amounts), 500, 0) == 10 * 500 // 90, (
-        "the total is the first that such requests would exceed"
-    )
+    assert spend(amounts, 500, 0) == 10 * 500 // 90, "the total is the first that such requests would exceed"
     left = {limit: limit.algorithm.headroom(0) for limit in amounts}
     assert left == {size: 500, number: 9, a: 40, total: 10, a_messages: 2, b: 70}
 
@@ -148,7 +146,7 @@ def test_all_or_nothing(parts: list[tuple[str, int, int]], size: int, spent: lis
             assert limit.debt_ns(0) == max(0, amount + charged - 100) * SECOND // 100
 
 
-MADE = st.tuples(st.sampled_from(ALGORITHMS), st.integers(1, 3_000))
+MADE = st.tuples(st.sampled_from(ALGORITHMS), st.integers(1, 3_000) | st.just(2 * AMPLE))
 
 
 @given(
@@ -179,15 +177,16 @@ def test_spending_together_is_admitting_one_by_one(
                 limits[waits].enqueue("early", 1)
         sums = {limit: sum(each[at] for each in requests) for at, limit in enumerate(together)}
         size = sum(map(sum, requests)) + 1
-        fitting = spend_all(charges(sums), size, now_ns)
+        fitting = spend(sums, size, now_ns)
         if fitting < 0:
             for each in requests:
                 admit_all(dict(zip(together, each, strict=False)), now_ns)
         decisions = [admit_all(dict(zip(one_by_one, each, strict=False)), now_ns) for each in requests]
         if fitting >= 0:
             assert all(decision is ADMITTED for decision in decisions)
-            left = [limit.algorithm.headroom(now_ns) * size // sums[limit] for limit in together if sums[limit]]
-            assert fitting == min(left, default=UNLIMITED)
+            left = {limit: limit.algorithm.headroom(now_ns) for limit in together if sums[limit]}
+            fit = [units * size // sums[limit] for limit, units in left.items() if units < AMPLE]
+            assert fitting == min([AMPLE, *fit])
         for one, other in zip(together, one_by_one, strict=True):
             for later_ns in (now_ns, now_ns + SECOND // 3, now_ns + 7 * SECOND):
                 assert one.debt_ns(later_ns) == other.debt_ns(later_ns)

@@ -62,7 +62,7 @@ def test_what_is_reserved_holds_others_as_a_charge_does() -> None:
     limits = limit_set((limit,))
     for each in (limits.check(0), limits.admit(1, 0), limits.charge_control(1, 0)):
         assert (each.wait_ns, each.limit) == (SECOND // 2, limit)
-    assert limits.spend(1, 0) == spend_all([(limit, 1, 0)], 1, 0) == -1
+    assert limits.spend(1, 0) == spend_all([(limit, 0)], (1,), 0) == -1
     assert (limit.debt_ns(10 * SECOND), limit.headroom(10 * SECOND)) == (4 * SECOND // 10, 0), "more than the burst"
     passage.end()
     assert (limit.debt_ns(0), limits.headroom(0)) == (0, 90)
@@ -99,12 +99,15 @@ def test_new_producer_ids_leave_no_debt_for_their_client() -> None:
 
 def test_what_has_not_arrived_must_fit_beside_a_batch_and_is_not_charged() -> None:
     bytes_limit, number = limit_of(), limit_of(10, name="request_rate")
-    assert spend_all([(bytes_limit, 60, 41), (number, 3, 0)], 60, 0) == -1
-    assert spend_all([(bytes_limit, 60, 30), (number, 3, 0)], 60, 0) == 10
+    charges = [(bytes_limit, 0), (number, 1)]
+    rest = Passage({bytes_limit: 41}, 41)
+    assert spend_all(charges, (60, 3), 0) == -1
+    rest.end()
+    Passage({bytes_limit: 30}, 30)
+    assert spend_all(charges, (60, 3), 0) == 10
     assert [limit.algorithm.headroom(0) for limit in (bytes_limit, number)] == [40, 7]
-    assert spend_all([(bytes_limit, 30, 11)], 30, 0) == -1
-    assert limit_set((bytes_limit,)).spend(41, 0) == -1
-    assert limit_set((bytes_limit,)).spend(40, 0) == 0
+    assert limit_set((bytes_limit,)).spend(11, 0) == -1
+    assert limit_set((bytes_limit,)).spend(10, 0) == 0
 
 
 @given(
@@ -224,7 +227,7 @@ def test_no_more_passes_in_any_time_than_the_rate_the_burst_and_one_request(
             if do == "whole":
                 is_passed = admit_all(amounts, now_ns).admitted
             else:
-                is_passed = spend_all([(limit, size, 0) for limit in amounts], size, now_ns) >= 0
+                is_passed = spend_all([(limit, 0) for limit in amounts], (size,), now_ns) >= 0
             for under in mine:
                 under.largest = max(under.largest, size)
                 if is_passed:
