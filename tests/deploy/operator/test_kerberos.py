@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -36,6 +37,8 @@ KRB5: Final = """
  }}
 """
 KDC: Final = """
+[logging]
+ kdc = FILE:{folder}/kdc.log
 [realms]
  TEST = {{
   kdc_listen = 127.0.0.1:{port}
@@ -151,3 +154,17 @@ def test_logins_pass_through(
         said = [each["mechanism"] for each in proxy.events if each["event"] == "sasl_name_unknown"]
         assert said == ([] if principal else ["GSSAPI"]), "once, and not where --principal names all"
     assert records_in(cluster, topic) == RECORDS
+
+
+def test_a_host_without_a_service_principal(realm: Path, cluster: KafkaCluster, tmp_path: Path) -> None:
+    """Why `--advertised-host` must be the host of the brokers' principal: Java gets no ticket, and disconnects."""
+    to_broker = tmp_path / "proxy.properties"
+    to_broker.write_text("security.protocol=SASL_PLAINTEXT\n")
+    file = client_file(realm, tmp_path, "security.protocol=SASL_PLAINTEXT")
+    flags = ("--command-config", str(to_broker), "--listen", "127.0.0.9:0")
+    with ProxyProcess(cluster.secure_addresses("SASL_PLAINTEXT"), *flags) as proxy:
+        done = perf_producer(proxy.bootstrap_servers, "orders", records=1, size=1, file=file)
+        assert proxy.metric("requests_total", api="SaslAuthenticate") == 0
+    assert "terminated during authentication" in done.stderr
+    said = (realm / "kdc.log").read_text()
+    assert re.search("kafka/127.0.0.9@TEST, Server not found in Kerberos database", said), said[-2000:]
