@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server in the event loop, for pages that are read by GET and HEAD: h11 on asyncio's streams.
 
 Everything a client can hold is bounded: the number of connections, the length of a request head, the time for a head
-and the time for a response. The body of a request is not read: its connection is closed after the response.
+and the time for a response. The body of a request is not read: its connection is closed after the response. A
+connection above the number closes the one that has been idle for longest, so that idle ones keep no probe out.
 """
 
 import asyncio
@@ -60,7 +61,9 @@ class HttpServer:
     def __init__(self, respond: Callable[[str, str], Awaitable[Response]], names: Collection[str]) -> None:
         self._respond = respond
         self._names = frozenset(names) | {"localhost"}
-        self._connections: set[asyncio.Future[None]] = set()
+        #: The oldest first; and those of them without the head of a request.
+        self._connections: dict[StreamWriter, asyncio.Future[None]] = {}
+        self._idle: dict[StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -74,20 +77,24 @@ class HttpServer:
         """Stop listening, and close every connection at once."""
         if self._server is not None:
             self._server.close()
-        open_now = list(self._connections)
+        open_now = list(self._connections.values())
         for task in open_now:
             task.cancel()
         await asyncio.gather(*open_now, return_exceptions=True)
 
     def _on_connection(self, reader: StreamReader, writer: StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
-            refusal = text_response(f"{MAX_CONNECTIONS} connections are open, which is the limit of this port\n", 503)
-            writer.write(_encode(h11.Connection(h11.SERVER), refusal))
-            writer.close()
-            return
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+            oldest = next(iter(self._idle or self._connections))
+            self._connections[oldest].cancel()
+            self._forget(oldest)
+        self._connections[writer] = task = asyncio.ensure_future(self._serve(reader, writer))
+        self._idle[writer] = None
+        task.add_done_callback(lambda _: self._forget(writer))
+
+    def _forget(self, writer: StreamWriter) -> None:
+        self._connections.pop(writer, None)
+        self._idle.pop(writer, None)
+        writer.transport.abort()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -96,18 +103,18 @@ class HttpServer:
             while await self._serve_request(http, reader, writer):
                 http.start_next_cycle()
                 await asyncio.sleep(0)  # one read may contain hundreds of requests
-        except (TimeoutError, OSError):
+        except (TimeoutError, OSError, RuntimeError):  # RuntimeError: of uvloop, for a transport that is closed
             pass
-        finally:
-            writer.transport.abort()
 
     async def _serve_request(self, http: h11.Connection, reader: StreamReader, writer: StreamWriter) -> bool:
         """Answer one request; True when a further one may follow. Raises TimeoutError and OSError."""
         method = b""
+        self._idle[writer] = None
         async with asyncio.timeout(HEAD_TIMEOUT_SECONDS) as timeout:
             try:
                 while (request := http.next_event()) is h11.NEED_DATA:
                     http.receive_data(await reader.read(MAX_HEAD_BYTES))
+                del self._idle[writer]
                 timeout.reschedule(asyncio.get_running_loop().time() + RESPONSE_TIMEOUT_SECONDS)
                 if not isinstance(request, h11.Request):  # the client has closed the connection
                     return False

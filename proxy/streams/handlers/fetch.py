@@ -14,7 +14,7 @@ from protocol.records_walk import RecordsWalk
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
-from proxy.enforcement.data_frame import Reserving
+from proxy.enforcement.data_frame import DataFrame, Reserving
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Client
 from proxy.observability.tallies import TopicTraffic
@@ -66,8 +66,8 @@ class OpenFetch(Awaited, Reserving):
         self.is_settled = False
         self.traffic: dict[str, TopicTraffic] | None = None
 
-    def reserve(self, asked: int | None, now_ns: int) -> None:
-        """Set the budget, and reserve what the response is expected to bring. `asked`: see `Fetching.expected`."""
+    def reserve(self, asked: int | None, frame: DataFrame | None, now_ns: int) -> None:
+        """Set the budget, and reserve what the response may bring. `asked`: see `Fetching.expected`; `frame`: held."""
         limits = self.client.limits.fetch
         budget = self.fetching.budget(limits, now_ns)
         if self.handler.context.measures.enforces:
@@ -76,6 +76,8 @@ class OpenFetch(Awaited, Reserving):
         if expected:
             self.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
             self.handler.context.holds.reserve(self, now_ns)
+            if frame is not None and frame.limit in limits.limits:
+                frame.limit.waiters.took(expected - frame.units)
 
     def keeps_up(self) -> bool:
         return False
@@ -141,7 +143,7 @@ class Fetch(DataHandler):
                 return HOLD
             client.requests.charge(1, now_ns)
         if limits.limits:
-            fetch.reserve(asked, now_ns)
+            fetch.reserve(asked, frame, now_ns)
             if budget_at is not None and fetch.budget:
                 lower_fetch_budget(requests.buf, pos + budget_at, fetch.budget)
         return PASS

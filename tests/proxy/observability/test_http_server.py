@@ -1,6 +1,9 @@
 """The bounds of the HTTP server, over raw sockets. h11 has tests of its own for what it parses."""
 
 import asyncio
+import gc
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -8,6 +11,7 @@ import pytest
 
 from proxy.observability import http_server
 from proxy.observability.http_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, HttpServer, Response, text_response
+from tests.proxy.conversation import until
 
 REQUEST = b"GET /a?b=/c HTTP/1.1\r\nHost: localhost\r\nAccept: x\r\nAccept: y\r\n\r\n"
 ANSWER = (200, b"/a x,y")
@@ -91,26 +95,23 @@ async def test_a_connection_without_a_whole_head_in_time_is_closed(
 async def test_a_response_that_is_not_taken_in_time_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT_SECONDS", 1000)
     monkeypatch.setattr(http_server, "RESPONSE_TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 1)
+    begun = asyncio.Event()
 
-    async def respond(path: str, _accept: str) -> Response:
-        return Response(bytes(50_000_000)) if path == "/much" else text_response("ok")
+    async def respond(_path: str, _accept: str) -> Response:
+        begun.set()
+        return Response(bytes(50_000_000))
 
-    async with serving(respond) as port, connection(port) as (_, writer):
+    server = HttpServer(respond, ())
+    await server.listen(("127.0.0.1", 0))
+    async with connection(server.port) as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(REQUEST.replace(b"/a", b"/much", 1))
-        statuses = await statuses_until_served(port)
-    assert statuses[0] == 503, "the first connection is the only one allowed until it is cut"
-
-
-async def statuses_until_served(port: int) -> list[int]:
-    """The status of one connection after the other, up to the first 200."""
-    statuses = [0]
-    while statuses[-1] != 200:
-        async with connection(port) as (reader, writer):
-            writer.write(REQUEST)
-            statuses.append((await response_of(reader))[0])
-    return statuses[1:]
+        writer.write(REQUEST)
+        await begun.wait()
+        await until(lambda: not server._connections)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await reader.readexactly(50_000_000)
+    await server.close()
 
 
 @pytest.mark.parametrize(
@@ -150,22 +151,57 @@ async def test_what_each_head_is_answered_with(sent: str, status: int) -> None:
             assert b"bytearray" not in body
 
 
-async def test_the_number_of_connections_is_bounded_and_the_newest_is_refused() -> None:
-    async with serving() as port:
-        half_sent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
-        for _, writer in half_sent:
-            writer.write(HALF)
+async def test_the_number_of_connections_is_bounded_and_idle_ones_keep_no_request_out() -> None:
+    """A new one closes the one that has been idle for longest, and none that waits for its response."""
+    may_answer = asyncio.Event()
+
+    async def respond(path: str, accept: str) -> Response:
+        if path == "/slow":
+            await may_answer.wait()
+        return await _echo(path, accept)
+
+    async with serving(respond) as port:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+        idle[0][1].write(REQUEST + HALF)
+        assert await response_of(idle[0][0]) == ANSWER
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS - 1)]
+        for _, writer in slow:
+            writer.write(REQUEST.replace(b"/a", b"/slow"))
+        for reader, _ in idle[1:]:
+            assert await reader.read() == b""
         async with connection(port) as (reader, writer):
             writer.write(REQUEST)
-            status, body = await response_of(reader)
-            assert (status, body) == (503, b"64 connections are open, which is the limit of this port\n")
-        for reader, writer in half_sent:
-            writer.write(REQUEST[20:])
             assert await response_of(reader) == ANSWER
-        half_sent[0][1].transport.abort()
-        assert set(await statuses_until_served(port)) <= {200, 503}, "one that ends makes room for another"
-        for _, writer in half_sent:
+        assert await idle[0][0].read() == b"", "idle since its response"
+        may_answer.set()
+        for reader, _ in slow:
+            assert await response_of(reader) == (200, b"/slow x,y")
+        for _, writer in [*idle, *slow]:
             writer.transport.abort()
+
+
+async def test_a_client_that_resets_its_connection_before_the_response_is_no_defect() -> None:
+    begun, may_answer, defects = asyncio.Event(), asyncio.Event(), list[object]()
+
+    async def respond(path: str, accept: str) -> Response:
+        begun.set()
+        await may_answer.wait()
+        return await _echo(path, accept)
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: defects.append(context))
+    server = HttpServer(respond, ())
+    await server.listen(("127.0.0.1", 0))
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.write(REQUEST)
+    await begun.wait()
+    writer.transport.abort()
+    await until(lambda: next(iter(server._connections)).is_closing())
+    may_answer.set()
+    await until(lambda: not server._connections)
+    await server.close()
+    gc.collect()
+    assert defects == []
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.0", b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000"])

@@ -13,7 +13,7 @@ from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, metadata, share_fetch, share_fetched
-from tests.proxy.streams.pair import Pair, World, correlation_ids
+from tests.proxy.streams.pair import Pair, World, correlation_ids, lapse
 from tests.proxy.streams.waiting import CUTS, holder, replace_quotas, wait
 
 #: A millisecond for each kilobyte, and a second for each byte.
@@ -62,6 +62,25 @@ def test_after_an_empty_response_a_fetch_reserves_nothing() -> None:
     assert world.debts() == {}
     other.client_sends(fetch(1))
     assert len(other.sent()) == 1
+
+
+def test_connections_that_come_and_receive_nothing_keep_another_waiting_for_one_round() -> None:
+    """A first fetch counts little in the queue, but keeps a batch from others until it lapses."""
+    world = World([parse_spec("total,consumer_byte_rate=1MB")])
+    known = Pair(world)
+    fetches(known, 1, 5_000)
+    new = [Pair(world) for _ in range(11)]
+    for pair in [new[0], known, *new[1:]]:
+        pair.client_sends(fetch(2, client_id="etl" if pair is known else "new"))
+    for _ in range(len(new)):
+        lapse(world)
+        wait(world)
+        for at, pair in enumerate(new):
+            if pair.sent():
+                pair.hang_up()
+                new[at] = Pair(world)
+                new[at].client_sends(fetch(2, client_id="new"))
+    assert len(known.sent()) == 2
 
 
 def test_a_fetch_waits_for_the_response_to_the_one_before() -> None:
