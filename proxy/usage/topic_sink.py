@@ -62,6 +62,9 @@ class _Cause(logging.Handler):
         if isinstance(record.args, tuple) and record.args and isinstance(record.args[-1], Exception):
             self.error = record.args[-1]
 
+    def forget(self) -> None:
+        self.error = None
+
 
 class TopicSink:
     """Connects with the first write. `client`: arguments of aiokafka's clients; `settings`: how to connect; its file is
@@ -88,7 +91,7 @@ class TopicSink:
 
     async def write(self, records: Sequence[bytes]) -> None:
         """Send the records to one partition. Raises SinkFailed, or SinkRefused."""
-        self._cause.error = None
+        self._cause.forget()
         try:
             producer = await self._connected()
             batch = producer.create_batch()
