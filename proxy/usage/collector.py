@@ -10,7 +10,7 @@ from proxy.usage.client_ids import Labels
 from proxy.usage.reader import Reader
 from proxy.usage.records import Origin, numbered, sampled
 from proxy.usage.samples import Samples
-from proxy.usage.series import Series, SeriesTable, UsageKey
+from proxy.usage.series import Series, SeriesTable
 from quotas.admission.limit import Limit
 
 SNAPSHOT_MS: Final = 600_000
@@ -74,7 +74,7 @@ class Collector:
     ) -> Iterator[None]:
         for start in range(0, len(due), SERIES_AT_ONCE):
             for series in due[start : start + SERIES_AT_ONCE]:
-                if with_topics or not _is_of_topic(series):
+                if with_topics or getattr(series.key, "topic", None) is None:
                     self.series.changed.pop(series, None)
                     if series.limit is not None:
                         series.limit_value = series.limit.rate if self._is_in_use(series.limit) else None
@@ -104,7 +104,3 @@ class Collector:
         """Records were written. If some were dropped before, the next reading samples all series."""
         self._needs_snapshot |= self._has_dropped
         self._has_dropped = False
-
-
-def _is_of_topic(series: Series) -> bool:
-    return isinstance(series.key, UsageKey) and series.key.topic is not None
