@@ -19,6 +19,7 @@ LOOKBACK_DAYS: Final = 8
 """How far back the previous sample of a series is looked for. A sidecar sends each live series every 10 minutes."""
 UNALLOCATED: Final = "unallocated"
 COST: Final = "decimal(28,10)"
+UNIT_PRICE: Final = "decimal(14,6)"
 AMOUNT: Final = "decimal(18,2)"
 
 SERIES_COMMON: Final = ("sidecar", "incarnation", "start_time_ms", "listener", "labels", "user", "client_id")

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import Invoice, Price, PriceList
-from pipeline.usage.schemas import AMOUNT, COST, UNALLOCATED
+from pipeline.usage.schemas import AMOUNT, COST, UNALLOCATED, UNIT_PRICE
 from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.sums import MOST, total
 from pipeline.usage.transforms.topics import split_totals
@@ -209,10 +209,10 @@ def _priced(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:
 
     quantity(19,0) x amount(14,6) is exact in 34 digits; divided by the unit's size it is rounded at 10 places.
     """
-    amount, size = f.lit(0).cast("decimal(14,6)"), f.lit(1).cast("decimal(13,0)")
+    amount, size = f.lit(0).cast(UNIT_PRICE), f.lit(1).cast("decimal(13,0)")
     for price in prices:
         applies = (f.col("axis") == price.axis) & _within(price.first, price.until)
-        amount = f.when(applies, f.lit(price.amount).cast("decimal(14,6)")).otherwise(amount)
+        amount = f.when(applies, f.lit(price.amount).cast(UNIT_PRICE)).otherwise(amount)
         size = f.when(applies, f.lit(price.size).cast("decimal(13,0)")).otherwise(size)
     cost = f.least(f.col("quantity").cast(_QUANTITY) * amount / size, f.lit(_MOST_COST)).cast(COST)
     return measured.withColumns({"cost": cost, "source": f.lit("price")})

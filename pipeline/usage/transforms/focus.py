@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import Price, PriceList
-from pipeline.usage.schemas import COST, UNALLOCATED
+from pipeline.usage.schemas import COST, UNALLOCATED, UNIT_PRICE
 
 _UNITS: Final = {
     "network_in": "Bytes",
@@ -34,7 +34,7 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
     per = f.coalesce(_of_price(prices, lambda price: f.lit(price.per)), _unit())
     size = f.coalesce(_of_price(prices, lambda price: f.lit(price.size).cast("decimal(13,0)")), f.lit(1))
     priced = (f.col("quantity").cast("decimal(19,0)") / size).cast(COST)
-    list_price = f.coalesce(_of_price(prices, lambda price: f.lit(price.amount)), f.lit(0)).cast("decimal(14,6)")
+    list_price = f.coalesce(_of_price(prices, lambda price: f.lit(price.amount)), f.lit(0)).cast(UNIT_PRICE)
     sku = _of_price(prices, lambda price: f.lit(f"{price.axis}/{price.per}/{price.first}"))
     return charges.select(
         amount.alias("BilledCost"),
