@@ -30,9 +30,8 @@ from protocol.record_batch import (
     width_of,
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
-from proxy.enforcement.identity import Identity
 from proxy.observability.tallies import TopicTraffic
-from proxy.streams.connection import InFlight
+from proxy.streams.connection import Connection
 from proxy.streams.handler import RequestKind
 from proxy.streams.produce_usage import PIECES, ProduceUsage
 from proxy.streams.steps import PIECES_PER_STEP
@@ -74,31 +73,22 @@ class BatchPlan:
     producer_id  of all of them; -1: none
     """
 
-    __slots__ = ("_known_by", "_known_id", "_known_until_ns", "count", "last_size", "producer_id")
+    __slots__ = ("_in_flight", "_known", "_longest", "count", "last_size", "producer_id")
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self._in_flight: Final = connection.in_flight
+        #: The longest request that is accepted.
+        self._longest: Final = connection.context.config.security.max_request_bytes
         self.count = 0
         self.last_size = 0
         self.producer_id = -1
-        #: A producer id that is known until then.
-        self._known_id = -1
-        self._known_until_ns = 0
-        self._known_by: ProducerIdQuota | None = None
+        #: A producer id, until when it is known, and which limit knows it.
+        self._known: tuple[int, int, ProducerIdQuota | None] = (-1, 0, None)
 
     @abstractmethod
-    def scan(
-        self,
-        kind: RequestKind,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        most: int,
-        longest: int,
-        in_flight: InFlight,
-        now_ns: int,
-    ) -> int:
+    def scan(self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
         """Find the requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns where the
-        last one ends, which may be after `end`. `longest`: the longest request that is accepted.
+        last one ends, which may be after `end`.
         """
 
     def fit(self, buf: bytearray, pos: int) -> bool:
@@ -114,19 +104,16 @@ class BatchPlan:
         """The requests found pass: count their records by topic."""
 
     def is_known(self, client: ClientLimits, now_ns: int) -> bool:
-        """Whether no limit counts their producer id as a new one."""
-        producer_ids = client.producer_ids
-        return producer_ids is None or self.producer_id < 0 or self._is_known(producer_ids.known, now_ns)
-
-    def _is_known(self, known: ProducerIdQuota, now_ns: int) -> bool:
-        """Whether the producer id is known. A batch has that of its first request, so no other is asked for."""
-        producer_id = self.producer_id
-        if producer_id == self._known_id and now_ns < self._known_until_ns and known is self._known_by:
+        """Whether no limit counts their producer id as a new one: a batch has that of its first request."""
+        producer_ids, producer_id = client.producer_ids, self.producer_id
+        if producer_ids is None or producer_id < 0:
             return True
-        until_ns = known.known_until_ns(producer_id, now_ns)
-        if until_ns is None:
-            return False
-        self._known_id, self._known_until_ns, self._known_by = producer_id, until_ns, known
+        known_id, known_until_ns, known_by = self._known
+        if producer_id != known_id or now_ns >= known_until_ns or known_by is not producer_ids.known:
+            until_ns = producer_ids.known.known_until_ns(producer_id, now_ns)
+            if until_ns is None:
+                return False
+            self._known = producer_id, until_ns, producer_ids.known
         return True
 
 
@@ -153,14 +140,13 @@ class PartitionPlan(BatchPlan):
         "prefix",
     )
 
-    def __init__(
-        self, kind: RequestKind, prefix: bytes, client: ClientLimits, charges: TopicCharges, generation: int
-    ) -> None:
-        super().__init__()
+    def __init__(self, connection: Connection, kind: RequestKind, prefix: bytes, charges: TopicCharges) -> None:
+        super().__init__(connection)
+        client = connection.identity.limits
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.client: Final = client
-        self.generation: Final = generation
+        self.generation: Final = connection.identity.generation
         self._topic: Final = charges.topic
         records = [(limit, 2) for limit in charges.bytes_in] + [(limit, 3) for limit in charges.messages_in]
         #: The sums are bytes, requests, bytes of records, messages.
@@ -176,20 +162,11 @@ class PartitionPlan(BatchPlan):
         self._records = (0, 0)
         self._last = (0, 0)
 
-    def scan(
-        self,
-        kind: RequestKind,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        most: int,
-        longest: int,
-        in_flight: InFlight,
-        now_ns: int,
-    ) -> int:
+    def scan(self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
         """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
         unpack, mask, before = self._layout
+        in_flight, longest = self._in_flight, self._longest
         known_size, field = self._field
         last = end - before - BATCH_HEADER
         around = before + len(tags) - 4
@@ -256,27 +233,18 @@ class TopicsPlan(BatchPlan):
 
     __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
 
-    def __init__(self, usage: ProduceUsage) -> None:
-        super().__init__()
+    def __init__(self, connection: Connection, usage: ProduceUsage) -> None:
+        super().__init__(connection)
         self._usage: Final = usage
         self._counts_topics: Final = usage.counts_topics
         self._found: dict[Limit, int] = {}
         #: The topics of the requests found, where they are counted.
         self._usages: list[TopicUsage] = []
 
-    def scan(
-        self,
-        kind: RequestKind,
-        buf: bytearray,
-        pos: int,
-        end: int,
-        most: int,
-        longest: int,
-        in_flight: InFlight,
-        now_ns: int,
-    ) -> int:
+    def scan(self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
         """A request is found when all of it is in the buffer."""
-        shortest, body_offset = kind.shortest, kind.header.body_offset
+        shortest, longest, body_offset = kind.shortest, self._longest, kind.header.body_offset
+        in_flight = self._in_flight
         amounts: dict[Limit, int] = {}
         counted: list[TopicUsage] = []
         work_left = PIECES_PER_STEP
@@ -327,20 +295,19 @@ def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list
 class BatchPlans:
     """The plans of one connection. `latest`: the one for a partition that was found last; None: there is none."""
 
-    __slots__ = ("_plans", "_topics_plan", "_usage", "latest")
+    __slots__ = ("_connection", "_plans", "_topics_plan", "_usage", "latest")
 
-    def __init__(self, usage: ProduceUsage) -> None:
-        self.latest: PartitionPlan | None = None
+    def __init__(self, connection: Connection, usage: ProduceUsage) -> None:
+        self._connection: Final = connection
         self._usage: Final = usage
+        self.latest: PartitionPlan | None = None
         #: The latest one first.
         self._plans: list[PartitionPlan] = []
-        self._topics_plan: Final = TopicsPlan(usage)
+        self._topics_plan: Final = TopicsPlan(connection, usage)
 
-    def find(
-        self, kind: RequestKind, identity: Identity, buf: bytearray, pos: int, end: int, now_ns: int
-    ) -> BatchPlan | None:
+    def find(self, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int) -> BatchPlan | None:
         """The plan of the requests from `pos` on, if the first is of this kind. None: that one is decided alone."""
-        plans = self._plans
+        plans, identity = self._plans, self._connection.identity
         for index, known in enumerate(plans):
             if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
                 if known.generation != identity.generation or known.client is not identity.limits:
@@ -352,7 +319,7 @@ class BatchPlans:
                 return known
         if self._usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
-        plan = self._plan_at(kind, identity, buf, pos, end, now_ns)
+        plan = self._plan_at(kind, buf, pos, end, now_ns)
         if plan is None:
             return self._topics_plan
         plans.insert(0, plan)
@@ -360,9 +327,7 @@ class BatchPlans:
         self.latest = plan
         return plan
 
-    def _plan_at(
-        self, kind: RequestKind, identity: Identity, buf: bytearray, pos: int, end: int, now_ns: int
-    ) -> PartitionPlan | None:
+    def _plan_at(self, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int) -> PartitionPlan | None:
         """A plan for requests such as the one at `pos`; None: it has several partitions, or a long or unknown topic."""
         found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if found is None:
@@ -372,4 +337,4 @@ class BatchPlans:
         charges = self._usage.lasting_charges(topic, now_ns)
         if charges is None or prefix_end - start > MAX_PREFIX:
             return None
-        return PartitionPlan(kind, bytes(buf[start:prefix_end]), identity.limits, charges, identity.generation)
+        return PartitionPlan(self._connection, kind, bytes(buf[start:prefix_end]), charges)

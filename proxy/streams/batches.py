@@ -132,7 +132,7 @@ class Batches:
         if usage is None or usage.has_late:
             return None, pos, 0
         if plans is None:
-            plans = self._plans = BatchPlans(usage)
+            plans = self._plans = BatchPlans(connection, usage)
         buf, latest = connection.context.memory.data, plans.latest
         if (
             latest is None
@@ -141,14 +141,14 @@ class Batches:
             or latest.client is not identity.limits
             or not buf.startswith(latest.prefix, pos + PREFIX_SIZE)
         ):
-            plan = plans.find(kind, identity, buf, pos, end, now_ns)
+            plan = plans.find(kind, buf, pos, end, now_ns)
             if plan is None:
                 return None, pos, 0
         else:
             plan = latest
-        passed_to = plan.scan(kind, buf, pos, end, most, self.longest, connection.in_flight, now_ns)
+        passed_to = plan.scan(kind, buf, pos, end, most, now_ns)
         if passed_to == pos and plan.fit(buf, pos):
-            passed_to = plan.scan(kind, buf, pos, end, most, self.longest, connection.in_flight, now_ns)
+            passed_to = plan.scan(kind, buf, pos, end, most, now_ns)
         return plan, passed_to, plan.count
 
     def _undo(self, kind: RequestKind, count: int, in_flight: InFlight) -> None:
