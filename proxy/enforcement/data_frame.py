@@ -4,16 +4,15 @@
     HELD       waits for a limit                                       the limit's queue has it, the pump its bytes
     RELEASED   out of the queue: decided again                         the request stream
     PASSING    what has arrived is forwarded, what has not is reserved the request stream
-    LAPSED     partly forwarded, without a reservation: it asks again  the request stream
     DONE       forwarded to its end, or answered by the proxy
     DROPPED    its connection was closed
 
-A frame that passes whole in one read has no such object. `proxy.enforcement.holds` has the queues, `quotas.admission`
-the reservations.
+A reservation lapses if nothing arrives: then the rest asks for another one. A frame that passes whole in one read has
+no such object. `proxy.enforcement.holds` has the queues, `quotas.admission` the reservations.
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import Final, Protocol, final
@@ -30,7 +29,6 @@ class Life(IntEnum):
     HELD = auto()
     RELEASED = auto()
     PASSING = auto()
-    LAPSED = auto()
     DONE = auto()
     DROPPED = auto()
 
@@ -40,18 +38,14 @@ class FrameEvent(IntEnum):
 
     IN_DEBT      a limit holds it
     RELEASE      its turn, or its deadline, has come, or the limits have changed
-    NEEDS_MORE   more of it must arrive before it is decided
     ADMITTED     it passes as far as it has arrived
-    LAPSE        its reservation is used up, or was released since it did not arrive
-    END          its last byte was forwarded, or the proxy has answered it
+    END          its last byte was forwarded, or the proxy has answered it; or it begins anew when more of it arrives
     CLOSE        its connection was closed
     """
 
     IN_DEBT = auto()
     RELEASE = auto()
-    NEEDS_MORE = auto()
     ADMITTED = auto()
-    LAPSE = auto()
     END = auto()
     CLOSE = auto()
 
@@ -63,15 +57,8 @@ TRANSITIONS: Final[Mapping[Life, Mapping[FrameEvent, Life]]] = MappingProxyType(
     {
         _L.NEW: {_E.IN_DEBT: _L.HELD, _E.ADMITTED: _L.PASSING, _E.END: _L.DONE, _E.CLOSE: _L.DROPPED},
         _L.HELD: {_E.RELEASE: _L.RELEASED, _E.CLOSE: _L.DROPPED},
-        _L.RELEASED: {
-            _E.IN_DEBT: _L.HELD,
-            _E.NEEDS_MORE: _L.NEW,
-            _E.ADMITTED: _L.PASSING,
-            _E.END: _L.DONE,
-            _E.CLOSE: _L.DROPPED,
-        },
-        _L.PASSING: {_E.LAPSE: _L.LAPSED, _E.END: _L.DONE, _E.CLOSE: _L.DROPPED},
-        _L.LAPSED: {_E.IN_DEBT: _L.HELD, _E.ADMITTED: _L.PASSING, _E.CLOSE: _L.DROPPED},
+        _L.RELEASED: {_E.IN_DEBT: _L.HELD, _E.ADMITTED: _L.PASSING, _E.END: _L.DONE, _E.CLOSE: _L.DROPPED},
+        _L.PASSING: {_E.IN_DEBT: _L.HELD, _E.ADMITTED: _L.PASSING, _E.END: _L.DONE, _E.CLOSE: _L.DROPPED},
         _L.DONE: {},
         _L.DROPPED: {},
     }
@@ -97,22 +84,8 @@ class FrameOwner(Protocol):
         """Read what has arrived."""
 
 
-class Reserving(Protocol):
-    """Something that has reserved units of limits: a frame under way, or an open fetch."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def keeps_up(self) -> bool:
-        """Whether it has used its limits since the last call, or since it began."""
-
-    @abstractmethod
-    def lapse(self) -> Collection[Limit]:
-        """Release its reservation. Returns the limits of which it had reserved units."""
-
-
 @final
-class DataFrame(Reserving):
+class DataFrame:
     """One data frame.
 
     size       its bytes, without the length field
@@ -125,17 +98,14 @@ class DataFrame(Reserving):
     passage    its reservation; None: nothing of it passes yet
     rest       what it is charged for the `rest_bytes` that are not reserved
     late       what was found in it last, after it began to pass; also in `passage` or `rest`
-    least      bytes of it that must arrive in a second, or its reservation lapses
     owner      its connection, while it is held
     """
 
     __slots__ = (
-        "_left_then",
         "answered",
         "counted_by",
         "held_ns",
         "late",
-        "least",
         "limit",
         "owner",
         "passage",
@@ -164,8 +134,6 @@ class DataFrame(Reserving):
         self.rest: dict[Limit, int] = {}
         self.rest_bytes = 0
         self.late: Mapping[Limit, int] = {}
-        self.least = 0
-        self._left_then = 0
         self.owner: FrameOwner | None = None
 
     def on(self, event: FrameEvent) -> None:
@@ -181,34 +149,26 @@ class DataFrame(Reserving):
         self.limit, self.units = limit, units
         self.on(FrameEvent.IN_DEBT)
 
-    def pass_on(self, passage: Passage | None, now_ns: int) -> None:
+    def pass_on(self, passage: Passage, now_ns: int) -> None:
         """It passes; `passage`: the reservation of what has not arrived."""
         if self.state is Life.RELEASED:
             self.held_ns += now_ns - self.since_ns
         self.ticket.release()
         self.passage = passage
-        self._left_then = self.reserved_bytes
         self.on(FrameEvent.ADMITTED)
 
     @property
     def reserved_bytes(self) -> int:
         """How many of its bytes may pass without asking again."""
-        return 0 if self.passage is None else self.passage.left_bytes
+        passage = self.passage
+        return passage.left_bytes if passage is not None and passage.is_reserved else 0
 
-    def keeps_up(self) -> bool:
-        before, self._left_then = self._left_then, self.reserved_bytes
-        return before - self._left_then >= self.least
-
-    def lapse(self) -> Collection[Limit]:
+    def lapse(self) -> None:
+        """Its reservation was released: what is left of it belongs to the rest."""
         passage, self.passage = self.passage, None
-        limits: list[Limit] = []
         if passage is not None:
-            limits.extend(passage.left)
             self._add_to_rest(passage.left)
             self.rest_bytes += passage.left_bytes
-            passage.end()
-        self.on(FrameEvent.LAPSE)
-        return limits
 
     def add(self, amounts: Mapping[Limit, int], now_ns: int) -> None:
         """More was found late in it. What was found before has arrived, so it is charged now: a frame of many topics
@@ -246,11 +206,3 @@ class DataFrame(Reserving):
         for limit, units in portion.items():
             self.rest[limit] -= units
         self.rest_bytes -= size
-
-    def end(self, event: FrameEvent) -> None:
-        """It has passed, or never will."""
-        if self.passage is not None:
-            self.passage.end()
-            self.passage = None
-        self.ticket.release()
-        self.on(event)

@@ -7,9 +7,10 @@ with waiters, calls `next` when it fires, and sets it again by `due_ns`; it call
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.enforcement.data_frame import DataFrame, FrameEvent, Reserving
+from proxy.enforcement.data_frame import DataFrame, FrameEvent
 from proxy.enforcement.identity import NS_PER_MS
 from quotas.admission.limit import Limit
+from quotas.admission.passage import Passage
 
 #: A reservation lapses after this time, unless what it is for has arrived at the rate of its limits.
 LAPSE_NS: Final = 1_000_000_000
@@ -44,8 +45,8 @@ class Holds:
         #: Limits with waiters.
         self.limits: dict[Limit, None] = {}
         self.changed: dict[Limit, None] = {}
-        #: What has reserved units, and since when it was not checked; the oldest first.
-        self._reserving: dict[Reserving, int] = {}
+        #: When each was checked last, its bytes then, and how many of them must pass in a second; the oldest first.
+        self._reserving: dict[Passage, tuple[int, int, int]] = {}
 
     # ---- queues
 
@@ -92,11 +93,11 @@ class Holds:
 
     def end(self, frame: DataFrame, event: FrameEvent) -> None:
         """The frame has passed, or never will: release what it has reserved."""
-        passage = frame.passage
-        limits = {*frame.ticket.reserved, *(() if passage is None else passage.left)}
-        self._reserving.pop(frame, None)
-        frame.end(event)
-        self.credit_returned(limits)
+        if frame.passage is not None:
+            self.release(frame.passage)
+        self.credit_returned(frame.ticket.reserved)
+        frame.ticket.release()
+        frame.on(event)
 
     def _drop_if_empty(self, limit: Limit) -> None:
         if not limit.waiters.waiting:
@@ -105,23 +106,25 @@ class Holds:
 
     # ---- reservations
 
-    def reserve(self, what: Reserving, now_ns: int) -> None:
-        """It has reserved units from now on: `end` it, or `forget` it when it has none."""
-        self._reserving[what] = now_ns
+    def reserve(self, passage: Passage, least: int, now_ns: int) -> None:
+        """It lapses unless `least` bytes of it pass in each second. `release` it in any case."""
+        self._reserving[passage] = now_ns, passage.left_bytes, least
 
-    def forget(self, what: Reserving) -> None:
-        """It has no reservation any more."""
-        self._reserving.pop(what, None)
+    def release(self, passage: Passage) -> None:
+        """Release what it reserves, if it has not lapsed."""
+        self._reserving.pop(passage, None)
+        passage.end()
+        self.credit_returned(passage.left)
 
     def lapse(self, now_ns: int) -> None:
         """Release reservations for what has not arrived within a second: others do not wait for it any longer."""
         reserving = self._reserving
         for _ in range(min(len(reserving), _CHECKED_AT_ONCE)):
-            what, since_ns = next(iter(reserving.items()))
+            passage, (since_ns, bytes_then, least) = next(iter(reserving.items()))
             if now_ns - since_ns < LAPSE_NS:
                 return
-            del reserving[what]
-            if what.keeps_up():
-                reserving[what] = now_ns
+            if bytes_then - passage.left_bytes < least:
+                self.release(passage)
             else:
-                self.credit_returned(what.lapse())
+                del reserving[passage]
+                self.reserve(passage, least, now_ns)

@@ -169,7 +169,7 @@ class RequestStream(Requests):
 
     def put_back(self, now_ns: int) -> None:
         """A released frame was not decided: more of it must arrive first. It begins anew."""
-        self._end_frame(now_ns, FrameEvent.NEEDS_MORE)
+        self._end_frame(now_ns)
 
     def _set_want(self) -> None:
         """Close to the limit, read only to the end of the frame and the next header, or what a frame has reserved that

@@ -13,16 +13,18 @@ class Passage:
     A limit is out of debt if it is so with all reservations. So in any time T at most rate * T + burst + one frame
     passes a token bucket, whatever stalls, resumes or ends.
 
-    left         units of each limit that are reserved
+    left         units of each limit that have not passed: reserved until `end`
     left_bytes   bytes of the frame that are still to pass
+    is_reserved  whether `end` has not been called
     """
 
-    __slots__ = ("left", "left_bytes")
+    __slots__ = ("is_reserved", "left", "left_bytes")
 
     def __init__(self, amounts: Mapping[Limit, int], size: int) -> None:
         """Reserve `amounts` for the next `size` bytes."""
         self.left_bytes = size
         self.left = dict(amounts)
+        self.is_reserved = True
         for limit, amount in amounts.items():
             limit.reserved += amount
 
@@ -58,8 +60,8 @@ class Passage:
         self.left_bytes = left_bytes - size
 
     def end(self) -> None:
-        """Release what is left. What did not pass was not charged."""
-        for limit, amount in self.left.items():
-            limit.reserved -= amount
-        self.left.clear()
-        self.left_bytes = 0
+        """Release what is left; nothing passes with it from now on. What did not pass was not charged."""
+        if self.is_reserved:
+            self.is_reserved = False
+            for limit, amount in self.left.items():
+                limit.reserved -= amount

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.enforcement.data_frame import DataFrame, Life
+from proxy.enforcement.data_frame import DataFrame
 from proxy.streams.handler import Handler, RequestKind, Requests
 from proxy.streams.steps import HOLD, PASS
 from quotas.admission.decision import ADMITTED, Decision
@@ -80,9 +80,9 @@ class DataHandler(Handler):
         Returns `PASS` or `HOLD`.
         """
         holds, registry = self.context.holds, self.context.registry
-        if frame.state is Life.PASSING:
-            holds.forget(frame)
-            holds.credit_returned(frame.lapse())
+        if frame.passage is not None:
+            holds.release(frame.passage)
+            frame.lapse()
         earned = min(_earned(frame.rest, frame.rest_bytes, LEAST_PORTION_NS), default=0)
         size = min(frame.rest_bytes, max(arrived, LEAST_PORTION, earned))
         whole = frame.portion(size)
@@ -106,8 +106,8 @@ class DataHandler(Handler):
         """A frame passes that has not arrived whole."""
         frame.pass_on(passage, now_ns)
         # As fast as the fastest of its limits earns: at the others, which earn less, nobody waits for it longer either.
-        frame.least = max(LEAST_PORTION, *_earned(passage.left, passage.left_bytes, SECOND_NS), 0)
-        self.context.holds.reserve(frame, now_ns)
+        least = max(LEAST_PORTION, *_earned(passage.left, passage.left_bytes, SECOND_NS), 0)
+        self.context.holds.reserve(passage, least, now_ns)
 
 
 def _earned(amounts: Mapping[Limit, int], size: int, span_ns: int) -> list[int]:

@@ -4,7 +4,6 @@ See `fetch_ledger` for budgets. The response contains the throttle time; node en
 streams by, and its record bytes are counted where usage is counted by topic.
 """
 
-from collections.abc import Collection
 from struct import Struct
 from typing import Final, final
 
@@ -14,7 +13,7 @@ from protocol.records_walk import RecordsWalk
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.walk import FrameWalk
-from proxy.enforcement.data_frame import DataFrame, Reserving
+from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Client
 from proxy.observability.tallies import TopicTraffic
@@ -43,12 +42,12 @@ _max_bytes = Struct(">ii").unpack_from
 
 
 @final
-class OpenFetch(Awaited, Reserving):
+class OpenFetch(Awaited):
     """A fetch in flight.
 
     client     that sent it: it is charged the response, whatever client ids follow on this connection
     budget     the `max_bytes` that was forwarded; 0: it was not lowered
-    passage    what it has reserved; None: nothing
+    passage    what it has reserved; None: nothing. Its response is charged in full, so no byte of it passes: it lapses
     held_by    the limit that it found in debt; None: it found none
     traffic    where the records of its response are counted, once that has arrived; None: they are not counted
     """
@@ -75,26 +74,13 @@ class OpenFetch(Awaited, Reserving):
         expected = self.fetching.expected(asked, budget)
         if expected:
             self.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
-            self.handler.context.holds.reserve(self, now_ns)
+            self.handler.context.holds.reserve(self.passage, 1, now_ns)
             if frame is not None and frame.limit in limits.limits:
                 frame.limit.waiters.took(expected - frame.units)
 
-    def keeps_up(self) -> bool:
-        return False
-
-    def lapse(self) -> Collection[Limit]:
-        """Release what it has reserved: its response does not come at once. It is charged in full when it does."""
-        passage, self.passage = self.passage, None
-        if passage is None:
-            return ()
-        limits = tuple(passage.left)
-        passage.end()
-        return limits
-
     def cancel(self, now_ns: int) -> None:
-        holds = self.handler.context.holds
-        holds.forget(self)
-        holds.credit_returned(self.lapse())
+        if self.passage is not None:
+            self.handler.context.holds.release(self.passage)
 
 
 @final

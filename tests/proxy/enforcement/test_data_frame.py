@@ -11,46 +11,31 @@ from quotas.admission.limit import Limit
 from quotas.admission.passage import Passage
 from tests.proxy.enforcement.test_measures import Scene
 
-NEW, HELD, RELEASED, PASSING, LAPSED, DONE, DROPPED = Life
+NEW, HELD, RELEASED, PASSING, DONE, DROPPED = Life
 E = FrameEvent
 
 #: What each cell leads to, written down a second time; None: a defect.
 EXPECTED: dict[tuple[Life, FrameEvent], Life | None] = {
     (NEW, E.IN_DEBT): HELD,
     (NEW, E.RELEASE): None,
-    (NEW, E.NEEDS_MORE): None,
     (NEW, E.ADMITTED): PASSING,
-    (NEW, E.LAPSE): None,
     (NEW, E.END): DONE,
     (NEW, E.CLOSE): DROPPED,
     (HELD, E.IN_DEBT): None,
     (HELD, E.RELEASE): RELEASED,
-    (HELD, E.NEEDS_MORE): None,
     (HELD, E.ADMITTED): None,
-    (HELD, E.LAPSE): None,
     (HELD, E.END): None,
     (HELD, E.CLOSE): DROPPED,
     (RELEASED, E.IN_DEBT): HELD,
     (RELEASED, E.RELEASE): None,
-    (RELEASED, E.NEEDS_MORE): NEW,
     (RELEASED, E.ADMITTED): PASSING,
-    (RELEASED, E.LAPSE): None,
     (RELEASED, E.END): DONE,
     (RELEASED, E.CLOSE): DROPPED,
-    (PASSING, E.IN_DEBT): None,
+    (PASSING, E.IN_DEBT): HELD,
     (PASSING, E.RELEASE): None,
-    (PASSING, E.NEEDS_MORE): None,
-    (PASSING, E.ADMITTED): None,
-    (PASSING, E.LAPSE): LAPSED,
+    (PASSING, E.ADMITTED): PASSING,
     (PASSING, E.END): DONE,
     (PASSING, E.CLOSE): DROPPED,
-    (LAPSED, E.IN_DEBT): HELD,
-    (LAPSED, E.RELEASE): None,
-    (LAPSED, E.NEEDS_MORE): None,
-    (LAPSED, E.ADMITTED): PASSING,
-    (LAPSED, E.LAPSE): None,
-    (LAPSED, E.END): None,
-    (LAPSED, E.CLOSE): DROPPED,
     **{(state, event): None for state in (DONE, DROPPED) for event in FrameEvent},
 }
 
@@ -97,24 +82,11 @@ def test_the_holds_of_a_frame_are_one_hold() -> None:
     frame.lapse()
     frame.hold(second, 100, 9_000)
     frame.on(E.RELEASE)
-    frame.pass_on(None, 9_500)
+    frame.pass_on(Passage({}, 60), 9_500)
     assert (frame.held_ns, frame.counted_by) == (3_500, first)
 
 
 # ---- what it reserves, and what it still has to ask for
-
-
-def test_a_frame_keeps_up_if_enough_of_it_has_passed_since_the_last_check() -> None:
-    limit, _ = limits()
-    frame = DataFrame(100, answered=True)
-    frame.least = 10
-    frame.pass_on(passage := Passage({limit: 100}, 100), 0)
-    passage.passed(10, 0)
-    assert frame.keeps_up()
-    passage.passed(9, 0)
-    assert not frame.keeps_up()
-    passage.passed(81, 0)
-    assert frame.keeps_up()
 
 
 def test_a_frame_that_lapses_reserves_nothing_and_has_the_rest_to_ask_for() -> None:
@@ -122,9 +94,11 @@ def test_a_frame_that_lapses_reserves_nothing_and_has_the_rest_to_ask_for() -> N
     frame = DataFrame(100, answered=True)
     frame.pass_on(passage := Passage({first: 100, second: 7}, 100), 0)
     passage.passed(40, 0)
-    assert set(frame.lapse()) == {first, second}
+    assert frame.reserved_bytes == 60
+    passage.end()
     assert (first.reserved, second.reserved, frame.reserved_bytes) == (0, 0, 0)
-    assert (frame.rest, frame.rest_bytes, frame.state) == ({first: 60, second: 5}, 60, LAPSED)
+    frame.lapse()
+    assert (frame.rest, frame.rest_bytes, frame.passage) == ({first: 60, second: 5}, 60, None)
     portion = frame.portion(30)
     assert portion == {first: 30, second: 2}
     frame.take(portion, 30)
@@ -144,7 +118,8 @@ def test_what_is_found_late_is_reserved_or_belongs_to_the_rest(is_rest: bool) ->
     frame.add({first: 1}, 0)
     assert second not in frame.rest, "what was found before has arrived"
     assert (first.reserved, second.reserved, charged(first), charged(second)) == (50 if is_rest else 51, 0, 3, 4)
-    frame.end(E.CLOSE)
+    assert frame.passage is not None
+    frame.passage.end()
     assert (first.reserved, second.reserved) == (0, 0)
 
 
@@ -160,7 +135,8 @@ def test_the_portions_are_the_rest(size: int, units: tuple[int, int], steps: lis
     frame.pass_on(Passage({first: units[0], second: units[1]}, size), 0)
     found, passed_bytes = 0, 0
     for portion_bytes, passing, late in [*steps, (size, size, 0)]:
-        if frame.state is PASSING:
+        if frame.passage is not None:
+            frame.passage.end()
             frame.lapse()
         taken = min(portion_bytes, frame.rest_bytes)
         portion = frame.portion(taken)

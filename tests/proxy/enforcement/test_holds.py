@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.enforcement.data_frame import DataFrame, FrameEvent
 from proxy.enforcement.holds import _CHECKED_AT_ONCE, LAPSE_NS, Holds
-from quotas.admission.limit import Limit
 from quotas.admission.passage import Passage
 from quotas.parsing.parse import parse_spec
 from tests.proxy.enforcement.test_measures import Scene, held_by
@@ -82,7 +79,8 @@ def test_the_end_of_a_frame_is_the_end_of_its_passage() -> None:
     holds, limit, now_ns = Holds(), scene.limit, scene.now_ns
     frame = DataFrame(100, answered=True)
     frame.pass_on(Passage({limit: 100}, 100), now_ns)
-    holds.reserve(frame, now_ns)
+    assert frame.passage is not None
+    holds.reserve(frame.passage, 1, now_ns)
     holds.add(held_by(limit))
     holds.changed.clear()
     holds.end(frame, FrameEvent.CLOSE)
@@ -101,47 +99,35 @@ def test_credit_for_a_limit_without_waiters_changes_nothing() -> None:
 # ---- reservations that lapse
 
 
-class Reserved:
-    """Reserves of `limit` until it lapses; `keeps`: whether it keeps up."""
-
-    def __init__(self, limit: Limit, *, keeps: bool) -> None:
-        self.limit, self.keeps, self.checks, self.lapses = limit, keeps, 0, 0
-
-    def keeps_up(self) -> bool:
-        self.checks += 1
-        return self.keeps
-
-    def lapse(self) -> Collection[Limit]:
-        self.lapses += 1
-        return (self.limit,)
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_reservation_is_checked_each_second_and_lapses_once(keeps: bool) -> None:
+@pytest.mark.parametrize("keeps_up", [False, True])
+def test_a_reservation_is_checked_each_second_and_lapses_once(keeps_up: bool) -> None:
     scene = Scene()
-    holds, now_ns = Holds(), scene.now_ns
-    holds.add(held_by(scene.limit))
+    holds, limit, now_ns = Holds(), scene.limit, scene.now_ns
+    holds.add(held_by(limit))
     holds.changed.clear()
-    what = Reserved(scene.limit, keeps=keeps)
-    holds.reserve(what, now_ns)
-    holds.lapse(now_ns + LAPSE_NS - 1)
-    assert (what.checks, what.lapses) == (0, 0)
-    for second in (1, 2, 3):
+    passage = Passage({limit: 100}, 100)
+    passage.passed(50, now_ns)  # before it was there to be checked
+    holds.reserve(passage, 10, now_ns)
+    for second in (1, 2, 3) if keeps_up else (1,):
+        passage.passed(10 if keeps_up else 9, now_ns)
+        holds.lapse(now_ns + second * LAPSE_NS - 1)
+        assert passage.is_reserved
         holds.lapse(now_ns + second * LAPSE_NS)
-    assert (what.checks, what.lapses) == ((3, 0) if keeps else (1, 1))
-    assert list(holds.changed) == ([] if keeps else [scene.limit])
-    holds.forget(what)
-    holds.lapse(now_ns + 9 * LAPSE_NS)
-    assert what.checks == (3 if keeps else 1)
+    left = 20 if keeps_up else 41
+    assert (passage.left, passage.left_bytes) == ({limit: left}, left)
+    assert (limit.reserved, list(holds.changed)) == ((left, []) if keeps_up else (0, [limit]))
+    holds.release(passage)
+    holds.lapse(now_ns + 9 * LAPSE_NS)  # it is not checked any more
+    assert (limit.reserved, list(holds.changed)) == (0, [limit])
 
 
 def test_one_call_checks_a_bounded_number_and_the_next_ones_the_rest() -> None:
     scene = Scene()
     holds, now_ns = Holds(), scene.now_ns
-    reserving = [Reserved(scene.limit, keeps=at % 2 == 0) for at in range(2 * _CHECKED_AT_ONCE)]
-    for what in reserving:
-        holds.reserve(what, now_ns)
+    passages = [Passage({scene.limit: 10}, 10) for _ in range(2 * _CHECKED_AT_ONCE)]
+    for at, passage in enumerate(passages):
+        holds.reserve(passage, at % 2, now_ns)
     for calls in (1, 2, 2):
         holds.lapse(now_ns + LAPSE_NS)
-        assert sum(what.checks for what in reserving) <= calls * _CHECKED_AT_ONCE
-    assert all(what.checks == 1 for what in reserving)
+        assert sum(not passage.is_reserved for passage in passages) == calls * _CHECKED_AT_ONCE // 2
+    assert [passage.is_reserved for passage in passages[:4]] == [True, False, True, False]
