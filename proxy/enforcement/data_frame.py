@@ -70,18 +70,13 @@ class FrameOwner(Protocol):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def is_held(self) -> bool:
-        """Whether a frame of the connection is held."""
-
     @abstractmethod
     def release(self, frame: "DataFrame") -> None:
         """Decide the frame again: it is `RELEASED`."""
 
     @abstractmethod
     def read_on(self) -> None:
-        """Read what has arrived."""
+        """Read what has arrived, unless a frame of the connection is held."""
 
 
 @final

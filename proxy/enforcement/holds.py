@@ -1,7 +1,7 @@
 """The held frames of all connections, by the limit that each waits for, and the reservations that may lapse.
 
 Each limit has a fair queue (`quotas.admission.fair_queue`). This module has no timers: the shell has one for each limit
-with waiters, calls `next` when it fires, and sets it again by `due_ns`; it calls `lapse` ten times a second.
+with waiters, and calls `next` when the debt is paid; it calls `lapse` ten times a second.
 """
 
 from collections.abc import Iterable
@@ -80,10 +80,6 @@ class Holds:
         found: list[DataFrame] = limit.waiters.take_all()
         self._drop_if_empty(limit)
         return found
-
-    def due_ns(self, limit: Limit, now_ns: int) -> int | None:
-        """Nanoseconds until the limit is out of debt; None without waiters."""
-        return limit.debt_ns(now_ns) if limit.waiters.waiting else None
 
     def credit_returned(self, limits: Iterable[Limit]) -> None:
         """Reservations of these limits were released: their waiters may be due sooner."""

@@ -39,38 +39,31 @@ _E = Event
 
 TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = MappingProxyType(
     {
-        # The next state while something is under way, and the next state when nothing is.
+        # The next state while something is under way, and the next state when nothing is. Other events change nothing.
         _S.CONNECTING: {
             _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
             _E.CLIENT_ENDED: (_S.CLOSED, _S.CLOSED),
             _E.DRAIN: (_S.CLOSED, _S.CLOSED),
-            _E.PROGRESS: (_S.CONNECTING, _S.CONNECTING),
             _E.OVER: (_S.CLOSED, _S.CLOSED),
         },
         _S.OPEN: {
-            _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
             _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
             _E.DRAIN: (_S.DRAINING, _S.CLOSED),
-            _E.PROGRESS: (_S.OPEN, _S.OPEN),
             _E.OVER: (_S.CLOSED, _S.CLOSED),
         },
         _S.DRAINING: {
-            _E.BROKER_CONNECTED: (_S.DRAINING, _S.DRAINING),
             _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
             _E.DRAIN: (_S.DRAINING, _S.CLOSED),
             _E.PROGRESS: (_S.DRAINING, _S.CLOSED),
             _E.OVER: (_S.CLOSED, _S.CLOSED),
         },
-        _S.FLUSHING: {
-            **dict.fromkeys(Event, (_S.FLUSHING, _S.FLUSHING)),
-            _E.OVER: (_S.CLOSED, _S.CLOSED),
-        },
-        _S.CLOSED: dict.fromkeys(Event, (_S.CLOSED, _S.CLOSED)),
+        _S.FLUSHING: {_E.OVER: (_S.CLOSED, _S.CLOSED)},
+        _S.CLOSED: {},
     }
 )
 
 
 def next_state(state: State, event: Event, *, is_busy: bool) -> State:
     """The state after `event`; `is_busy`: data or requests are under way that closing now could lose."""
-    while_busy, when_idle = TRANSITIONS[state][event]
+    while_busy, when_idle = TRANSITIONS[state].get(event, (state, state))
     return while_busy if is_busy else when_idle

@@ -57,9 +57,8 @@ class Wakeups:
             timer = self._timers.pop(limit, None)
             if timer is not None:
                 timer.cancel()
-            due_ns = self._holds.due_ns(limit, self._clock())
-            if due_ns is not None:
-                self._timers[limit] = self._after(due_ns, self._pass, limit)
+            if limit.waiters.waiting:
+                self._timers[limit] = self._after(limit.debt_ns(self._clock()), self._pass, limit)
 
     def lapse(self, now_ns: int) -> None:
         """Release reservations for what has not arrived: see `Holds.lapse`."""
@@ -129,7 +128,7 @@ class Wakeups:
                 break
             owner = self._release(frame)
             for _ in range(0 if has_room else READS_TO_NEXT_FRAME):
-                if owner is not None and not owner.is_held:
+                if owner is not None:
                     owner.read_on()
             now_ns = self._clock()
         else:  # the time is over; those that were released would come back to the end of the queue before the next pass

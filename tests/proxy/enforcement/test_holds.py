@@ -24,14 +24,12 @@ def test_frames_are_served_in_turn_when_the_debt_is_paid() -> None:
     holds.add(second)
     assert list(holds.limits) == list(holds.changed) == [limit]
     assert holds.next(limit, now_ns) is None
-    assert holds.due_ns(limit, now_ns) == NS_PER_SECOND
     now_ns += NS_PER_SECOND
     assert holds.next(limit, now_ns) is first
     assert list(holds.limits) == [limit]
     assert holds.next(limit, now_ns) is second
     assert holds.limits == {}
     assert holds.next(limit, now_ns) is None
-    assert holds.due_ns(limit, now_ns) is None
 
 
 @given(st.lists(st.sampled_from(["add", "remove", "next", "all"]), max_size=40))

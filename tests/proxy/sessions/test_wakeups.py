@@ -43,18 +43,12 @@ class Client:
     """Its frame passes when it is decided again; `cost_ns` passes meanwhile."""
 
     def __init__(self, clock: list[int], cost_ns: int, released: list[Client]) -> None:
-        self.is_released = False
         self._clock = clock
         self._cost_ns = cost_ns
         self._released = released
 
-    @property
-    def is_held(self) -> bool:
-        return not self.is_released
-
     def release(self, frame: DataFrame) -> None:
         assert frame.state is Life.RELEASED
-        self.is_released = True
         self._clock[0] += self._cost_ns
         self._released.append(self)
 

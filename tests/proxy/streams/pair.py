@@ -314,7 +314,7 @@ class Pair:
             self.request_stream.put_back(self.world.clock())
 
     def read_on(self) -> None:
-        """See `Waiter`: all bytes have been fed."""
+        """All bytes have been fed."""
 
     def _go_on_after_hold(self) -> None:
         self.requests.parse_kept()
@@ -369,7 +369,7 @@ def pass_one_hold(world: World) -> None:
             if frame is not None:
                 release(frame)
                 return
-        pass_time(world, min(world.holds.due_ns(limit, world.clock()) or 0 for limit in world.holds.limits))
+        pass_time(world, min(limit.debt_ns(world.clock()) for limit in world.holds.limits))
     raise AssertionError("what is held has no turn")
 
 
@@ -388,7 +388,7 @@ def lapse(world: World) -> None:
 def run_until(world: World, ends_ns: int) -> None:
     """Let time pass; held frames pass in their turn."""
     while world.clock() < ends_ns:
-        due_ns = [world.holds.due_ns(limit, world.clock()) or 0 for limit in world.holds.limits]
+        due_ns = [limit.debt_ns(world.clock()) for limit in world.holds.limits]
         pass_time(world, min([*due_ns, ends_ns - world.clock()]))
         while release_due(world):
             pass

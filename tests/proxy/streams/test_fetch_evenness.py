@@ -61,7 +61,7 @@ class Consumer:
     def step(self) -> None:
         """The next event: a response arrives, or a held fetch passes."""
         world, holds = self.world, self.world.holds
-        held = {limit: world.clock() + (holds.due_ns(limit, world.clock()) or 0) for limit in holds.limits}
+        held = {limit: world.clock() + limit.debt_ns(world.clock()) for limit in holds.limits}
         if held and (not self.due or min(held.values()) <= self.due[0][0]):
             limit = min(held, key=held.__getitem__)
             world.clock.now_ns = max(world.clock(), held[limit])

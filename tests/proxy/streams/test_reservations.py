@@ -178,7 +178,7 @@ def noted_run(world: World, passed: Passed, pairs: list[Pair], time_ns: int) -> 
     """Let time pass, and note what brokers receive."""
     ends_ns = world.clock() + time_ns
     while world.clock() < ends_ns:
-        due_ns = [world.holds.due_ns(limit, world.clock()) or 0 for limit in world.holds.limits]
+        due_ns = [limit.debt_ns(world.clock()) for limit in world.holds.limits]
         pass_time(world, max(1, min([*due_ns, ends_ns - world.clock()])))
         while release_due(world):
             note(passed, pairs)
@@ -268,7 +268,7 @@ def wait_of(world: World, pair: Pair, number: int) -> int:
     began_ns = world.clock()
     pair.client_sends(produce_records(number, {"rows": [batch(1, 1_000)]}, client_id="web"))
     while pair.held is not None:
-        due_ns = [world.holds.due_ns(limit, world.clock()) or 0 for limit in world.holds.limits]
+        due_ns = [limit.debt_ns(world.clock()) for limit in world.holds.limits]
         pass_time(world, max(1, min(due_ns)))
         while pair.held is not None and release_due(world):
             pass
