@@ -15,10 +15,8 @@ from proxy.streams.context import Context
 NS_PER_SECOND: Final = 1_000_000_000
 #: Parts of a sweep: with ten ticks a second each session is checked once a second.
 PARTS: Final = 10
-#: Sessions that are checked in one round of the event loop: about 2 ms.
+#: Sessions that are checked in one round of the event loop, and closed if they exceed a timeout: the checks take 2 ms.
 CHECKED_AT_ONCE: Final = 100
-#: Most sessions of one part that are closed for their timeout; the others are closed by the next sweep.
-CLOSED_AT_ONCE: Final = 64
 
 _log = EventLog("proxy.sessions.sweep")
 
@@ -44,7 +42,6 @@ class Sweep:
         self._current: list[Session] = []
         #: The rest of the part.
         self._due: list[Session] = []
-        self._closed = 0
 
     def tick(self, now_ns: int, *, is_short: bool) -> bool:
         """Check some sessions of the next part; `is_short`: some are not read because memory is used up.
@@ -57,8 +54,8 @@ class Sweep:
         del self._due[-CHECKED_AT_ONCE:]
         for session in some:
             session.sweep(now_ns)
-            if self._closed < CLOSED_AT_ONCE and session.state in {State.CONNECTING, State.OPEN}:
-                self._closed += self._close_overdue(session, now_ns)
+            if session.state in {State.CONNECTING, State.OPEN}:
+                self._close_overdue(session, now_ns)
         return bool(self._due)
 
     def _begin_part(self, now_ns: int, *, is_short: bool) -> None:
@@ -67,20 +64,16 @@ class Sweep:
             if is_short or self._memory.keeps_much:
                 self._close_stalled(now_ns)
         self._due = self._current[self._part :: PARTS]
-        self._closed = 0
         self._part = (self._part + 1) % PARTS
         self._headers.expire(now_ns)
 
-    def _close_overdue(self, session: Session, now_ns: int) -> bool:
-        """Close a session that exceeds a timeout. Returns whether it did."""
-        if self._handshake_ns and session.lacks_request(self._handshake_ns, now_ns):
-            reason, timeout_ns = HANDSHAKE_TIMEOUT, self._handshake_ns
-        elif self._max_idle_ns and session.upstream is not None and session.progress.is_idle(self._max_idle_ns, now_ns):
-            reason, timeout_ns = MAX_IDLE, self._max_idle_ns
-        else:
-            return False
-        self._close(session, reason, now_ns, timeout_seconds=timeout_ns / NS_PER_SECOND)
-        return True
+    def _close_overdue(self, session: Session, now_ns: int) -> None:
+        """Close a session that exceeds a timeout."""
+        handshake_ns, max_idle_ns = self._handshake_ns, self._max_idle_ns
+        if handshake_ns and session.lacks_request(handshake_ns, now_ns):
+            self._close(session, HANDSHAKE_TIMEOUT, now_ns, timeout_seconds=handshake_ns / NS_PER_SECOND)
+        elif max_idle_ns and session.upstream is not None and session.progress.is_idle(max_idle_ns, now_ns):
+            self._close(session, MAX_IDLE, now_ns, timeout_seconds=max_idle_ns / NS_PER_SECOND)
 
     def _close(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
         self._metrics.closed[reason] += 1

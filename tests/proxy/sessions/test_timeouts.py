@@ -157,8 +157,8 @@ async def test_logins_that_stall_do_not_keep_half_of_the_memory(open_stage: Open
     assert 0 < closed(stage)["stalled"] < len(clients)
 
 
-async def test_one_tick_closes_a_bounded_number(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.sessions.sweep.CLOSED_AT_ONCE", 3)
+async def test_one_round_closes_a_bounded_number(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.sessions.sweep.CHECKED_AT_ONCE", 3)
     stage = open_stage(security=HANDSHAKE)
     for _ in range(4 * PARTS):
         await stage.client()
@@ -167,6 +167,8 @@ async def test_one_tick_closes_a_bounded_number(open_stage: OpenStage, monkeypat
     stage.clock.pass_seconds(31)
     stage.sweep(ticks=1)
     assert closed(stage)["handshake_timeout"] == 3, "of the four in this part"
+    stage.sweep(ticks=1)
+    assert closed(stage)["handshake_timeout"] == 4
     for _ in range(3):
         stage.sweep()
     assert closed(stage)["handshake_timeout"] == 4 * PARTS
