@@ -16,7 +16,6 @@ from protocol.walk import FrameWalk
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.identity import Client
-from proxy.observability.tallies import TopicTraffic
 from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.connection import Stream
 from proxy.streams.fetch_ledger import Fetching
@@ -49,10 +48,9 @@ class OpenFetch(Awaited):
     budget     the `max_bytes` that was forwarded; 0: it was not lowered
     passage    what it has reserved; None: nothing. Its response is charged in full, so no byte of it passes: it lapses
     held_by    the limit that it found in debt; None: it found none
-    traffic    where the records of its response are counted, once that has arrived; None: they are not counted
     """
 
-    __slots__ = ("budget", "client", "fetching", "held_by", "is_settled", "kind", "passage", "traffic")
+    __slots__ = ("budget", "client", "fetching", "held_by", "is_settled", "kind", "passage")
 
     def __init__(self, handler: Handler, kind: RequestKind, client: Client, fetching: Fetching) -> None:
         super().__init__(handler)
@@ -63,7 +61,6 @@ class OpenFetch(Awaited):
         self.passage: Passage | None = None
         self.held_by: Limit | None = None
         self.is_settled = False
-        self.traffic: dict[str, TopicTraffic] | None = None
 
     def reserve(self, asked: int | None, frame: DataFrame | None, now_ns: int) -> None:
         """Set the budget, and reserve what the response may bring. `asked`: see `Fetching.expected`; `frame`: held."""
@@ -164,7 +161,7 @@ class Fetch(DataHandler):
         if throttle_ms:
             frame_end = min(end, pos + 4 + length)
             raise_throttle(responses.buf, pos + 4, frame_end, kind.header.api, kind.version, throttle_ms)
-        walk = _walk_over(kind, length, counts_records=awaited.traffic is not None)
+        walk = _walk_over(kind, length, counts_records=awaited.client.entity.topics is not None)
         if walk is None:
             return responses.begin(pos, end, length)
         return responses.begin_walk(walk, pos, end, length, now_ns)
@@ -172,9 +169,10 @@ class Fetch(DataHandler):
     def on_walked(self, stream: Stream, now_ns: int) -> None:
         walk = stream.walk
         fetch = stream.current if isinstance(stream, Responses) else None
-        if isinstance(walk, RecordsWalk) and isinstance(fetch, OpenFetch) and fetch.traffic is not None:
+        traffic = fetch.client.entity.topics if isinstance(fetch, OpenFetch) else None
+        if isinstance(walk, RecordsWalk) and traffic is not None:
             for topic, size in walk.take():
-                fetch.traffic[name_of(self.context, topic) or OTHER_TOPICS].fetch_bytes += size
+                traffic[name_of(self.context, topic) or OTHER_TOPICS].fetch_bytes += size
 
     def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> Delay | None:
         """Charge the response to the client that sent the fetch. Returns its delay."""
@@ -185,7 +183,6 @@ class Fetch(DataHandler):
         entity = client.entity
         entity.fetch_bytes += size
         entity.fetch_requests += 1
-        fetch.traffic = entity.topics
         fetch.fetching.answered(client.limits, size, fetch.budget, now_ns)
         fetch.cancel(now_ns)
         limits, of_requests, measures = client.limits.fetch, client.limits.requests, context.measures
