@@ -14,7 +14,7 @@ from protocol.walk import FrameWalk
 from proxy.enforcement.holds import Delay
 from proxy.enforcement.measures import Reply
 from proxy.observability.tallies import Cell
-from proxy.streams.connection import FIRST_READ_SIZE, Connection, Pending, Stream
+from proxy.streams.connection import FIRST_READ_SIZE, Connection, InFlight, Pending, Stream
 from proxy.streams.context import Context
 from proxy.streams.memory import READ_SIZE, ResponseTooLarge
 from proxy.streams.steps import DELAY_RESPONSE, DRAINED, FULL, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
@@ -52,6 +52,15 @@ class Delayed(Awaited):
         self.awaited.cancel(now_ns)
 
 
+def _delay_at(at: int, in_flight: InFlight, delay: Delay) -> None:
+    """Delay the response to this request in flight; answers are not delayed."""
+    correlation_id, awaited = in_flight[at]
+    if isinstance(awaited, Delayed):
+        awaited.delay = delay
+    elif isinstance(awaited, Awaited):
+        in_flight[at] = (correlation_id, Delayed(awaited, delay))
+
+
 class Requests(Stream):
     """From client to broker: what a handler sees of its stream.
 
@@ -83,20 +92,11 @@ class Requests(Stream):
         """Whether a complete request has passed."""
         return self.full_read == READ_SIZE
 
-    def end_first(self) -> None:
-        """The first request is complete."""
-        self.full_read = READ_SIZE
-
     def delay_latest(self, delay: Delay) -> None:
         """Delay the response to the latest request, which is in flight."""
         self.delay = None
-        in_flight = self.connection.in_flight
-        if in_flight:
-            correlation_id, awaited = in_flight[-1]
-            if isinstance(awaited, Delayed):
-                awaited.delay = delay
-            elif isinstance(awaited, Awaited):
-                in_flight[-1] = (correlation_id, Delayed(awaited, delay))
+        if self.connection.in_flight:
+            _delay_at(-1, self.connection.in_flight, delay)
 
     def full(self) -> int:
         """The step where no request may pass now."""
@@ -147,12 +147,7 @@ class Responses(Stream):
         if not connection.is_over(delay, now_ns) and not context.memory.is_tight:
             self.delay = delay
             self.read_size = DELAYED_READ_SIZE
-            correlation_id, awaited = connection.in_flight[0]
-            if isinstance(awaited, Delayed):
-                awaited.delay = delay
-            else:
-                assert isinstance(awaited, Awaited)  # noqa: S101 - for the type checker: answers are not delayed
-                connection.in_flight[0] = (correlation_id, Delayed(awaited, delay))
+            _delay_at(0, connection.in_flight, delay)
             return DELAY_RESPONSE
         if delay.is_shown and context.measures.enforces:
             self._shown_delay_ms = delay.throttle_time_ms

@@ -175,8 +175,8 @@ class RequestStream(Requests):
         """Close to the limit, read only to the end of the frame and the next header, or what a frame has reserved that
         lapsed: a hold then keeps little.
         """
-        if self.full_read != READ_SIZE and not self.remaining:
-            self.end_first()
+        if not self.remaining:  # so the first request is complete
+            self.full_read = READ_SIZE
         if self.near_limit and self.connection.context.measures.enforces:
             frame = self.connection.frame
             if frame is None or not frame.rest_bytes:

@@ -4,12 +4,12 @@ A version that the table does not list is answered by the proxy as a broker woul
 the client names decides which error its refused partitions have (`refusals`).
 """
 
-from struct import Struct
 from typing import final
 
 from protocol.api_versions import FIRST_FLEXIBLE, MAX_RESPONSE, client_software, negotiate, unsupported_version_answer
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
+from protocol.throttle_time import INT32
 from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.refusals import refusal_error
@@ -17,8 +17,6 @@ from proxy.streams.steps import NEED, PASS, REPLACE
 
 #: A longer request has no software that the proxy knows.
 _LONGEST_NAMED = 512
-
-_length = Struct(">i").pack
 
 
 @final
@@ -65,6 +63,6 @@ class Negotiate(Forward):
         )
         responses.connection.in_flight.popleft()
         responses.has_begun, responses.connection.is_negotiated = False, True
-        responses.output = _length(len(response)) + response
+        responses.output = INT32.pack(len(response)) + response
         responses.resume_at = pos + 4 + length
         return REPLACE
