@@ -256,7 +256,7 @@ class RequestKind(Awaited):
     shortest    length of the shortest such request, without the length field
     answered    whether the broker responds: not to Produce with acks=0
     reply       what the response to a data request can do against debt
-    batchable   whether such requests pass without a decision each while the limits have room for all
+    batchable   see `Handler`
     counter     of requests, for metrics
     unseen, produce_version
                 see `Pending`
@@ -293,7 +293,7 @@ class RequestKind(Awaited):
         waited_for = clients_wait(header.api.key, header.version)
         self.reply = Reply.NONE if not self.answered else Reply.NOTICE if waited_for else Reply.LATE
         self.counter = counter
-        self.batchable = handler.batches(self)
+        self.batchable = handler.batchable
         self.unseen = handler.unseen
         self.produce_version = header.version if self.api_key == PRODUCE else -1
 
@@ -313,16 +313,14 @@ class Handler:
 
     #: Whether responses are forwarded without parsing while no throttle time is due.
     unseen = False
+    #: Whether consecutive requests of one kind may pass without a decision each, while the limits have room for all.
+    batchable = False
     #: Whether requests belong to a client id: not those before and beside a login, or each client would begin with an
     #: entity of user ANONYMOUS.
     identifies = True
 
     def __init__(self, context: Context) -> None:
         self.context = context
-
-    def batches(self, kind: RequestKind) -> bool:
-        """Whether consecutive requests of this kind may pass without a decision each."""
-        return False
 
     def count(self, requests: Requests, now_ns: int, *, is_counted: bool = False) -> None:
         """Charge one request that is never held; `is_counted`: another limit counts it as throttled."""

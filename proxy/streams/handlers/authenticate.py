@@ -38,15 +38,13 @@ class Authenticate(Forward):
     """Forwards SASL, and reads who the client is. With `--principal` nothing is read."""
 
     unseen = False
+    batchable = False
     identifies = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         #: Mechanisms without a name, which the log has reported.
         self._named: Final[set[str]] = set()
-
-    def batches(self, kind: RequestKind) -> bool:
-        return False
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         connection, config = requests.connection, self.context.config

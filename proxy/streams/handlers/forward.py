@@ -25,9 +25,7 @@ class Forward(Handler):
     __slots__ = ()
 
     unseen = True
-
-    def batches(self, kind: RequestKind) -> bool:
-        return True
+    batchable = True
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         self.count(requests, now_ns)

@@ -39,10 +39,8 @@ class OwnRequest(Awaited):
 class Login(Forward):
     """Answers clients with error 34, and keeps responses to the proxy."""
 
+    batchable = False
     identifies = False
-
-    def batches(self, kind: RequestKind) -> bool:
-        return False
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         self.count(requests, now_ns)

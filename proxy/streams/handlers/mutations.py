@@ -59,8 +59,7 @@ class ThrottledMutation(Awaited):
 class Mutations(Forward):
     """Decides the whole request, or forwards it where no limit applies."""
 
-    def batches(self, kind: RequestKind) -> bool:
-        return False
+    batchable = False
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         if not requests.connection.identity.limits.mutations.limits:

@@ -24,10 +24,8 @@ class Negotiate(Forward):
     """Cuts the version ranges; refuses versions that the table does not list."""
 
     unseen = False
+    batchable = False
     identifies = False
-
-    def batches(self, kind: RequestKind) -> bool:
-        return kind.header.api.covers(kind.version) and kind.version < FIRST_FLEXIBLE  # later ones name the software
 
     def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
         length, _, correlation_id = unpack_prefix(requests.buf, pos)

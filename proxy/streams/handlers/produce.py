@@ -56,12 +56,11 @@ class Produce(DataHandler):
 
     __slots__ = ("_refusals",)
 
+    batchable = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._refusals = Refusals(context)
-
-    def batches(self, kind: RequestKind) -> bool:
-        return True
 
     # ---- requests
 

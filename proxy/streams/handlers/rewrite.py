@@ -32,9 +32,7 @@ class Rewriting(Forward):
     """The base of handlers that rebuild a response, or its beginning."""
 
     unseen = False
-
-    def batches(self, kind: RequestKind) -> bool:
-        return kind.api_key != DESCRIBE_CONFIGS
+    batchable = False
 
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
         kind = awaited.kind if isinstance(awaited, DescribedConfigs) else awaited
