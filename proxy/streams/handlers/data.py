@@ -42,7 +42,7 @@ class DataHandler(Handler):
     ) -> bool:
         """Whether a refused frame is held: then return `HOLD`. A dry run lets it pass.
 
-        size       its bytes; `units`: its amount in the unit of the limit
+        size       its bytes; 0: those of its response count. `units`: its amount in the unit of the limit
         until_ns   when it passes even if the limit is in debt; 0: never
         """
         connection, limit = requests.connection, decision.limit
@@ -50,8 +50,8 @@ class DataHandler(Handler):
         if limit is None:
             return False
         again = frame is not None and (frame.counted_by is not None or frame.rest_bytes > 0)
-        if not again:
-            self.exceeds(requests, limit, size)
+        if size and not again:
+            self.context.measures.report.exceeded(connection.identity.client, limit, size)
         if not self.context.measures.on_debt(connection.identity, decision, kind.reply, units, now_ns, again=again):
             requests.is_counted = True
             return False
@@ -60,9 +60,6 @@ class DataHandler(Handler):
         frame.until_ns = until_ns
         frame.hold(limit, units, now_ns)
         return True
-
-    def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
-        """A frame of `size` bytes finds debt of a limit for the first time."""
 
     def leaves_debt(self, requests: Requests, kind: RequestKind, decision: Decision, now_ns: int) -> None:
         """A frame passes and leaves debt, perhaps late in it."""

@@ -186,9 +186,6 @@ class Produce(DataHandler):
         passage.passed(arrived, now_ns)
         return passage
 
-    def exceeds(self, requests: Requests, limit: Limit, size: int) -> None:
-        self.context.measures.report.exceeded(requests.connection.identity.client, limit, size)
-
     def _looks_ahead(self, connection: Connection) -> bool:
         """Whether a decision waits for the bytes that it uses. Not while memory is tight: bytes kept for it would block
         others. Producers with refused batches are an exception: their order depends on the producer id.
