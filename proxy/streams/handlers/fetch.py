@@ -11,7 +11,7 @@ from protocol.apis import SHARE_FETCH
 from protocol.fetch import FetchResponseWalk, lower_fetch_budget
 from protocol.records_walk import RecordsWalk
 from protocol.share import ShareFetchResponseWalk
-from protocol.throttle_time import raise_throttle, throttle_needs
+from protocol.throttle_time import raise_throttle
 from protocol.walk import FrameWalk
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.holds import Delay
@@ -25,7 +25,7 @@ from proxy.streams.produce_usage import name_of
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import admit_all
+from quotas.admission.limit_set import admit_all, debt_of
 from quotas.admission.passage import Passage
 
 #: A share consumer acknowledges with its next ShareFetch, and the records that it acquired are locked for 30 s by
@@ -147,11 +147,10 @@ class Fetch(DataHandler):
     def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
         assert isinstance(awaited, OpenFetch)  # noqa: S101 - for the type checker
         kind = awaited.kind
-        if end - pos < _MOST_NEEDED:
-            needed = throttle_needs(kind.header.api, kind.version)
-            if end - pos < 4 + min(needed, length):
-                responses.want = 4 + needed - (end - pos)
-                return NEED
+        arrived = end - pos
+        if arrived < _MOST_NEEDED and arrived < 4 + length:
+            responses.want = _MOST_NEEDED - arrived
+            return NEED
         if not awaited.is_settled:
             awaited.is_settled = True
             delay = self._settle(responses, awaited, length + 4, now_ns)
@@ -192,7 +191,7 @@ class Fetch(DataHandler):
             is_charged = measures.enforces or limits.check(now_ns).wait_ns < MOST_DRY_RUN_DEBT_NS
         decision = limits.charge(size if is_charged else 0, now_ns)
         if of_requests.limits:
-            decision = _worse(decision, of_requests.check(now_ns))
+            decision = debt_of(limits.limits + of_requests.limits, now_ns)
         delay = None
         if decision is not ADMITTED:
             was_held = fetch.held_by is not None
@@ -211,14 +210,6 @@ def _only_renews(buf: bytearray, pos: int, kind: RequestKind) -> bool:
     """
     renewal_at = kind.header.renewal_offset
     return renewal_at is not None and buf[pos + renewal_at] != 0
-
-
-def _worse(of_bytes: Decision, of_requests: Decision) -> Decision:
-    """The longer wait, with all limits that are in debt."""
-    if not of_requests.wait_ns:
-        return of_bytes
-    worse = of_bytes if of_bytes.wait_ns > of_requests.wait_ns else of_requests
-    return Decision(True, worse.wait_ns, worse.limit, of_bytes.exceeded + of_requests.exceeded)
 
 
 def _walk_over(kind: RequestKind, length: int, *, counts_records: bool) -> FrameWalk | None:
