@@ -87,11 +87,6 @@ class Client:
         self.peer: Final = peer
         self.limits = _NO_LIMITS
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """User and client id."""
-        return self.user, self.client_id
-
     def refresh(self, now_ns: int) -> None:
         """Look up the limits. They are up to date while `limits.generation` is that of the registry."""
         self.limits = self._registry.resolve(self.user, self.client_id, now_ns)

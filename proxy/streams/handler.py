@@ -180,7 +180,7 @@ class Responses(Stream):
         self.current = awaited
         self.walk = walk
         self.remaining = length
-        passed_to = self._walk_on(pos + 4, end, now_ns)
+        passed_to = self._walk_on(walk, pos + 4, end, now_ns)
         return passed_to if passed_to >= 0 else pos + 4
 
     def begin_rewrite(self, walk: RewritingWalk, kind: "RequestKind", pos: int, end: int, length: int) -> int:
@@ -189,7 +189,7 @@ class Responses(Stream):
         self.current = kind
         self._rewriting = walk
         self._size = self.remaining = length
-        step = self._rewrite_on(pos + 4, end)
+        step = self._rewrite_on(walk, pos + 4, end)
         if step != REPLACE:
             self.output = b""
             self.resume_at = pos + 4
@@ -197,10 +197,9 @@ class Responses(Stream):
 
     # ---- the rest of a response
 
-    def _walk_on(self, pos: int, end: int, now_ns: int) -> int:
+    def _walk_on(self, walk: FrameWalk, pos: int, end: int, now_ns: int) -> int:
         """Walk as far as one step may; returns the position up to which the bytes are final."""
-        walk, awaited = self.walk, self.current
-        assert walk is not None  # noqa: S101 - for the type checker: the callers have looked
+        awaited = self.current
         assert awaited is not None  # noqa: S101 - for the type checker: set with the walk
         frame_end = pos + self.remaining
         walk.work_left = PIECES_PER_STEP
@@ -217,10 +216,9 @@ class Responses(Stream):
             return walked_to if walked_to > pos else NEED
         return walked_to if walked_to > pos else YIELD
 
-    def _rewrite_on(self, pos: int, end: int) -> int:
+    def _rewrite_on(self, walk: RewritingWalk, pos: int, end: int) -> int:
         """Continue to rebuild a response; when its new beginning is complete, output it."""
-        walk, kind = self._rewriting, self.current
-        assert walk is not None  # noqa: S101 - for the type checker: the callers have looked
+        kind = self.current
         assert isinstance(kind, RequestKind)  # noqa: S101 - for the type checker: set with the walk
         walk.work_left = PIECES_PER_STEP
         self.resume_at = walk.advance(self.buf, pos, min(end, pos + self.remaining))

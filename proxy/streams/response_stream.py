@@ -43,9 +43,9 @@ class ResponseStream(Responses):
     def take(self, pos: int, end: int, now_ns: int) -> int:
         if self.remaining:
             if self._rewriting is not None:
-                return self._rewrite_on(pos, end)
+                return self._rewrite_on(self._rewriting, pos, end)
             if self.walk is not None:
-                return self._walk_on(pos, end, now_ns)
+                return self._walk_on(self.walk, pos, end, now_ns)
             passed_to = min(end, pos + self.remaining)
             self.remaining -= passed_to - pos
             return passed_to

@@ -90,13 +90,15 @@ def test_a_raised_rate_shortens_a_notice_and_a_lower_one_does_not_prolong_it() -
 def test_a_client_is_unknown_until_its_first_request() -> None:
     world = World([QUOTA])
     who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
-    assert (who.client.key, who.client.peer, who.wire_client_id) == ((ANONYMOUS, ""), "peer:1", None)
+    client = who.client
+    assert (client.user, client.client_id, client.peer, who.wire_client_id) == (ANONYMOUS, "", "peer:1", None)
     assert not who.limits.produce.limits
     world.registry.replace([], world.clock())
     who.refresh(world.clock())
     assert who.wire_client_id is None
     who.identify("etl", 0)
-    assert (who.client.key, who.client.peer, who.entity.client_id) == ((ANONYMOUS, "etl"), "peer:1", "etl")
+    client = who.client
+    assert (client.user, client.client_id, client.peer, who.entity.client_id) == (ANONYMOUS, "etl", "peer:1", "etl")
 
 
 def test_a_client_counts_its_sessions() -> None:
@@ -118,7 +120,7 @@ def test_a_client_counts_its_sessions() -> None:
 def test_a_fixed_client_id_and_principal_replace_what_clients_say() -> None:
     world = World(QuotaOptions(entries=(QUOTA,), client_id="etl", principal="alice"))
     who = identity(world, "whatever")
-    assert (who.client.key, who.wire_client_id) == (("alice", "etl"), "whatever")
+    assert (who.client.user, who.client.client_id, who.wire_client_id) == ("alice", "etl", "whatever")
     assert who.limits.produce.limits
 
 
