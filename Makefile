@@ -7,6 +7,8 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 SYNCED := $(VENV)/.in-sync
+# Not $(MAKE) in a recipe: `make -n` executes the lines that contain it.
+AGAIN := $(MAKE)
 
 # The system's certificates, so that downloads work behind proxies that sign their own.
 export UV_SYSTEM_CERTS := 1
@@ -48,8 +50,8 @@ ifeq ($(strip $(ARGS)),)
 	@failed=; \
 	$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(UNITS) || failed="$$failed units"; \
 	$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(WITH_BROKERS) || failed="$$failed with-brokers"; \
-	$(MAKE) check-compiled || failed="$$failed check-compiled"; \
-	$(MAKE) check-deploy || failed="$$failed check-deploy"; \
+	$(AGAIN) check-compiled || failed="$$failed check-compiled"; \
+	$(AGAIN) check-deploy || failed="$$failed check-deploy"; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 else
 	@$(BIN)/python -m pytest --hypothesis-profile=nightly $(ARGS)

@@ -293,14 +293,13 @@ def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list
 
 @final
 class BatchPlans:
-    """The plans of one connection. `latest`: the one for a partition that was found last; None: there is none."""
+    """The plans of one connection."""
 
-    __slots__ = ("_connection", "_plans", "_topics_plan", "_usage", "latest")
+    __slots__ = ("_connection", "_plans", "_topics_plan", "_usage")
 
     def __init__(self, connection: Connection, usage: ProduceUsage) -> None:
         self._connection: Final = connection
         self._usage: Final = usage
-        self.latest: PartitionPlan | None = None
         #: The latest one first.
         self._plans: list[PartitionPlan] = []
         self._topics_plan: Final = TopicsPlan(connection, usage)
@@ -315,7 +314,6 @@ class BatchPlans:
                     break
                 if index:
                     plans.insert(0, plans.pop(index))
-                self.latest = known
                 return known
         if self._usage.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
@@ -324,7 +322,6 @@ class BatchPlans:
             return self._topics_plan
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
-        self.latest = plan
         return plan
 
     def _plan_at(self, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int) -> PartitionPlan | None:

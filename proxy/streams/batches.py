@@ -6,7 +6,6 @@ or counted by topic, a `BatchPlan` finds the requests of a batch.
 
 from typing import Final, final
 
-from protocol.request_header import PREFIX_SIZE
 from proxy.enforcement.identity import Identity
 from proxy.streams.batch_plan import BatchPlan, BatchPlans, Spending
 from proxy.streams.connection import Connection, InFlight
@@ -128,24 +127,15 @@ class Batches:
         self, connection: Connection, kind: RequestKind, pos: int, end: int, most: int, now_ns: int
     ) -> tuple[BatchPlan | None, int, int]:
         """As `_scan`, by a plan of the requests from `pos` on; None: the first of them is decided alone."""
-        usage, identity, plans = connection.usage, connection.identity, self._plans
-        if usage is None or usage.has_late:
+        usage, plans = connection.usage, self._plans
+        if usage is None or usage.late or usage.refused.entries:  # those have to pass first
             return None, pos, 0
         if plans is None:
             plans = self._plans = BatchPlans(connection, usage)
-        buf, latest = connection.context.memory.data, plans.latest
-        if (
-            latest is None
-            or latest.kind is not kind
-            or latest.generation != identity.generation
-            or latest.client is not identity.limits
-            or not buf.startswith(latest.prefix, pos + PREFIX_SIZE)
-        ):
-            plan = plans.find(kind, buf, pos, end, now_ns)
-            if plan is None:
-                return None, pos, 0
-        else:
-            plan = latest
+        buf = connection.context.memory.data
+        plan = plans.find(kind, buf, pos, end, now_ns)
+        if plan is None:
+            return None, pos, 0
         passed_to = plan.scan(kind, buf, pos, end, most, now_ns)
         if passed_to == pos and plan.fit(buf, pos):
             passed_to = plan.scan(kind, buf, pos, end, most, now_ns)

@@ -74,25 +74,25 @@ class ProduceUsage:
 
     walk        over the current request; None: parsed to its end
     walked_to   position up to which its bytes have been parsed
-    counted     usages of the current request, for its response; None where no threshold counts responses
+    counted     usages of the current request, for its response; None where no threshold counts records
+    late        limits that the last request left in debt after its decision, or whose producer ids were found then
     partitions  found in the current request and not taken, where it may be refused; else none are found
     refusal     of the current request, if it is refused
     refused     batches of the connection that have not come back since
     """
 
     __slots__ = (
-        "_accepts_now",
         "_charges",
         "_client",
         "_context",
         "_counts_errors",
         "_generation",
         "_identity",
-        "_late",
         "_listing",
         "_new_producer_ids",
         "_seen",
         "counted",
+        "late",
         "partitions",
         "refusal",
         "refused",
@@ -114,11 +114,8 @@ class ProduceUsage:
         self._seen: list[TopicUsage] = []
         #: Its producer ids that were new at the decision.
         self._new_producer_ids: tuple[int, ...] = ()
-        #: Limits that the last request left in debt after its decision, or whose producer ids were found then.
-        self._late: dict[Limit, None] = {}
+        self.late: dict[Limit, None] = {}
         self.counted: FirstUsages | None = None
-        #: A threshold counts the current request, and it has no response.
-        self._accepts_now = False
         #: Finds the partitions of the current request; it is `walk`, or is over.
         self._listing: ProducePartitionsWalk | None = None
         self.partitions: list[PartitionData] = []
@@ -179,7 +176,7 @@ class ProduceUsage:
         """
         amounts = self._identity.limits.amounts(length, 1)
         self._new_producer_ids = self._add_records(amounts, self._seen, now_ns)
-        for limit in self._late:
+        for limit in self.late:
             if self._context.registry.is_in_use(limit):
                 amounts.setdefault(limit, 0)
         return amounts
@@ -189,22 +186,19 @@ class ProduceUsage:
         parsed.
         """
         self.count_topics(self._seen)
-        self._late.clear()
+        self.late.clear()
         self._remember_producer_ids(self._new_producer_ids, now_ns)
-        self._accepts_now = self._counts_errors and not answered
-        if answered and self._counts_errors:
-            self.counted = FirstUsages(min(MAX_REMEMBERED, MAX_COUNTED // (in_flight + 1)))
+        if self._counts_errors:
+            self.counted = FirstUsages(min(MAX_REMEMBERED, MAX_COUNTED // (in_flight + 1)) if answered else 0)
         self._count_accepted(self._seen, now_ns)
 
     def _count_accepted(self, seen: list[TopicUsage], now_ns: int) -> None:
         """Thresholds count what brokers accept: by their response; without one, and of more topics than are kept for
         it, all of it.
         """
-        if self.counted is not None:
-            seen = self.counted.add(seen)
-        elif not self._accepts_now:
+        if self.counted is None:
             return
-        for usage in seen:
+        for usage in self.counted.add(seen):
             name = name_of(self._context, usage.topic)
             if name is not None:
                 self._context.registry.topics.accepted(name, usage.record_bytes, usage.messages, now_ns)
@@ -219,20 +213,13 @@ class ProduceUsage:
         producer_ids = self._identity.limits.producer_ids
         if new and producer_ids is not None:
             self._remember_producer_ids(new, now_ns)
-            self._late[producer_ids.limit] = None
+            self.late[producer_ids.limit] = None
         self._count_accepted(seen, now_ns)
         return amounts
 
     def keep_late(self, exceeded: Sequence[Limit]) -> None:
         """More of the current request has left these limits in debt: the next one waits for them."""
-        self._late.update(dict.fromkeys(exceeded[: max(0, MAX_REMEMBERED - len(self._late))]))
-
-    @property
-    def has_late(self) -> bool:
-        """Whether the next request must be decided alone: for what the last one contained after its decision, or for
-        refused batches, which have to pass first.
-        """
-        return bool(self._late) or len(self.refused) > 0
+        self.late.update(dict.fromkeys(exceeded[: max(0, MAX_REMEMBERED - len(self.late))]))
 
     @property
     def counts_errors(self) -> bool:

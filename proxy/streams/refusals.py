@@ -81,7 +81,7 @@ class Refusals:
         """Whether a request may be refused, or follow a refused one."""
         if not kind.answered or not connection.identity.refusal_error or not self._context.registry.rejects:
             return False
-        return self._context.measures.enforces or len(usage.refused) > 0
+        return self._context.measures.enforces or bool(usage.refused.entries)
 
     def refusal(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> Refusal | None:
         """The refusal of the request that `usage` has read the first part of; None: it is not refused."""
@@ -103,7 +103,7 @@ class Refusals:
             is_new = data.sequence >= 0 and usage.refused.refuse(
                 self._partition_of(data), data.producer, data.sequence, now_ns
             )
-            if max(len(refusal.partitions), len(usage.refused)) > MAX_PARTITIONS:
+            if max(len(refusal.partitions), len(usage.refused.entries)) > MAX_PARTITIONS:
                 raise OutOfOrder(data, "too many batches are refused at once")
             if is_new and decision.limit is not None:
                 self._context.measures.notice_until_ns(client, decision, REJECT, now_ns)
@@ -138,7 +138,7 @@ class Refusals:
     def _debt(self, connection: Connection, usage: ProduceUsage, now_ns: int) -> Decision | None:
         """The longest wait, if each topic is over a limit that rejects, and each batch may be refused."""
         partitions, refused = usage.partitions, usage.refused
-        most = len(refused) + len(partitions) + usage.partitions_left
+        most = len(refused.entries) + len(partitions) + usage.partitions_left
         if not self._context.measures.enforces or not partitions or most > MAX_PARTITIONS:
             return None
         at_limit = None if connection.frame is None else connection.frame.limit
@@ -155,8 +155,6 @@ class Refusals:
 
     def _is_later(self, usage: ProduceUsage, data: PartitionData) -> bool:
         """Whether a batch follows one that was refused and has not come back."""
-        if data.sequence < 0 or not len(usage.refused):
-            return False
         return usage.refused.is_later(self._partition_of(data), data.producer, data.sequence)
 
     def _partition_of(self, data: PartitionData) -> Partition:

@@ -35,32 +35,31 @@ class _Entry:
 
 
 class RefusedSequences:
-    """The refused sequences of each partition, of its latest producer. `now_ns` is a monotonic time in nanoseconds."""
+    """The refused sequences of each partition, of its latest producer. `now_ns` is a monotonic time in nanoseconds.
 
-    __slots__ = ("_entries",)
+    entries   partitions with a refused batch that has not passed; one takes some 300 bytes
+    """
+
+    __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[Partition, _Entry] = {}
-
-    def __len__(self) -> int:
-        """Partitions with a refused batch that has not passed. An entry takes some 300 bytes."""
-        return len(self._entries)
+        self.entries: Final[dict[Partition, _Entry]] = {}
 
     def is_later(self, partition: Partition, producer: Producer, sequence: int) -> bool:
         """Whether this batch follows one that has to pass first."""
-        entry = self._entries.get(partition)
+        entry = self.entries.get(partition)
         return entry is not None and producer == entry.producer and _follows(sequence, entry.next_up)
 
     def refused_for_ns(self, partition: Partition, now_ns: int) -> int:
         """For how long all batches of this partition have been refused."""
-        entry = self._entries.get(partition)
+        entry = self.entries.get(partition)
         return 0 if entry is None else now_ns - entry.since_ns
 
     def refuse(self, partition: Partition, producer: Producer, sequence: int, now_ns: int) -> bool:
         """This batch is refused. Returns whether it is later than all that were: each counts once."""
-        entry = self._entries.get(partition)
+        entry = self.entries.get(partition)
         if entry is None or producer != entry.producer:
-            self._entries[partition] = _Entry(producer, sequence, now_ns)
+            self.entries[partition] = _Entry(producer, sequence, now_ns)
             return True
         if _follows(entry.next_up, sequence):
             entry.next_up = sequence
@@ -71,13 +70,13 @@ class RefusedSequences:
 
     def passed(self, partition: Partition, producer: Producer, sequence: int, next_sequence: int, now_ns: int) -> None:
         """This batch passes, which is not later; `next_sequence` is that of the batch after it."""
-        entry = self._entries.get(partition)
+        entry = self.entries.get(partition)
         if entry is None or (producer == entry.producer and sequence != entry.next_up):
             return
         if producer == entry.producer and not _follows(next_sequence, entry.last):
             entry.next_up, entry.since_ns = next_sequence, now_ns
         else:
-            del self._entries[partition]
+            del self.entries[partition]
 
 
 def _follows(sequence: int, other: int) -> bool:

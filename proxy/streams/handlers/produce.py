@@ -102,7 +102,7 @@ class Produce(DataHandler):
             self._refusals.follow(usage, now_ns)
         requests.walk = walk
         requests.walked_to = usage.walked_to
-        if usage.counted is not None:
+        if usage.counted is not None and kind.answered:
             requests.awaited = CountedProduce(self, kind, usage.counted)
         return PASS
 
@@ -191,7 +191,7 @@ class Produce(DataHandler):
         others. Producers with refused batches are an exception: their order depends on the producer id.
         """
         usage = connection.usage
-        if usage is not None and len(usage.refused):
+        if usage is not None and usage.refused.entries:
             return True
         return connection.identity.limits.counts_records and not self.context.memory.is_tight
 

@@ -103,7 +103,7 @@ def test_the_next_request_waits_for_what_later_steps_read() -> None:
     assert pair.is_held
     usage = pair.connection.usage
     assert usage is not None
-    assert [str(limit.entity) for limit in usage._late] == [f"topic:t{TOPICS - 1:x}"], "the one that is in debt"
+    assert [str(limit.entity) for limit in usage.late] == [f"topic:t{TOPICS - 1:x}"], "the one that is in debt"
 
 
 def test_a_request_that_waits_for_a_limit_and_then_takes_many_steps() -> None:

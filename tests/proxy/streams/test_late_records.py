@@ -179,7 +179,7 @@ def test_a_request_with_many_topics_keeps_little_state() -> None:
     send_late(pair, produce_records(1, topics))
     usage = pair.connection.usage
     assert usage is not None
-    assert not usage._late
+    assert not usage.late
     assert usage.counted is not None
     assert len(usage.counted.usages) == MAX_REMEMBERED
     accepted = world.registry.topics.thresholds[BYTES_THRESHOLD].accepted

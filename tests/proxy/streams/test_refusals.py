@@ -197,7 +197,7 @@ def test_later_batches_are_refused_until_the_refused_one_has_come_back() -> None
     world.clock.pass_seconds(1)
     assert not is_refused(9, 12)
     assert pair.connection.usage is not None
-    assert len(pair.connection.usage.refused) == 1, "the quiet one has not come back"
+    assert len(pair.connection.usage.refused.entries) == 1, "the quiet one has not come back"
 
 
 def test_an_earlier_batch_that_is_refused_with_others_has_to_pass_first() -> None:

@@ -157,7 +157,7 @@ def test_without_a_limit_on_records_nothing_waits_for_them(first: str) -> None:
     assert produced_of(world) == {"cols": (30_000, 3), "rows": (90_070, 2)}
     usage = pair.connection.usage
     assert usage is not None
-    assert not usage.has_late, "nothing is in debt"
+    assert not usage.late, "nothing is in debt"
 
 
 def test_a_client_that_dies_has_sent_what_was_read() -> None:
