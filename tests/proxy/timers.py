@@ -1,5 +1,7 @@
 """The part of an event loop that sets timers, on a clock of the test."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -7,15 +9,16 @@ from tests.proxy.conversation import NS_PER_SECOND, Clock
 
 
 class Timer:
-    """A timer of `Timers`."""
+    """Something to call, while it is in `waiting`."""
 
-    def __init__(self, due_ns: int, call: Callable[[], object]) -> None:
+    def __init__(self, due_ns: int, call: Callable[[], object], waiting: dict[Timer, None]) -> None:
         self.due_ns = due_ns
         self.call = call
-        self.is_pending = True
+        self._waiting = waiting
+        waiting[self] = None
 
     def cancel(self) -> None:
-        self.is_pending = False
+        self._waiting.pop(self, None)
 
 
 class Timers:
@@ -25,22 +28,20 @@ class Timers:
         self._clock = clock
         self._late_ns = late_ns
         self._count = 0
-        self._timers: list[Timer] = []
+        self._timers: dict[Timer, None] = {}
 
     def call_later(self, seconds: float, call: Callable[..., object], *arguments: object) -> Timer:
         late_ns = self._late_ns[self._count % len(self._late_ns)]
-        timer = Timer(self._clock.now_ns + round(seconds * NS_PER_SECOND) + late_ns, partial(call, *arguments))
         self._count += 1
-        self._timers.append(timer)
-        return timer
+        due_ns = self._clock.now_ns + round(seconds * NS_PER_SECOND) + late_ns
+        return Timer(due_ns, partial(call, *arguments), self._timers)
 
-    def call_soon(self, call: Callable[[], object]) -> Timer:
-        return self.call_later(0, call)
+    def call_soon(self, call: Callable[..., object], *arguments: object) -> Timer:
+        return self.call_later(0, call, *arguments)
 
     @property
     def pending(self) -> list[Timer]:
-        self._timers = [each for each in self._timers if each.is_pending]
-        return self._timers
+        return list(self._timers)
 
     def next(self) -> bool:
         """Let time pass until the next timer is due. False: there is none."""

@@ -9,44 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxy.enforcement.data_frame import DataFrame
 from proxy.sessions.wakeups import LONGEST_PASS_NS, Wakeups
-from proxy.streams.steps import HOLD
 from quotas.admission.limit import SPARE_NS, Limit
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, fetch, fetched, produce, produce_records, share_fetch, share_fetched
-from tests.proxy.streams.pair import Flow, Pair, World
-from tests.proxy.timers import Timers
+from tests.proxy.streams.pair import Pair, World, correlation_ids
 
 RATE = 4_000_000
 TOTAL = 800_000
-
-
-class Queued(Pair):
-    """A connection whose held frames have their turns by `Wakeups`."""
-
-    def __init__(self, world: World, wakeups: Wakeups, released: list[Pair] | None = None) -> None:
-        super().__init__(world)
-        self._wakeups = wakeups
-        #: Connections with a released frame, in order.
-        self.released = [] if released is None else released
-
-    def on_hold(self, flow: Flow) -> None:
-        frame = self.held
-        assert frame is not None
-        frame.owner = self
-        self._wakeups.add(frame)
-
-    def _go_on_after_hold(self) -> None:
-        self.requests.run_kept()
-
-    def release(self, frame: DataFrame) -> None:
-        self.released.append(self)
-        super().release(frame)
-
-    def read_on(self) -> None:
-        self.requests.read_once()
 
 
 def of_records(correlation: int, size: int) -> bytes:
@@ -70,12 +41,10 @@ def test_connections_on_one_limit_share_it_by_bytes(
     scope, frame_of = (
         ("topic=rows,bytes_in_rate", of_records) if of_topic else ("client-id=etl,producer_byte_rate", produce)
     )
-    world = World([replace(parse_spec(f"{scope}={RATE}"), burst_seconds=burst_seconds)])
-    timers = Timers(world.clock, late_ns)
-    wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
+    world = World([replace(parse_spec(f"{scope}={RATE}"), burst_seconds=burst_seconds)], late_ns=late_ns)
     debtor = Pair(world)
     debtor.client_sends(frame_of(0, int(RATE * burst_seconds) + 100_000))
-    pairs = [Queued(world, wakeups) for _ in sizes]
+    pairs = [Pair(world) for _ in sizes]
     for pair, size in zip(pairs, sizes, strict=True):
         pair.client_sends(*(frame_of(number, size) for number in range(-(-TOTAL // size))))
     # The largest turn and that of another, the heads of frames, and what is left when a queue ends.
@@ -83,9 +52,7 @@ def test_connections_on_one_limit_share_it_by_bytes(
     # A limit on topics counts record bytes.
     shares = [len(batch(1, size)) / len(of_records(0, size)) if of_topic else 1 for size in sizes]
     got = [0]
-    while timers.next():
-        while sum(pair.requests.read_once() for pair in pairs):  # rounds of the loop: one read for each
-            pass
+    while world.loop.next():
         got = [round(len(pair.to_broker) * share) for pair, share in zip(pairs, shares, strict=True)]
         if max(got) >= TOTAL * 0.85:
             break
@@ -96,37 +63,32 @@ def test_connections_on_one_limit_share_it_by_bytes(
 def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
     """Else clients that never stop sending would queue for each other without end."""
     world = World([parse_spec(f"client-id=etl,producer_byte_rate={RATE}")])
-    timers = Timers(world.clock)
-    wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
     Pair(world).client_sends(produce(0, RATE + 100_000))
-    pairs = [Queued(world, wakeups) for _ in range(2)]
+    pairs = [Pair(world) for _ in range(2)]
     for pair in pairs:
         pair.client_sends(produce(0, 1_000))
         assert pair.held is not None
-        pair.requests.unread += b"".join(produce(number, 1_000) for number in range(1, 200))
+        pair.client_sends(*(produce(number, 1_000) for number in range(1, 200)))
     world.clock.pass_seconds(0.9)
-    assert timers.next()
-    while sum(pair.requests.read_once() for pair in pairs):
-        pass
+    assert world.loop.next()
     assert [len(pair.sent()) for pair in pairs] == [200, 200]
-    assert [pair.requests.steps.count(HOLD) for pair in pairs] == [1, 1]
+    assert world.throttled()["etl", "producer_byte_rate", "pause"] == 2, "the first of each"
 
 
 def test_each_turn_is_for_one_frame() -> None:
     """One connection has three frames at hand when its turn comes, and there is a little room: the other is next."""
     quota = replace(parse_spec("client-id=etl,producer_byte_rate=1MB"), burst_seconds=Fraction(1, 13_000))
-    world, released = World([quota]), list[Pair]()
-    timers = Timers(world.clock)
-    wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
-    many, one = Queued(world, wakeups, released), Queued(world, wakeups, released)
+    world = World([quota])
+    many, one = Pair(world), Pair(world)
+    one.broker.taken = many.to_broker
     many.client_sends(produce(0, 100_000))
     many.client_sends(*(produce(number, 5) for number in (1, 2, 3)))
     one.client_sends(produce(10, 6))
     world.clock.pass_seconds(60)
-    while timers.next():
+    while world.loop.next():
         pass
-    assert released == [many, one, many], "no other waits any more: the third goes with the second"
-    assert (len(many.sent()), len(one.sent())) == (4, 1)
+    assert correlation_ids(many.sent(), requests=True) == [0, 1, 10, 2, 3]
+    assert world.throttled()["etl", "producer_byte_rate", "pause"] == 3, "the third goes with the second"
 
 
 @pytest.mark.parametrize(("sent", "answer"), [(share_fetch, share_fetched), (fetch, fetched)])
@@ -134,9 +96,7 @@ def test_only_a_share_fetch_passes_at_a_deadline(sent: Callable[[int], bytes], a
     """Each has one of its own, which a change of the limits does not move."""
     quota = without_burst("client-id=etl,consumer_byte_rate=1")
     world = World([quota])
-    timers = Timers(world.clock)
-    wakeups = Wakeups(cast("Any", timers), world.holds, world.clock)
-    pair = Queued(world, wakeups)
+    pair = Pair(world)
     pair.client_sends(sent(0))
     pair.broker_sends(answer(0))
     for number in (1, 2):
@@ -144,39 +104,38 @@ def test_only_a_share_fetch_passes_at_a_deadline(sent: Callable[[int], bytes], a
         pair.client_sends(sent(number))
         assert pair.is_held
         world.clock.pass_seconds(5)
-        wakeups.limits_changed()
+        world.shared.wakeups.limits_changed()
         while len(pair.sent()) <= number:
-            assert timers.next()
+            assert world.loop.next()
         passed_after_seconds = (world.clock() - began_ns) / 1e9
         assert passed_after_seconds == 10 if sent is share_fetch else passed_after_seconds > 100
         pair.broker_sends(answer(number))
 
 
-def crowd(number: int) -> tuple[World, Timers, list[Queued]]:
+def crowd(number: int) -> tuple[World, list[Pair]]:
     """So many wait, each with a frame; a fifth of the time of a pass goes by with each of them."""
     world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")])
-    timers = Timers(world.clock)
 
     def ticking() -> int:
         world.clock.now_ns += LONGEST_PASS_NS // 5
         return world.clock.now_ns
 
-    wakeups = Wakeups(cast("Any", timers), world.holds, ticking)
+    world.shared.wakeups = Wakeups(cast("Any", world.loop), world.holds, ticking)
     Pair(world).client_sends(produce(0, 1_400_000))
-    pairs = [Queued(world, wakeups) for _ in range(number)]
+    pairs = [Pair(world) for _ in range(number)]
     for pair in pairs:
         pair.client_sends(produce(1, 6))
     world.clock.pass_seconds(60)
-    return world, timers, pairs
+    return world, pairs
 
 
 @pytest.mark.pure
 def test_one_pass_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose turn it is are many, and still the loop sees to others in between."""
     monkeypatch.setattr(Limit, "has_room_for_all", lambda *_: False)
-    _, timers, pairs = crowd(7)
+    world, pairs = crowd(7)
     passed = 0
-    while timers.next():
+    while world.loop.next():
         before, passed = passed, sum(bool(pair.to_broker) for pair in pairs)
         assert passed - before <= 5
         assert all(pair.to_broker for pair in pairs[:passed]), "in their order"
@@ -185,10 +144,10 @@ def test_one_pass_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_queue_too_long_for_one_pass_ends_where_there_is_room_for_all() -> None:
     """Else clients that never stop sending would join its end before the next pass, and queue for each other."""
-    world, timers, pairs = crowd(7)
-    timers.next()
+    world, pairs = crowd(7)
+    world.loop.next()
     [limit] = world.registry.limits_in_use()
     assert not limit.waiters.waiting
-    while timers.next():
+    while world.loop.next():
         pass
     assert all(pair.to_broker for pair in pairs)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Any, cast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,101 +19,17 @@ from proxy.sessions.pump import (
     TURN,
     WRITE_BACKPRESSURE,
     Pump,
-    PumpSet,
 )
-from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS, Turns
-from proxy.sessions.wire import Wire
+from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS
 from proxy.streams.connection import FIRST_READ_SIZE
 from proxy.streams.memory import READ_SIZE, RESERVE
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, produce
 from tests.proxy.streams.pair import Pair, World
+from tests.proxy.wires import MemoryWire
 
 MAX_IN_FLIGHT = SecurityOptions().max_pending_requests
-
-
-class Rounds:
-    """The event loop of `Turns`: what was asked for is called in the next round."""
-
-    def __init__(self) -> None:
-        self.soon: deque[Callable[[], None]] = deque()
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
-
-    def next(self) -> None:
-        for _ in range(len(self.soon)):
-            self.soon.popleft()()
-
-
-class WorkClock:
-    """Real time: each look at it costs `step_ns`."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-        self.step_ns = 0
-
-    def __call__(self) -> int:
-        self.now_ns += self.step_ns
-        return self.now_ns
-
-
-class MemoryWire(Wire):
-    """A wire of which the test says what it has received, and how much of what is offered it takes."""
-
-    __slots__ = ("broken", "ended", "on_readable", "on_writable", "pending_bytes", "reads", "received", "room", "taken")
-
-    def __init__(self) -> None:
-        self.received = bytearray()
-        self.taken = bytearray()
-        #: What the next `send`s take in all; None: everything.
-        self.room: int | None = None
-        self.ended = False
-        self.broken = False
-        self.reads: list[int] = []
-        self.pending_bytes = 0
-        self.buffers = False
-        self.on_readable: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
-        self.recv_into = self._recv_into
-        self.send = self._send
-
-    def _recv_into(self, buffer: Any, size: int) -> int:
-        if self.broken:
-            raise ConnectionResetError
-        if not self.received:
-            if self.ended:
-                return 0
-            raise BlockingIOError
-        got = min(size, len(self.received), len(buffer))
-        buffer[:got] = self.received[:got]
-        del self.received[:got]
-        self.reads.append(got)
-        return got
-
-    def _send(self, data: Any) -> int:
-        if self.broken:
-            raise BrokenPipeError
-        sent = len(data) if self.room is None else min(len(data), self.room)
-        if not sent:
-            raise BlockingIOError
-        if self.room is not None:
-            self.room -= sent
-        self.taken += data[:sent]
-        return sent
-
-    def when_readable(self, callback: Callable[[], None]) -> None:
-        self.on_readable = callback
-
-    def stop_reading(self) -> None:
-        self.on_readable = None
-
-    def when_writable(self, callback: Callable[[], None]) -> None:
-        self.on_writable = callback
-
-    def stop_writing(self) -> None:
-        self.on_writable = None
 
 
 class Recorded:
@@ -150,20 +62,15 @@ class Recorded:
 class Bench:
     """Pumps of one connection, client to broker and back."""
 
-    def __init__(self, world: World | None = None, pumps: PumpSet | None = None, rounds: Rounds | None = None) -> None:
+    def __init__(self, world: World | None = None) -> None:
         self.world = World() if world is None else world
-        self.rounds = Rounds() if rounds is None else rounds
-        self.work = WorkClock()
-        if pumps is None:
-            turns = Turns(cast("Any", self.rounds), self.work)
-            pumps = PumpSet(self.world.memory, turns, self.world.clock, self.world.metrics.connections.paused)
-        self.pumps = pumps
+        self.rounds, self.work, self.pumps = self.world.loop, self.world.work, self.world.shared.pumps
         self.owner = Recorded()
         self.client, self.broker = MemoryWire(), MemoryWire()
         pair = Pair(self.world)
         self.connection = pair.connection
-        self.requests = Pump(pumps, self.owner, pair.request_stream, self.client, self.broker)
-        self.responses = Pump(pumps, self.owner, pair.response_stream, self.broker, self.client)
+        self.requests = Pump(self.pumps, self.owner, pair.request_stream, self.client, self.broker)
+        self.responses = Pump(self.pumps, self.owner, pair.response_stream, self.broker, self.client)
         self.requests.resume(CONNECTING)
         self.responses.resume(CONNECTING)
 
@@ -188,7 +95,7 @@ class Bench:
         """Rounds until all that can be read has been."""
         for _ in range(10_000):
             before = len(self.client.received), len(self.broker.received), len(self.rounds.soon)
-            self.rounds.next()
+            self.rounds.round()
             self.wake(self.client)
             self.wake(self.broker)
             if not self.rounds.soon and before[:2] == (len(self.client.received), len(self.broker.received)):
@@ -211,7 +118,7 @@ def test_a_wake_up_is_one_read() -> None:
 
 def test_frames_of_megabytes_share_their_part_of_a_round() -> None:
     long = Bench()
-    short = Bench(long.world, long.pumps, long.rounds)
+    short = Bench(long.world)
     turns = long.pumps.turns
     sent = produce(1, 3 * READ_SIZE)
     long.client_sends(sent)
@@ -385,7 +292,7 @@ def test_a_turn_ends_after_its_time_and_reads_shrink_and_grow() -> None:
     assert bench.client.on_readable is None, "nothing more is read meanwhile"
     assert len(bench.requests.kept) == len(sent) - first
     assert bench.world.memory.buffered_bytes == len(sent) - first
-    bench.rounds.next()
+    bench.rounds.round()
     assert first < len(bench.broker.taken) <= 3 * first
     bench.run()
     assert bytes(bench.broker.taken) == sent
@@ -422,13 +329,13 @@ def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: py
     sent = produce(1, 3 * READ_SIZE)
     bench.client_sends(sent)
     for _ in range(10):
-        bench.rounds.next()
+        bench.rounds.round()
     assert bytes(bench.broker.taken) == sent
     assert bench.paused() == {}
     bench.requests.pause(DRAIN)
     bench.client.received += heartbeat(2)
     bench.requests.resume(DRAIN)
-    bench.rounds.next()
+    bench.rounds.round()
     assert bytes(bench.broker.taken) == sent + heartbeat(2)
 
 
@@ -436,12 +343,12 @@ def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: py
 
 
 def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
-    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=100_000))
-    full = Bench(world, rounds=rounds)
+    world = World(security=SecurityOptions(max_buffered_bytes=100_000))
+    full = Bench(world)
     full.broker.room = 0
     full.client_sends(produce(1, 100_000 + RESERVE))
     assert world.memory.read_size == 0
-    short = Bench(world, full.pumps, rounds)
+    short = Bench(world)
     short.client_sends(heartbeat(1) + heartbeat(2))
     assert bytes(short.broker.taken) == heartbeat(1) + heartbeat(2)
     short.broker.room = 0
@@ -455,11 +362,11 @@ def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
 
 
 def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
-    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=100_000))
-    full = Bench(world, rounds=rounds)
+    world = World(security=SecurityOptions(max_buffered_bytes=100_000))
+    full = Bench(world)
     full.broker.room = 0
     full.client_sends(produce(1, 100_000 + RESERVE))
-    waiting = Bench(world, full.pumps, rounds)
+    waiting = Bench(world)
     waiting.client_sends(frames.metadata(1)[:9])
     waiting.requests._keep(bytes(RESERVE))  # its reserve is used up
     waiting.client_sends(produce(2))
@@ -473,10 +380,10 @@ def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
 
 def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
     """Five wait for what four hold. Each that has been sent whole makes room for one, without any other event."""
-    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=400_000))
+    world = World(security=SecurityOptions(max_buffered_bytes=400_000))
     answer = frames.coordinators_answer(1, 3_500)
-    first = Bench(world, rounds=rounds)
-    benches = [first] + [Bench(world, first.pumps, rounds) for _ in range(8)]
+    first = Bench(world)
+    benches = [first] + [Bench(world) for _ in range(8)]
     for bench in benches:
         bench.client_sends(frames.find_coordinator(1))
         bench.broker_sends(answer[:20])
@@ -486,7 +393,7 @@ def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
     for bench in benches[4:]:
         bench.broker.received += answer[20:]
     for _ in range(10):
-        rounds.next()
+        world.loop.round()
         for bench in benches:
             bench.wake(bench.broker)
     assert [len(bench.client.taken) > 5_000 for bench in benches] == [True] * 9
@@ -495,8 +402,8 @@ def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
 
 
 def test_stopping_frees_everything() -> None:
-    rounds, world = Rounds(), World(security=SecurityOptions(max_buffered_bytes=40_000))
-    bench = Bench(world, rounds=rounds)
+    world = World(security=SecurityOptions(max_buffered_bytes=40_000))
+    bench = Bench(world)
     bench.broker.room = 10
     bench.client_sends(frames.find_coordinator(1) + produce(2)[:20])
     bench.broker_sends(frames.coordinators_answer(1, 350)[:500])
@@ -505,6 +412,6 @@ def test_stopping_frees_everything() -> None:
     bench.responses.stop()
     assert world.memory.used == world.memory.buffered_bytes == 0
     assert bench.paused() == {}
-    rounds.next()
+    world.loop.round()
     bench.requests.on_turn()
     assert (bench.client.on_readable, bench.broker.on_writable) == (None, None)

@@ -11,9 +11,9 @@ from protocol.wire import encode_varint
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import QuotaOptions, SecurityOptions, UsageOptions
 from proxy.enforcement.identity import ANONYMOUS
+from proxy.sessions.pump import IN_FLIGHT
 from proxy.streams.handlers.authenticate import SaslMessageTooLarge
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
-from proxy.streams.steps import FULL
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
@@ -124,7 +124,7 @@ def test_an_exchange_has_the_connection_to_itself() -> None:
     for number, (answer, user) in enumerate(zip(answers, [ANONYMOUS, *["alice"] * 4], strict=True), start=1):
         assert pair.sent() == pipelined[:number]
         if number < 5:
-            assert pair.requests.stopped == FULL
+            assert pair.requests.paused == IN_FLIGHT
         pair.broker_sends(answer)
         assert user_of(pair) == user
     assert pair.connection.max_in_flight == SecurityOptions().max_pending_requests
@@ -247,7 +247,7 @@ def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
         pair.client_sends(handshake(1))
         pair.broker_sends(chosen(1))
     pairs[0].client_sends(stalled[:-1])
-    assert pairs[0].requests.most_kept == len(stalled) - 1
+    assert len(pairs[0].requests.kept) == len(stalled) - 1
     world.memory.kept_bytes += world.memory.limit // 2
     pairs[1].client_sends(stalled)
     with pytest.raises(SaslMessageTooLarge):

@@ -11,13 +11,13 @@ from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedRespo
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
 from proxy.config.config import Address, EnforcementOptions, ListeningOptions, SecurityOptions
+from proxy.sessions.pump import DRAIN, IN_FLIGHT, RESPONSE_MEMORY
 from proxy.streams.connection import MAX_OWED_BYTES
 from proxy.streams.handlers.produce import CountedProduce
 from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
 from proxy.streams.memory import ResponseTooLarge
 from proxy.streams.produce_usage import MAX_COUNTED
 from proxy.streams.response_stream import ResponseStream
-from proxy.streams.steps import DRAINED, FULL, WAIT
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
@@ -62,7 +62,6 @@ def test_requests_go_on_when_half_of_the_responses_have_come(make: Callable[[int
     pair.broker_sends(*(heartbeat_answer(number) for number in range(half - 1)))
     assert len(pair.sent()) == MAX_IN_FLIGHT
     pair.broker_sends(heartbeat_answer(half - 1))
-    pair.after_step()
     assert pair.sent() == sent
 
 
@@ -107,7 +106,7 @@ def test_bytes_of_own_responses_are_bounded() -> None:
     names = {f"{number:0>100}": 1 for number in range(50)}
     pair.client_sends(*(create(number, names) for number in range(2, 100)))
     one = len(pair.connection.in_flight[1][1].frame)  # type: ignore[attr-defined]
-    assert pair.requests.stopped == FULL
+    assert pair.requests.paused == IN_FLIGHT
     assert MAX_OWED_BYTES < pair.connection.owed_bytes <= MAX_OWED_BYTES + one
     assert len(pair.connection.in_flight) < 20
 
@@ -171,14 +170,11 @@ def test_responses_that_wait_for_memory_are_granted_in_order() -> None:
     for pair in pairs:
         pair.client_sends(frames.find_coordinator(1))
         pair.broker_sends(answer[:100])
-    assert [pair.responses.stopped for pair in pairs] == [0, 0, 0, 0, WAIT, WAIT]
+    assert [pair.responses.paused for pair in pairs] == [0] * 4 + [RESPONSE_MEMORY] * 2
     pairs[0].broker_sends(answer[100:])
     assert len(pairs[0].received()) == 1
-    for pair in pairs[4:]:
-        pair.grant()
-    assert [pair.responses.stopped for pair in pairs[4:]] == [0, WAIT]
+    assert [pair.responses.paused for pair in pairs[4:]] == [0, RESPONSE_MEMORY]
     pairs[1].hang_up()
-    pairs[5].grant()
     for pair in pairs[2:]:
         pair.broker_sends(answer[100:])
         assert len(pair.received()) == 1
@@ -221,7 +217,7 @@ def test_draining_begins_no_request() -> None:
     pair.connection.close()
     pair.client_sends(produce(1)[50:], produce(2))
     assert pair.sent() == [produce(1)]
-    assert pair.requests.stopped == DRAINED
+    assert pair.requests.paused == DRAIN
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 19])
@@ -250,6 +246,8 @@ def test_responses_that_answer_nothing() -> None:
     with pytest.raises(CorrelationMismatch) as caught:
         pair.broker_sends(produced(2))
     assert (caught.value.expected, caught.value.found) == (1, 2)
+    pair = Pair(World())
+    pair.client_sends(produce(1))
     with pytest.raises(MalformedFrame):
         pair.broker_sends((3).to_bytes(4, "big") + bytes(4))
 

@@ -10,7 +10,6 @@ from protocol.apis import CREATE_TOPICS
 from proxy.config.config import EnforcementOptions
 from proxy.streams.handlers.data import LEAST_PORTION
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.steps import HOLD
 from quotas.admission.limit_set import admit_all
 from quotas.algorithms.token_bucket import AMPLE
 from quotas.entry import QuotaEntry
@@ -86,7 +85,7 @@ def test_a_request_that_stalled_asks_again_for_the_rest() -> None:
     assert (world.reserved(), world.debts()) == ({}, {})
     Pair(world).client_sends(produce(1, 50_000))
     pair.client_sends(sent[25_004:30_000])
-    assert pair.requests.stopped == HOLD, "the limit is in debt"
+    assert pair.is_held, "the limit is in debt"
     assert pair.to_broker == sent[:25_004]
     pass_holds(world)
     assert pair.to_broker == sent[:30_000]

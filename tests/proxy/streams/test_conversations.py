@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.apis import FETCH, SHARE_FETCH
-from proxy.streams.steps import FULL
+from proxy.sessions.pump import IN_FLIGHT
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
@@ -47,7 +47,7 @@ def converse(pair: Pair, said: list[Exchange], *, in_turn: bool) -> None:
     else:
         pair.client_sends(*(each.request for each in said))
         pass_holds(pair.world)
-    while pair.connection.in_flight or pair.requests.stopped == FULL:  # a fetch may wait for the one before it
+    while pair.connection.in_flight or pair.requests.paused & IN_FLIGHT:  # a fetch may wait for the one before it
         answer_what_came(pair, said)
         pass_holds(pair.world)
     pass_holds(pair.world)
@@ -58,13 +58,13 @@ def answer_what_came(pair: Pair, said: list[Exchange]) -> None:
     responses = {each.correlation_id: each.response for each in said}
     fetched = {each.response for each in said if int.from_bytes(each.request[4:6]) in (FETCH, SHARE_FETCH)}
     sent = correlation_ids(pair.sent(), requests=True)
-    answered = len(pair.responses.out) and set(correlation_ids(pair.received(), requests=False))
+    answered = len(pair.to_client) and set(correlation_ids(pair.received(), requests=False))
     due = [responses[number] for number in sent if not answered or number not in answered]
     after_fetches = [at + 1 for at, each in enumerate(due) if each in fetched]
     for start, end in pairwise([0, *after_fetches, len(due)]):
         pair.broker_sends(*due[start:end])  # the next fetch passes when the response to the one before has arrived
-    while pair.response_stream.delay is not None:
-        pair.end_delay()
+        while pair.response_stream.delay is not None:
+            pair.end_delay()
 
 
 def outcome(pair: Pair) -> dict[str, Any]:

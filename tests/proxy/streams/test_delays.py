@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.config.config import EnforcementOptions
+from proxy.sessions.pump import DELAY
 from proxy.streams.handler import DELAYED_READ_SIZE
-from proxy.streams.steps import DELAY_RESPONSE
 from quotas.modes import MODES
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
@@ -44,7 +44,7 @@ def answered(version: int, size: int = 10_000, max_throttle_ms: int = 5_000) -> 
 def test_old_versions_of_produce_are_answered_late(version: int) -> None:
     """Clients of 6 and later wait by themselves (KIP-219); version 0 has no throttle time."""
     pair = answered(version)
-    assert (pair.responses.stopped == DELAY_RESPONSE) == (version < 6)
+    assert (pair.responses.paused == DELAY) == (version < 6)
     if version < 6:
         assert pair.to_client == b""
         pair.end_delay()
@@ -61,7 +61,7 @@ def test_after_a_delay_the_next_one_keeps_few_bytes() -> None:
         pair.client_sends(fetch(number))
         pass_holds(pair.world)
         pair.broker_sends(fetched(number, size=300_000))
-        assert pair.responses.stopped == DELAY_RESPONSE
+        assert pair.responses.paused == DELAY
         assert len(pair.responses.kept) > DELAYED_READ_SIZE or number == 2
         if number == 1:
             pair.end_delay()
@@ -135,5 +135,5 @@ def test_debt_of_a_long_held_request_delays_its_own_response() -> None:
     assert pair.request_stream.delay is None, "nothing is left for the next request"
     pair.end_delay()
     pair.broker_sends(produced(2, 3))
-    assert pair.responses.stopped == DELAY_RESPONSE
+    assert pair.responses.paused == DELAY
     assert len(pair.received()) == 1

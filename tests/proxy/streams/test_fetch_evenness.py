@@ -69,8 +69,7 @@ class Consumer:
             if frame is None:
                 return  # more is reserved than the limit holds: a response ends that
             release(frame)
-            assert isinstance(frame.owner, Pair)
-            self.see_forwarded(self.pairs.index(frame.owner))
+            self.see_forwarded(next(at for at, pair in enumerate(self.pairs) if pair.session is frame.owner))
             return
         world.clock.now_ns, at = heappop(self.due)
         pair, batch = self.pairs[at], self.batches[at]

@@ -228,7 +228,7 @@ def test_a_longer_request_closes_its_connection(longest: int, is_short: bool, dr
     """At once. It passes in a dry run; and if it has arrived whole, incomplete ones do not use up its memory."""
     world = World([QUOTA], enforcement=EnforcementOptions(dry_run=dry_run))
     if is_short:
-        world.memory.update(Holding(), world.memory.limit // 2, 0, 0)
+        world.memory.update(Holding(), world.memory.limit // 2 - 100_000, 0, 0)
     pair = Pair(world)
     pair.client_sends(named(longest)[:-1])
     assert not pair.to_broker

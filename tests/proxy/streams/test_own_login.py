@@ -15,8 +15,8 @@ from protocol.errors import MalformedFrame
 from protocol.messages import decode, encode
 from proxy.brokers.login import CORRELATION_ID, MAX_RESPONSE
 from proxy.config.client_settings import ClientSettings, LoginSettings
+from proxy.sessions.pump import IN_FLIGHT
 from proxy.streams.handlers.login import Login, OwnRequest
-from proxy.streams.steps import FULL
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import answer, api_versions, frame, heartbeat, heartbeat_answer, produce, produced, request
 from tests.proxy.streams.pair import Pair, World, release_due
@@ -104,9 +104,9 @@ def test_no_frame_begins_during_a_login(cuts: list[int]) -> None:
     pair.connection.max_in_flight = 0
     pair.client_sends(first[300:], second)
     assert pair.to_broker == first
-    assert pair.requests.stopped == FULL
+    assert pair.requests.paused == IN_FLIGHT
     pair.connection.max_in_flight = 1_000
-    pair.requests.parse_kept()
+    pair.after_step()
     assert pair.to_broker == first + second
 
 
@@ -121,8 +121,8 @@ def test_a_frame_that_is_released_during_a_login_asks_again() -> None:
     world.clock.pass_seconds(10)
     assert release_due(world)
     assert pair.sent() == [first]
-    assert pair.requests.stopped == FULL
+    assert pair.requests.paused == IN_FLIGHT
     pair.connection.max_in_flight = 1_000
-    pair.requests.parse_kept()
+    pair.after_step()
     assert pair.to_broker == first + second
     assert not world.reserved()

@@ -23,10 +23,10 @@ from tests.proxy.streams.pair import (
     pass_holds,
     pass_one_hold,
     pass_time,
-    release,
     release_due,
     run_until,
 )
+from tests.proxy.streams.waiting import decide_again
 
 SECOND = 1_000_000_000
 MB = 1_000_000
@@ -326,9 +326,7 @@ def test_no_more_passes_in_any_time_than_rate_burst_and_one_request(
             noted_run(world, passed, pairs, 2 * SECOND)
         elif event == "reload":
             world.registry.replace([*quotas, parse_spec(f"client-id=other,request_rate={number}")], world.clock())
-            for limit in list(world.holds.limits):
-                for frame in world.holds.take_all(limit):
-                    release(frame)
+            decide_again(world)
         note(passed, pairs)
     for at in range(3):
         pairs[at].client_sends(left[at])

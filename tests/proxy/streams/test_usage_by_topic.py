@@ -3,6 +3,7 @@
 import struct
 import uuid
 from collections.abc import Iterable
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from protocol.errors import MalformedFrame
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.observability.topic_traffic import OTHER_TOPICS
+from proxy.sessions.turns import TURN_NS
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.protocol.fetch_responses import TOPICS, Partitions, fetch_response, record_bytes, share_response
 from tests.protocol.kafka_messages import CORRELATION_ID, idempotent, topic_of
 from tests.proxy import frames
-from tests.proxy.conversation import without_burst
+from tests.proxy.conversation import cut, without_burst
 from tests.proxy.frames import batch, produce_records
 from tests.proxy.streams.pair import Pair, World, pass_holds
 
@@ -122,9 +124,10 @@ def test_a_read_full_of_requests_takes_one_step(quotas: list[str], version: int)
     pair = Pair(world)
     sent = [produce_records(n, {ROWS_ID if version == 13 else "rows": [batch(4, 300)]}, version) for n in range(43)]
     pair.client_sends(*sent[:3])
-    pair.requests.steps.clear()
+    world.work.step_ns = TURN_NS  # each step is forwarded on its own
+    pair.broker.sends.clear()
     pair.client_sends(*sent[3:])
-    assert len(pair.requests.steps) == 1
+    assert len(pair.broker.sends) == 1
     assert produced_of(world) == {"rows": (43 * 300, 43 * 4)}
 
 
@@ -274,9 +277,11 @@ def test_a_large_response_is_not_kept() -> None:
     world = world_with()
     pair = Pair(world)
     records = b"".join(batch(4, 16_384) for _ in range(256))
-    received = fetched(pair, 17, [[records], [records]], [65_536, 1_000, 200_000])
-    assert len(received) > 8 << 20
-    assert pair.responses.most_kept < 61
+    pair.client_sends(frames.fetch(CORRELATION, 17))
+    for piece in cut(frames.frame(fetch_response(17, [[records], [records]])), cycle([65_536, 1_000, 200_000])):
+        pair.broker_sends(piece)
+        assert len(pair.responses.kept) < 61
+    assert len(pair.to_client) > 8 << 20
     assert world.topics() == {("etl", OTHER_TOPICS): (0, 0, 2 * len(records))}
 
 

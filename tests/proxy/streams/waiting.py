@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from quotas.entry import QuotaEntry
-from tests.proxy.streams.pair import Pair, World, release
+from tests.proxy.streams.pair import Pair, World
 
 #: How the bytes of a conversation are delivered: as the test sends them, byte by byte, and in uneven pieces.
 CUTS: tuple[list[int], ...] = ([], [1], [7, 300])
@@ -19,15 +19,14 @@ def wait(world: World, seconds: float = 0.0) -> None:
     """Time passes, then all frames that are due have their turns."""
     world.clock.now_ns += round(seconds * 1e9)
     for limit in list(world.holds.limits):
-        while (frame := world.holds.next(limit, world.clock())) is not None:
-            release(frame)
+        world.shared.wakeups._pass(limit)
+    world.loop.run()
 
 
 def decide_again(world: World) -> None:
-    """Decide all held frames again, those of a limit in order, as the shell does after a change of limits."""
-    for limit in list(world.holds.limits):
-        for frame in world.holds.take_all(limit):
-            release(frame)
+    """Decide all held frames again, as after a change of limits."""
+    world.shared.wakeups.limits_changed()
+    world.loop.run()
 
 
 def replace_quotas(world: World, entries: Iterable[QuotaEntry], share: float = 1) -> None:
