@@ -57,24 +57,6 @@ USAGE_ERROR_REASONS: Final = (
     "defect",
 )
 ACCEPT_ERROR_REASONS: Final = ("descriptors_exhausted", "no_memory", "aborted", "other")
-UPSTREAM_ERROR_REASONS: Final = (
-    "connect_refused",
-    "connect_timeout",
-    "connect_failed",
-    "name_resolution",
-    "connection_reset",
-    "closed_early",
-    "closed_mid_frame",
-    "plaintext_to_tls",
-    "sasl_required",
-    "silent",
-    "tls_plaintext_peer",
-    "tls_certificate",
-    "tls_hostname",
-    "tls_expired",
-    "tls_failed",
-    "login_refused",
-)
 
 
 @dataclass(slots=True)
@@ -94,10 +76,10 @@ class ConnectionMetrics:
 
 @dataclass(slots=True)
 class ErrorCounts:
-    """Errors by reason."""
+    """Errors by reason. `proxy.brokers.health` has the reasons of `upstream`."""
 
     protocol: Counter[str] = field(default_factory=lambda: _zeros([*_reasons_below(ProtocolError), "defect"]))
-    upstream: Counter[str] = field(default_factory=lambda: _zeros(UPSTREAM_ERROR_REASONS))
+    upstream: Counter[str] = field(default_factory=Counter)
     accept: Counter[str] = field(default_factory=lambda: _zeros(ACCEPT_ERROR_REASONS))
 
 
