@@ -140,9 +140,9 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _gauge("memory_used_ratio", "Part of --max-buffered-bytes that is in use.", connections.memory_used_ratio)
     yield _gauge("memory_paused", "1: connections wait for memory; 0: none does.", connections.memory_paused)
     text = "1: configuration and quotas file were applied when last read; 0: refused, the ones before are in force."
-    yield _gauge("config_last_reload_successful", text, metrics.reload_ok)
+    yield _gauge("config_last_reload_successful", text, metrics.reload_ok["config"])
     text = "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above."
-    yield _gauge("certificates_last_reload_successful", text, metrics.tls_reload_ok)
+    yield _gauge("certificates_last_reload_successful", text, metrics.reload_ok["tls"])
     yield _gauge("enforcement_enabled", "1: enforced; 0: a dry run, or switched off.", metrics.enforcement_enabled)
     text = "Connections that are not read now, by reason; a connection may have several reasons."
     yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)

@@ -117,8 +117,8 @@ class Metrics:
         self.connections = ConnectionMetrics()
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
-        self.reload_ok = True
-        self.tls_reload_ok = True
+        #: Of files that are watched, by `FileWatch`: whether they were applied when last read.
+        self.reload_ok = {"config": True, "tls": True}
         self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[Limit]] = tuple

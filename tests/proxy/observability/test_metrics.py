@@ -142,8 +142,7 @@ def fill(metrics: Metrics, clock: Clock) -> None:
     metrics.connections.memory_paused = True
     metrics.connections.closed["stalled"] = 3
     metrics.limits_in_use = lambda: [limit("producer_byte_rate", "etl", 5_000_000, 1.8)]
-    metrics.reload_ok = False
-    metrics.tls_reload_ok = False
+    metrics.reload_ok = {"config": False, "tls": False}
     metrics.certificates = {"clients": 2_000_000_000}
 
 
