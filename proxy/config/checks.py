@@ -30,6 +30,7 @@ from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, place_of, set
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import Listeners, Quotas, read_quotas
 from proxy.config.toml_file import file_problems
+from proxy.config.values import MAX_LABELS
 from quotas.problems import Problem
 
 #: Options whose field has a name of its own. Others have that of the option, without its group's and with a unit.
@@ -43,7 +44,6 @@ _FIELDS: Final = {
     "socket_response_max_bytes": "max_response_bytes",
 }
 
-MAX_LABELS: Final = 32
 _OF_TOPIC: Final = ("usage_bootstrap_servers", "usage_client_config")
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.observability.labels import OTHER, label_value
 from proxy.observability.logs import EventLog
-from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram
+from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram, ThrottleWindow
 from proxy.observability.throttle_tallies import ThrottleTallies
 from proxy.observability.topic_traffic import TrafficByTopic
 
@@ -62,7 +62,8 @@ class Entities:
         found = self._known.get(key)
         if found is None:
             topics = None if self._series is None else TrafficByTopic(self._series)
-            found = self._known[key] = EntityMetrics(*key, self._clock_ns(), topics)
+            now_ns = self._clock_ns()
+            found = self._known[key] = EntityMetrics(*key, ThrottleWindow(now_ns // WINDOW_SLOT_NS), now_ns, topics)
         return found
 
     def throttled(self, limit_name: str, user: str, client_id: str, mode: str, seconds: float, now_ns: int) -> None:

@@ -48,7 +48,6 @@ class Collector:
         self._seq = 0
         self._read_ms = self._snapshot_ms = self._topics_ms = now_ms
         self._needs_snapshot = False
-        self._has_dropped = False
 
     def collect(self, now_ms: int, *, is_last: bool = False) -> Iterator[None]:
         """Read all counters and add the samples that are due, in steps of about 1 ms. `is_last`: all series."""
@@ -79,7 +78,7 @@ class Collector:
                     if series.limit is not None:
                         series.limit_value = series.limit.rate if self._is_in_use(series.limit) else None
                     sample = sampled(self._origin, series, now_ms, is_last=is_last)
-                    lost = self.samples.put(series.number, now_ms, sample)
+                    lost = self.samples.put(series, now_ms, sample)
                     self.lost += lost
                     self._seq += lost  # readers find a gap
                     if expires:
@@ -94,13 +93,10 @@ class Collector:
         return records
 
     def drop_all(self, records: int) -> None:
-        """Nothing can be written: `records` that were taken and all samples are lost."""
+        """Nothing can be written: `records` that were taken and all samples are lost. The next reading samples all
+        series: those that do not change any more have no other sample.
+        """
         dropped = self.samples.drop_all()
         self._seq += dropped
         self.lost += records + dropped
-        self._has_dropped = True
-
-    def written(self) -> None:
-        """Records were written. If some were dropped before, the next reading samples all series."""
-        self._needs_snapshot |= self._has_dropped
-        self._has_dropped = False
+        self._needs_snapshot = True

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import uniform
 from typing import Final
 
-from proxy.config.config import Config, UsageOptions, format_address
+from proxy.config.config import Config
 from proxy.observability.labels import label_value
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import Metrics, UsageMetrics
@@ -31,7 +31,6 @@ WRITE_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 5.0
 """How long the end of the process waits for the last records."""
 SAME_FAILURE_NS: Final = 60_000_000_000
-INCARNATION_BYTES: Final = 8
 
 _log = EventLog("proxy.usage")
 
@@ -140,7 +139,6 @@ class Emitter:
                 await self._sink.write(self._unsent)
         except TimeoutError as error:
             raise SinkFailed("timeout", f"no acknowledgement within {WRITE_SECONDS:g} s") from error
-        self._collector.written()
         self._metrics.sent += len(self._unsent)
         self._metrics.last_success_seconds = self._wall_ms() / 1000
         self._unsent = []
@@ -178,24 +176,16 @@ def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Calla
     if not options.is_on:
         return None
     sidecar = label_value(options.sidecar_name or socket.gethostname())
-    origin = Origin(sidecar, secrets.token_hex(INCARNATION_BYTES), listener)
+    origin = Origin(sidecar, secrets.token_hex(8), listener)
     collector = Collector(origin, options.labels, options.max_series, metrics.entities, is_in_use, _wall_ms())
-    sink = _sink_of(config, options, origin)
+    sink: Sink
+    if options.file is not None:
+        sink = FileSink(options.file)
+    else:
+        from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
+
+        sink = TopicSink(options, options.bootstrap_servers or config.bootstrap_servers, origin.key)
     return Emitter(collector, sink, metrics.usage, options.interval_seconds, time.monotonic_ns, _wall_ms)
-
-
-def _sink_of(config: Config, options: UsageOptions, origin: Origin) -> Sink:
-    if options.topic is None:
-        assert options.file is not None  # noqa: S101 - for the type checker
-        return FileSink(options.file)
-    from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
-
-    servers = options.bootstrap_servers or config.bootstrap_servers
-    client = {
-        "bootstrap_servers": list(map(format_address, servers)),
-        "client_id": options.client_id or "kafka-quota-proxy-usage",
-    }
-    return TopicSink(options.topic, origin.key, client, options.client, time.monotonic_ns)
 
 
 def _wall_ms() -> int:

@@ -72,15 +72,13 @@ class Reader:
         for direction, counts in ((PRODUCE, produced), (FETCH, fetched)):
             for topic, count in counts.items():
                 old = before[direction].get(topic, NOTHING)
-                if count != old:
-                    before[direction][topic] = count
-                    self._add(UsageKey(*who, topic and label_value(topic), direction), count, old)
+                if count == old:
+                    continue
+                before[direction][topic] = count
+                key = UsageKey(*who, topic and label_value(topic), direction)
+                if topic is None or self._table.has_room_for(key):  # else it is in the total only
+                    self._table.add(key, tuple(map(int.__sub__, count, old)), self._since_ms, self._now_ms)
         return 1 + len(topics)
-
-    def _add(self, key: UsageKey, counts: Counts, before: Counts) -> None:
-        """Add what is new. A topic without room for a series is in the total only."""
-        if key.topic is None or self._table.has_room_for(key):
-            self._table.add(key, tuple(map(int.__sub__, counts, before)), self._since_ms, self._now_ms)
 
     def _add_tally(self, tally: ThrottleTally) -> None:
         counts = (tally.throttled_ns, tally.delayed_bytes, tally.refused_bytes, tally.would_have_bytes)

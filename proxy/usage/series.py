@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Final, NamedTuple
 
 from proxy.observability.labels import OTHER
@@ -37,6 +36,7 @@ class ThrottleKey(NamedTuple):
 
 
 Key = UsageKey | ThrottleKey
+"""Its fields are named as in records."""
 
 Counts = tuple[int, ...]
 """Of a usage series: bytes, requests, messages. Of a throttle series: nanoseconds throttled, bytes delayed, refused,
@@ -48,13 +48,11 @@ and that a dry run would have delayed.
 class Series:
     """One series since `start_ms`, when its counts were 0.
 
-    number       no other series of this process has it
     changed_ms   when a count changed last
     limit        the latest of this name and entity; None: on connections, or several
     limit_value  its units per second; None: of several, or no longer in use
     """
 
-    number: int
     key: Key
     counts: Counts
     start_ms: int
@@ -73,7 +71,6 @@ class SeriesTable:
         self._max_series = max_series
         self._stamped = stamped
         self._series: dict[Key, Series] = {}
-        self._numbers = count()
         self.changed: dict[Series, None] = {}
 
     def __len__(self) -> int:
@@ -90,7 +87,7 @@ class SeriesTable:
             key = self._merged(key)
             series = self._series.get(key)
         if series is None:
-            series = self._series[key] = Series(next(self._numbers), key, counts, start_ms, now_ms)
+            series = self._series[key] = Series(key, counts, start_ms, now_ms)
         else:
             series.counts = tuple(map(int.__add__, series.counts, counts))
             series.changed_ms = now_ms
