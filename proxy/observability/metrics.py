@@ -18,7 +18,6 @@ from proxy.config.config import Config
 from proxy.observability.entities import Entities
 from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, Histogram
-from proxy.observability.throttle_tallies import ThrottleTallies
 from quotas.admission.limit import Limit
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
@@ -108,10 +107,7 @@ class Metrics:
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock_ns = clock_ns
         self.event_loop = config.event_loop
-        throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
-        self.entities = Entities(
-            config.observability.max_metric_entities, clock_ns, throttle_tallies, by_topic=config.usage.by_topic
-        )
+        self.entities = Entities(config, clock_ns)
         self.usage = UsageMetrics()
         self.requests: dict[tuple[str, str], Cell] = {}
         self.connections = ConnectionMetrics()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from proxy.config.config import UsageOptions
 from proxy.observability.entities import Entities
-from proxy.usage.client_ids import Labels
 from proxy.usage.reader import Reader
 from proxy.usage.records import Origin, numbered, sampled
 from proxy.usage.samples import Samples
@@ -31,19 +31,13 @@ class Collector:
     """
 
     def __init__(
-        self,
-        origin: Origin,
-        stamped: Labels,
-        max_series: int,
-        entities: Entities,
-        is_in_use: Callable[[Limit], bool],
-        now_ms: int,
+        self, origin: Origin, options: UsageOptions, entities: Entities, is_in_use: Callable[[Limit], bool], now_ms: int
     ) -> None:
-        self.series = SeriesTable(max_series, stamped)
-        self.samples = Samples(SAMPLES_PER_SERIES * max_series)
+        self.series = SeriesTable(options)
+        self.samples = Samples(SAMPLES_PER_SERIES * options.max_series)
         self.lost = 0
         self._origin = origin
-        self._reader = Reader(entities, self.series, stamped)
+        self._reader = Reader(entities, self.series)
         self._is_in_use = is_in_use
         self._seq = 0
         self._read_ms = self._snapshot_ms = self._topics_ms = now_ms

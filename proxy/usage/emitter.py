@@ -177,7 +177,7 @@ def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Calla
         return None
     sidecar = label_value(options.sidecar_name or socket.gethostname())
     origin = Origin(sidecar, secrets.token_hex(8), listener)
-    collector = Collector(origin, options.labels, options.max_series, metrics.entities, is_in_use, _wall_ms())
+    collector = Collector(origin, options, metrics.entities, is_in_use, _wall_ms())
     sink: Sink
     if options.file is not None:
         sink = FileSink(options.file)

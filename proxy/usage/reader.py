@@ -29,10 +29,9 @@ topic; None: of all topics.
 class Reader:
     """Callers take all steps of `read` before they start another one."""
 
-    def __init__(self, entities: Entities, table: SeriesTable, stamped: Labels) -> None:
+    def __init__(self, entities: Entities, table: SeriesTable) -> None:
         self._entities = entities
         self._table = table
-        self._stamped = stamped
         self._since_ms = self._now_ms = 0
         self._clients: dict[EntityMetrics, _Known] = {}
 
@@ -66,7 +65,7 @@ class Reader:
             produced[name] = each.produce_bytes, 0, each.produce_messages
             fetched[name] = each.fetch_bytes, 0, 0
         if entity not in self._clients:
-            who = entity.user, *identity_of(entity.client_id, self._stamped)
+            who = entity.user, *identity_of(entity.client_id, self._table.labels)
             self._clients[entity] = who, {PRODUCE: {}, FETCH: {}}
         who, before = self._clients[entity]
         for direction, counts in ((PRODUCE, produced), (FETCH, fetched)):
@@ -83,7 +82,7 @@ class Reader:
     def _add_tally(self, tally: ThrottleTally) -> None:
         counts = (tally.throttled_ns, tally.delayed_bytes, tally.refused_bytes, tally.would_have_bytes)
         if any(counts):
-            name, labels = identity_of(tally.client_id, self._stamped)
+            name, labels = identity_of(tally.client_id, self._table.labels)
             key = ThrottleKey(tally.user, name, labels, tally.limit_name, tally.entity)
             series = self._table.add(key, counts, self._since_ms, self._now_ms)
             if series.key == key:  # else it is of several limits

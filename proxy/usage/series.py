@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from proxy.config.config import UsageOptions
 from proxy.observability.labels import OTHER
 from proxy.usage.client_ids import Labels
 from quotas.admission.limit import Limit
@@ -62,14 +63,14 @@ class Series:
 
 
 class SeriesTable:
-    """All series. `changed`: those whose counts changed since they were removed from it.
+    """All series. `changed`: those whose counts changed since they were removed from it. `labels`: of the process.
 
-    After `max_series`, new keys are counted together: one series for each direction and each limit name.
+    After `--max-usage-series`, new keys are counted together: one series for each direction and each limit name.
     """
 
-    def __init__(self, max_series: int, stamped: Labels) -> None:
-        self._max_series = max_series
-        self._stamped = stamped
+    def __init__(self, options: UsageOptions) -> None:
+        self.labels = options.labels
+        self._max_series = options.max_series
         self._series: dict[Key, Series] = {}
         self.changed: dict[Series, None] = {}
 
@@ -97,8 +98,8 @@ class SeriesTable:
     def _merged(self, key: Key) -> Key:
         """That of the series that counts it after the bound on series."""
         if isinstance(key, UsageKey):
-            return UsageKey(OTHER, OTHER, self._stamped, None, key.direction)
-        return ThrottleKey(OTHER, OTHER, self._stamped, key.limit, OTHER)
+            return UsageKey(OTHER, OTHER, self.labels, None, key.direction)
+        return ThrottleKey(OTHER, OTHER, self.labels, key.limit, OTHER)
 
     def expire(self, series: Series, now_ms: int) -> None:
         """Forget a series that was sampled, if it is idle."""

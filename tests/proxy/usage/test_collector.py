@@ -42,13 +42,12 @@ class Scene:
         self.world = World(
             [parse_spec(quota) for quota in quotas],
             observability=ObservabilityOptions(max_metric_entities=max_entities),
-            usage=UsageOptions(file=Path("unused"), max_series=max_series),
+            usage=UsageOptions(file=Path("unused"), max_series=max_series, labels=(("env", "test"),)),
         )
         self.now_ms = START_MS
         origin = Origin("pod-1", "run-1", "127.0.0.1:19092")
-        stamped = (("env", "test"),)
         entities, is_in_use = self.world.metrics.entities, self.world.registry.is_in_use
-        self.collector = Collector(origin, stamped, max_series, entities, is_in_use, self.now_ms)
+        self.collector = Collector(origin, self.world.config.usage, entities, is_in_use, self.now_ms)
         self.taken: list[Record] = []
         self.true = Counter[tuple[str, ...]]()
 
