@@ -84,7 +84,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         quotas=QuotaOptions(**fields["Quotas"]),
         enforcement=EnforcementOptions(**fields["Enforcement"]),
         observability=ObservabilityOptions(**fields["Observability"]),
-        usage=UsageOptions(**fields["Usage"], **given.get("usage_client", {})),
+        usage=UsageOptions(**fields["Usage"], client=given["usage_client"]),
         security=SecurityOptions(**fields["Security"]),
         event_loop=given["event_loop"],
         file=given.get("config"),
@@ -163,7 +163,7 @@ def _take_client(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]
     if topic is not None and settings.protocol.startswith("SASL") and settings.login is None:
         hint = "give one by --usage-client-config"
         yield Problem(f"--usage-topic {topic}", f"has no login: {settings.file} has no sasl settings", hint)
-    given["usage_client"] = {"client": settings, "client_id": settings.client_id}
+    given["usage_client"] = settings
 
 
 def summary_of(config: Config, quotas: Quotas) -> str:

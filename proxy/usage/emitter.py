@@ -36,7 +36,7 @@ _log = EventLog("proxy.usage")
 
 
 class Emitter:
-    """Runs from `start` to `close`. `clock_ns`: monotonic; `wall_ms`: since 1970, UTC."""
+    """Runs from `start` to `close`. `wall_ms` returns the time since 1970, UTC."""
 
     def __init__(
         self,
@@ -44,14 +44,12 @@ class Emitter:
         sink: Sink,
         metrics: UsageMetrics,
         interval_seconds: float,
-        clock_ns: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
         self._collector = collector
         self._sink = sink
         self._metrics = metrics
         self._interval_seconds = interval_seconds
-        self._clock_ns = clock_ns
         self._wall_ms = wall_ms
         self._unsent: list[bytes] = []
         self._has_new = asyncio.Event()
@@ -157,7 +155,7 @@ class Emitter:
             _log.error if is_refused else _log.warning,
             "usage_records_refused" if is_refused else "usage_records_not_written",
             error.reason,
-            self._clock_ns(),
+            time.monotonic_ns(),
             reason=error.reason,
             message=error.message,
             pending=self._metrics.pending,
@@ -166,7 +164,7 @@ class Emitter:
 
     def _report_defect(self) -> None:
         self._metrics.errors["defect"] += 1
-        if self._failures.admit("defect", self._clock_ns()) is not None:
+        if self._failures.admit("defect", time.monotonic_ns()) is not None:
             _log.exception("usage_failed")
 
 
@@ -185,7 +183,7 @@ def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Calla
         from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
 
         sink = TopicSink(options, options.bootstrap_servers or config.bootstrap_servers, origin.key)
-    return Emitter(collector, sink, metrics.usage, options.interval_seconds, time.monotonic_ns, _wall_ms)
+    return Emitter(collector, sink, metrics.usage, options.interval_seconds, _wall_ms)
 
 
 def _wall_ms() -> int:

@@ -75,7 +75,6 @@ class TopicSink:
         self._key = key
         self._client: dict[str, Any] = {
             "bootstrap_servers": list(map(format_address, servers)),
-            "client_id": options.client_id or "kafka-quota-proxy-usage",
             "request_timeout_ms": REQUEST_TIMEOUT_MS,
         }
         self._settings = options.client
@@ -134,7 +133,8 @@ class TopicSink:
             with suppress(ConfigError):  # what was read before stays
                 self._settings = read_client_settings(self._settings.file, self._settings)
         login, ssl = self._settings.login, self._settings.ssl
-        arguments: dict[str, Any] = {"security_protocol": self._settings.protocol}
+        client_id = self._settings.client_id or "kafka-quota-proxy-usage"
+        arguments: dict[str, Any] = {"security_protocol": self._settings.protocol, "client_id": client_id}
         if ssl is not None:
             arguments["ssl_context"] = context_to_brokers(ssl)
         if login is not None:

@@ -51,9 +51,7 @@ class Running:
         self.scene = Scene()
         self.sink = ListSink()
         self.metrics = self.scene.world.metrics.usage
-        self.emitter = Emitter(
-            self.scene.collector, self.sink, self.metrics, INTERVAL_SECONDS, self.scene.world.clock, self._now_ms
-        )
+        self.emitter = Emitter(self.scene.collector, self.sink, self.metrics, INTERVAL_SECONDS, self._now_ms)
 
     def _now_ms(self) -> int:
         return self.scene.now_ms
