@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from statistics import median
 
+from proxy.config.config import Config, ObservabilityOptions, UsageOptions
 from proxy.observability.entities import Entities
 from proxy.ticks import settle_garbage_collection
 from proxy.usage.collector import SNAPSHOT_MS, Collector
@@ -27,10 +28,12 @@ class Proxy:
     """The counters of a proxy with so many clients, and what reads them."""
 
     def __init__(self, clients: int) -> None:
-        self.entities = Entities(clients, time.monotonic_ns)
+        options = UsageOptions(max_series=clients, labels=(("team", "search"),))
+        observed = ObservabilityOptions(max_metric_entities=clients)
+        self.entities = Entities(Config(bootstrap_servers=(), observability=observed), time.monotonic_ns)
         self.now_ms = START_MS
         origin = Origin("sidecar", "incarnation", "127.0.0.1:19092")
-        self.collector = Collector(origin, (("team", "search"),), clients, self.entities, lambda _: True, START_MS)
+        self.collector = Collector(origin, options, self.entities, lambda _: True, START_MS)
         self.clients = [self.entities.of("ANONYMOUS", f"client-{number}") for number in range(clients)]
 
     def count(self) -> None:

@@ -4,6 +4,7 @@ While enforcement is off the proxy behaves as with `--dry-run`: held frames are 
 Enforcement begins without the debts of that time: other clients would wait for these, too.
 """
 
+from math import inf
 from typing import Final
 
 from proxy.config.cautions import unmatched
@@ -31,9 +32,8 @@ class ActiveConfig:
         self._observability = config.observability
         self._shared = shared
         self._is_refreshing = False
-        #: When entries that matched nothing are searched; None: they were, or no request has arrived yet.
-        self._search_ns: int | None = None
-        self._was_searched = False
+        #: When entries that matched nothing are searched; None: no request has arrived yet.
+        self._search_ns: float | None = None
         shared.context.metrics.enforcement_enabled = not quotas.dry_run
 
     def apply(self, config: Config, quotas: Quotas) -> None:
@@ -51,17 +51,16 @@ class ActiveConfig:
         registry, now_ns = self._shared.context.registry, self._shared.clock()
         registry.replace(quotas.configured, now_ns, share=quotas.share, most=MOST_REFRESHED)
         self._begin_refresh()
-        self._search_ns, self._was_searched = None, False
+        self._search_ns = None
 
     def warn_of_unmatched(self, now_ns: int) -> None:
         """Look for entries that matched nothing, if it is time; a thread does this, since there may be a million."""
         context = self._shared.context
-        if self._was_searched or not context.metrics.requests:
-            return
         if self._search_ns is None:
-            self._search_ns = now_ns + UNMATCHED_NS
-        if now_ns >= self._search_ns:
-            self._was_searched = True
+            if context.metrics.requests:
+                self._search_ns = now_ns + UNMATCHED_NS
+        elif now_ns >= self._search_ns:
+            self._search_ns = inf  # once
             entries, limits = self.quotas.entries, context.registry.limits_in_use
             self._shared.loop.run_in_executor(None, lambda: _log.warn_of(unmatched(entries, limits())))
 

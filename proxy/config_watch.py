@@ -22,7 +22,7 @@ from quotas.problems import Problem
 
 _log = EventLog(__name__)
 
-Found = tuple[Config, tuple[str, ...], Quotas]
+Found = tuple[Config, list[str], Quotas]
 """A configuration, its changed options that need a restart, and its quotas, prepared for the event loop."""
 
 
@@ -43,21 +43,16 @@ class ConfigWatch(FileWatch[Found]):
         clock: Callable[[], int] = time.monotonic_ns,
         read_again: Callable[[], Config] | None = None,
     ) -> None:
-        super().__init__("config", clock)
+        super().__init__("config", metrics, clock)
         self._config = config
         #: That of the latest configuration, also if it was refused.
         self._quotas_file = config.quotas.file
         self._quotas = quotas
         self._take = take
-        self._metrics = metrics
         self._read_again = read_again
-        self._fixed: tuple[str, ...] = ()
 
     def paths(self) -> tuple[Path | None, ...]:
         return (self._config.file if self._read_again else None, self._quotas_file)
-
-    def note(self, *, ok: bool) -> None:
-        self._metrics.reload_ok = ok
 
     def read(self) -> Found:
         config, fixed = self._config, list[str]()
@@ -72,13 +67,12 @@ class ConfigWatch(FileWatch[Found]):
         if quotas is not self._quotas or config != self._config:
             _check_content(self.paths())
             quotas.prepare()
-        return config, tuple(fixed), quotas
+        return config, fixed, quotas
 
     async def apply(self, found: Found, *, is_requested: bool) -> bool:
         config, fixed, quotas = found
-        if fixed and fixed != self._fixed:
+        if fixed:
             _log.warning("restart_needed", options=",".join(fixed), file=self._config.file)
-        self._fixed = fixed
         if config == self._config and quotas is self._quotas and not is_requested:
             return False
         before, quotas_before = self._config, self._quotas

@@ -19,6 +19,7 @@ from typing import Final, Generic, TypeVar
 
 from proxy.config.errors import ConfigError
 from proxy.observability.logs import EventLog
+from proxy.observability.metrics import Metrics
 from quotas.problems import Problem
 
 POLL_SECONDS: Final = 1.0
@@ -50,10 +51,13 @@ def _fingerprint(path: Path) -> Fingerprint | None:
 
 
 class FileWatch(ABC, Generic[T]):
-    """`what` begins the names of log events. `clock` returns monotonic nanoseconds."""
+    """`what` begins the names of log events, and is the key in `metrics.reload_ok`. `clock` returns monotonic
+    nanoseconds.
+    """
 
-    def __init__(self, what: str, clock: Callable[[], int]) -> None:
+    def __init__(self, what: str, metrics: Metrics, clock: Callable[[], int]) -> None:
         self._what = what
+        self._metrics = metrics
         self._clock = clock
         self._seen: object = "not read yet"
         self._refused: tuple[Problem, ...] = ()
@@ -72,17 +76,13 @@ class FileWatch(ABC, Generic[T]):
     async def apply(self, found: T, *, is_requested: bool) -> bool:
         """Apply it; False: there was nothing to do. `is_requested`: by `read_files`."""
 
-    @abstractmethod
-    def note(self, *, ok: bool) -> None:
-        """For a metric: whether the files are valid."""
-
     async def run(self, done: Callable[[], None] = lambda: None) -> None:
         """Call `poll` once a second, and after `read_files`, until cancelled; then `done`, if no call is asked for."""
         while True:
             try:
                 await self.poll()
             except Exception:  # noqa: BLE001 - a defect that one content shows must not end the watch
-                self.note(ok=False)
+                self._metrics.reload_ok[self._what] = False
                 _log.exception(f"{self._what}_watch_failed")
             if not self._asked.is_set():
                 done()
@@ -103,37 +103,33 @@ class FileWatch(ABC, Generic[T]):
         if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
             return False
         self._seen, self._retry_ns = seen, None
-        try:
-            found = await asyncio.to_thread(self._read_whole)
-        except ConfigError as error:
-            self._refuse(error, is_new=is_new)
+        found = await asyncio.to_thread(self._read_whole)
+        if isinstance(found, ConfigError):
+            self._refuse(found, is_new=is_new)
             return False
         if found is None:
             self._seen = "changed while they were read"
             return False
-        self.note(ok=True)
+        self._metrics.reload_ok[self._what] = True
         return await self.apply(found, is_requested=is_requested)
 
-    def _read_whole(self) -> T | None:
+    def _read_whole(self) -> T | ConfigError | None:
         """None: the files changed during each reading."""
         until = time.monotonic() + READ_AGAIN_SECONDS
         while True:
-            paths, seen = self.paths(), fingerprints(self.paths())
+            before = self.paths(), fingerprints(self.paths())
             found: T | ConfigError
             try:
                 found = self.read()
             except ConfigError as error:
                 found = error
-            if (self.paths(), fingerprints(self.paths())) == (paths, seen):
-                break
+            if (self.paths(), fingerprints(self.paths())) == before:
+                return found
             if time.monotonic() > until:
                 return None
-        if isinstance(found, ConfigError):
-            raise found
-        return found
 
     def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
-        self.note(ok=False)
+        self._metrics.reload_ok[self._what] = False
         if all(problem.may_pass for problem in error.problems):
             self._retry_ns = self._clock() + RETRY_AFTER_NS
         before, self._refused = self._refused, error.problems

@@ -77,18 +77,13 @@ class Listener:
             return
         self._metrics.errors.accept[reason] += 1
         _log.warning("accept_paused", reason=reason, port=self.port, seconds=PAUSE_SECONDS)
-        self._loop.remove_reader(self._sock.fileno())
-        self._resume = self._loop.call_later(PAUSE_SECONDS, self._resume_accepting)
-
-    def _resume_accepting(self) -> None:
-        self._resume = None
-        self._loop.add_reader(self._sock.fileno(), self._on_acceptable)
+        descriptor = self._sock.fileno()
+        self._loop.remove_reader(descriptor)
+        self._resume = self._loop.call_later(PAUSE_SECONDS, self._loop.add_reader, descriptor, self._on_acceptable)
 
     def close(self) -> None:
         """Stop accepting; connections in the backlog are refused."""
         if self._resume is not None:
             self._resume.cancel()
-            self._resume = None
-        else:
-            self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_reader(self._sock.fileno())
         self._sock.close()

@@ -69,13 +69,12 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
     `read_again`: the configuration again, with its file as it is then. Raises ConfigError.
     """
     raise_descriptor_limit(config)
+    loop_factory: Callable[[], AbstractEventLoop] | None = None
     if config.event_loop == "uvloop":
         import uvloop
 
-        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    else:
-        runner = asyncio.Runner()
-    with runner:
+        loop_factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(Server(config, read_again=read_again).serve())
 
 
@@ -162,7 +161,8 @@ class Server:
         settle_garbage_collection()
         watching = [loop.create_task(readiness.run())]
         if watch is not None:
-            watching.append(loop.create_task(watch.run(lambda: supervisor.reloaded(ok=self.metrics.reload_ok))))
+            reload_ok = self.metrics.reload_ok
+            watching.append(loop.create_task(watch.run(lambda: supervisor.reloaded(ok=reload_ok["config"]))))
         if self.tls.paths():
             watching.append(loop.create_task(self.tls.run()))
         supervisor.ready()
@@ -232,8 +232,7 @@ class Server:
         )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
-        quotas = ConnectionQuotas(registry, max_wait_ns)
-        self.gate = Gate(self.shared, quotas, max_refused)
+        self.gate = Gate(self.shared, ConnectionQuotas(registry, max_wait_ns), max_refused)
         self.active_config = ActiveConfig(config, configured, self.shared)
         sweep = Sweep(self.sessions, headers, self.context)
         registry.observers.append(self.shared.wakeups.limits_changed)

@@ -27,7 +27,6 @@ from quotas.problems import Problem
 
 #: Labels of the metric, by who sees the certificate.
 CLIENTS, BROKERS = "clients", "brokers"
-_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 #: OpenSSL's X509_V_ERR_… of a certificate that is not valid yet or no more, and of one for another host.
 _VERIFY_REASONS: Final = {9: "tls_expired", 10: "tls_expired", 62: "tls_hostname", 64: "tls_hostname"}
@@ -61,9 +60,8 @@ class TlsContexts(FileWatch[_Made]):
     """
 
     def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        super().__init__("tls", clock)
+        super().__init__("tls", metrics, clock)
         self._server = config.listening.ssl
-        self._metrics = metrics
         #: What was read last, also if it was refused.
         self._latest = config.upstream
         self._seen = fingerprints(self.paths())
@@ -83,9 +81,6 @@ class TlsContexts(FileWatch[_Made]):
         server = self._server
         own = () if server is None else (server.certificate, server.key, server.ca)
         return self._latest.files + own
-
-    def note(self, *, ok: bool) -> None:
-        self._metrics.tls_reload_ok = ok
 
     def read(self) -> _Made:
         file = self.upstream.file
@@ -139,7 +134,7 @@ def context_to_brokers(settings: SslSettings) -> ssl.SSLContext:
     """The context of connections to brokers. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_hostname
-    versions = [_VERSIONS[name] for name in settings.protocols]
+    versions = [ssl.TLSVersion[name.replace(".", "_")] for name in settings.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION
     if settings.ca is None:
@@ -208,9 +203,7 @@ def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:
     if isinstance(error, ssl.SSLError) and error.reason in _PLAINTEXT:
         what = "it does not speak TLS: set security.protocol=SSL or SASL_SSL in the client"
         return "tls_plaintext_peer", what if is_server else _words(error)
-    if isinstance(error, ssl.SSLError):
-        return "tls_failed", _words(error)
-    return "tls_failed", str(error)
+    return "tls_failed", _words(error) if isinstance(error, ssl.SSLError) else str(error)
 
 
 def _words(error: ssl.SSLError) -> str:

@@ -12,15 +12,13 @@ from typing import Final
 from protocol.errors import ProtocolError
 from protocol.topic_metadata_request import topics_by_id, topics_by_id_request
 from protocol.topics import TopicPartitions
-from proxy.brokers.login import log_in
-from proxy.brokers.upstream import BrokerFailed, connect_failure
+from proxy.brokers.login import CORRELATION_ID, log_in
+from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed, connect_failure
 from proxy.config.config import Address
 from proxy.tls import TlsContexts, failure_of
 
 MAX_RESPONSE: Final = 64 * 1024 * 1024
-TIMEOUT_SECONDS: Final = 5.0
 _TLS_ALERT: Final = b"\x15\x03"
-_CORRELATION_ID: Final = 1
 
 
 async def ask_for_topics(
@@ -28,11 +26,11 @@ async def ask_for_topics(
 ) -> Iterable[TopicPartitions]:
     """The topics with these ids, from the first server that answers. Raises OSError if none does."""
     problem: Exception | None = None
-    request = topics_by_id_request(_CORRELATION_ID, topic_ids)
+    request = topics_by_id_request(CORRELATION_ID, topic_ids)
     for server in servers:
         try:
-            response = await ask_broker(server, tls, request, TIMEOUT_SECONDS)
-            return topics_by_id(_CORRELATION_ID, response)
+            response = await ask_broker(server, tls, request, CONNECT_TIMEOUT_SECONDS)
+            return topics_by_id(CORRELATION_ID, response)
         except (OSError, ProtocolError) as error:
             problem = error
     raise OSError(f"no bootstrap server returned topic names: {problem}")

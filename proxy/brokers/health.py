@@ -17,8 +17,11 @@ REPEAT_NS: Final = 60_000_000_000
 FLAPPING_NS: Final = 10_000_000_000
 
 _FILE: Final = "--command-config FILE"
-#: By reason. `FILE` becomes the name of the file.
+#: Each reason, with what may help. `FILE` becomes the name of the file.
 _HINTS: Final = {
+    "connect_failed": None,
+    "connection_reset": None,
+    "closed_mid_frame": None,
     "name_resolution": "see --bootstrap-servers, or advertised.listeners of the broker",
     "connect_refused": "nothing listens there: see --bootstrap-servers, or advertised.listeners of the broker",
     "connect_timeout": "a firewall, or an address of another network: see advertised.listeners of the broker",
@@ -55,12 +58,15 @@ class _Outage:
 
 @final
 class Health:
-    """Counts and logs the failures of brokers. `errors`: by reason; `clock` returns monotonic nanoseconds."""
+    """Counts and logs the failures of brokers. `errors`: by reason, each from the start; `clock` returns monotonic
+    nanoseconds.
+    """
 
     def __init__(self, config: Config, errors: Counter[str], clock: Callable[[], int]) -> None:
         self._servers = {format_address(server) for server in config.bootstrap_servers}
         self._file = str(config.upstream.file or "FILE")
         self._errors = errors
+        errors.update(dict.fromkeys(_HINTS, 0))
         self._clock = clock
         self._outages: OrderedDict[str, _Outage] = OrderedDict()
 

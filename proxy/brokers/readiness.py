@@ -2,11 +2,12 @@
 
 ApiVersions is allowed before SASL. Until a server has answered once, the proxy probes by itself: before the first
 client no other request would fail. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the
-background, and a check that does not wait for it returns the previous result.
+background, and a check that does not wait for it returns the previous result, however old that is.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
@@ -18,8 +19,6 @@ from proxy.tls import TlsContexts
 
 #: A check probes again after this time, so that many checks cost the brokers little.
 FRESH_FOR_NS = 3_000_000_000
-#: During a probe, the previous result is valid for this long.
-VALID_FOR_NS = 30_000_000_000
 ANSWER_WITHIN_SECONDS = 0.5
 PROBE_TIMEOUT_SECONDS = 3.0
 PROBE_EVERY_SECONDS = 10.0
@@ -49,7 +48,8 @@ class Readiness:
         self._clock = clock
         self._not_ready = not_ready
         self._answered_ns: int | None = None
-        self._last = Status(False, "")
+        names = ", ".join(map(format_address, servers))
+        self._last = Status(False, f"no bootstrap server has answered ApiVersions yet; probed: {names}")
         self._probe: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
@@ -64,20 +64,10 @@ class Readiness:
         reason = self._not_ready()
         if reason is not None:
             return Status(False, reason)
-        if self._is_younger_than(FRESH_FOR_NS):
-            return self._last
-        probe = self._probing()
-        await asyncio.wait({probe}, timeout=ANSWER_WITHIN_SECONDS)
-        if probe.done():
-            probe.result()
-            return self._last
-        if self._is_younger_than(VALID_FOR_NS):
-            return self._last
-        names = ", ".join(format_address(server) for server in self._servers)
-        if self._answered_ns is None:
-            return Status(False, f"no bootstrap server has answered ApiVersions yet; probed: {names}")
-        seconds = (self._clock() - self._answered_ns) // 1_000_000_000
-        return Status(False, f"no bootstrap server answers ApiVersions; {seconds} s ago: {self._last.reason}")
+        if self._answered_ns is None or self._clock() - self._answered_ns >= FRESH_FOR_NS:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._probing()), ANSWER_WITHIN_SECONDS)
+        return self._last
 
     def close(self) -> None:
         if self._probe is not None:
@@ -88,9 +78,6 @@ class Readiness:
         if self._probe is None or self._probe.done():
             self._probe = asyncio.ensure_future(self._probe_all())
         return self._probe
-
-    def _is_younger_than(self, age_ns: int) -> bool:
-        return self._answered_ns is not None and self._clock() - self._answered_ns < age_ns
 
     async def _probe_all(self) -> None:
         """Probe all servers concurrently: the first good answer decides."""

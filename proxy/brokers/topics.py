@@ -13,11 +13,10 @@ from proxy.observability.logs import EventLog, RateLimited
 
 #: Further topics are not stored: their records count for the limits that need no topic.
 MAX_TOPICS = 1_000_000
-#: Ids per request, the time until an id is requested again, and the pause between two requests: a client with invented
-#: ids must not cause a connection to the broker for each of them.
+#: Ids per request, and the pause between two requests: a client with invented ids must not cause a connection to the
+#: broker for each of them.
 MAX_UNKNOWN = 1_000
-RETRY_SECONDS = 10.0
-PAUSE_SECONDS = 0.1
+PAUSE_SECONDS = 1.0
 
 _log = EventLog("proxy.sessions.topics")
 
@@ -33,7 +32,6 @@ class Topics:
         self._names: dict[bytes, str] = {}
         self._partitions: dict[str, int] = {}
         self._unknown: set[bytes] = set()
-        self._asked: dict[bytes, float] = {}
         self._task: Task[None] | None = None
         self._lines = RateLimited()
 
@@ -45,7 +43,6 @@ class Topics:
             topic_id = topic.topic_id
             if topic_id is not None and (len(self._names) < MAX_TOPICS or topic_id in self._names):
                 self._names[topic_id] = topic.name
-                self._asked.pop(topic_id, None)
 
     def partitions_of(self, name: str) -> int | None:
         """The number of partitions in the latest Metadata response; None if unknown."""
@@ -63,9 +60,7 @@ class Topics:
             self._task.cancel()
 
     def _request(self, topic_id: bytes) -> None:
-        if topic_id == NO_TOPIC_ID or self._asked.get(topic_id, 0.0) > self._loop.time():
-            return
-        if len(self._unknown) >= MAX_UNKNOWN:
+        if topic_id == NO_TOPIC_ID or len(self._unknown) >= MAX_UNKNOWN:
             return
         self._unknown.add(topic_id)
         if self._task is None:
@@ -76,10 +71,6 @@ class Topics:
             while self._unknown:
                 wanted = list(self._unknown)
                 self._unknown.clear()
-                retry = self._loop.time() + RETRY_SECONDS
-                if len(self._asked) >= MAX_UNKNOWN:
-                    self._asked.clear()
-                self._asked.update((topic_id, retry) for topic_id in wanted)
                 try:
                     self.learn(await self._ask(wanted))
                 except OSError as error:

@@ -30,6 +30,7 @@ from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, place_of, set
 from proxy.config.ports import take_advertised_host, take_ports
 from proxy.config.quotas_file import Listeners, Quotas, read_quotas
 from proxy.config.toml_file import file_problems
+from proxy.config.values import MAX_LABELS
 from quotas.problems import Problem
 
 #: Options whose field has a name of its own. Others have that of the option, without its group's and with a unit.
@@ -43,7 +44,6 @@ _FIELDS: Final = {
     "socket_response_max_bytes": "max_response_bytes",
 }
 
-MAX_LABELS: Final = 32
 _OF_TOPIC: Final = ("usage_bootstrap_servers", "usage_client_config")
 
 
@@ -84,7 +84,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         quotas=QuotaOptions(**fields["Quotas"]),
         enforcement=EnforcementOptions(**fields["Enforcement"]),
         observability=ObservabilityOptions(**fields["Observability"]),
-        usage=UsageOptions(**fields["Usage"], **given.get("usage_client", {})),
+        usage=UsageOptions(**fields["Usage"], client=given["usage_client"]),
         security=SecurityOptions(**fields["Security"]),
         event_loop=given["event_loop"],
         file=given.get("config"),
@@ -163,7 +163,7 @@ def _take_client(ctx: click.Context, given: dict[str, Any]) -> Iterator[Problem]
     if topic is not None and settings.protocol.startswith("SASL") and settings.login is None:
         hint = "give one by --usage-client-config"
         yield Problem(f"--usage-topic {topic}", f"has no login: {settings.file} has no sasl settings", hint)
-    given["usage_client"] = {"client": settings, "client_id": settings.client_id}
+    given["usage_client"] = settings
 
 
 def summary_of(config: Config, quotas: Quotas) -> str:

@@ -114,7 +114,7 @@ class ObservabilityOptions:
 class UsageOptions:
     """Usage records. At most one of `topic` and `file` is set; without either no records are written.
 
-    `client`: the file of `--usage-client-config`, else that of `--command-config`. `client_id`: "": a name of its own.
+    `client`: the file of `--usage-client-config`, else that of `--command-config`.
     `sidecar_name`: None: the name of the host.
     """
 
@@ -123,7 +123,6 @@ class UsageOptions:
     interval_seconds: float = 10.0
     bootstrap_servers: tuple[Address, ...] = ()
     client: ClientSettings = field(default_factory=ClientSettings)
-    client_id: str = ""
     by_topic: bool = False
     max_series: int = 10_000
     labels: tuple[tuple[str, str], ...] = ()

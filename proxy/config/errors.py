@@ -20,24 +20,15 @@ class ConfigError(StartError):
     """Every error in the configuration, not only the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__(*problems)
+        super().__init__("\n".join(f"error: {problem}" for problem in problems))
         self.problems = tuple(problems)
-
-    def __str__(self) -> str:
-        return "\n".join(f"error: {problem}" for problem in self.problems)
 
 
 class BindError(StartError):
     """The `address` of `flag` cannot be bound."""
 
     def __init__(self, flag: str, address: Address, error: OSError) -> None:
-        super().__init__(flag, address, error)
-        self.flag = flag
-        self.address = address
-        self.error = error
-
-    def __str__(self) -> str:
-        code = self.error.errno
+        code = error.errno
         # asyncio's text repeats the address; the codes of name resolution are negative, not system errors.
-        reason = os.strerror(code) if code is not None and code > 0 else self.error.strerror or str(self.error)
-        return f"error: {self.flag}: cannot listen on {format_address(self.address)}: {reason}"
+        reason = os.strerror(code) if code is not None and code > 0 else error.strerror or str(error)
+        super().__init__(f"error: {flag}: cannot listen on {format_address(address)}: {reason}")

@@ -6,7 +6,6 @@ than its delivery timeout. Neither happens while each client's share of the limi
     max(2 * bytes in flight / request timeout, client buffer / delivery timeout)
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from quotas.limit_kinds import BYTES_IN_RATE, PRODUCER_BYTE_RATE
@@ -14,32 +13,13 @@ from quotas.limit_kinds import BYTES_IN_RATE, PRODUCER_BYTE_RATE
 LIMITS_WITH_FLOOR: Final = (PRODUCER_BYTE_RATE, BYTES_IN_RATE)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientDefaults:
-    """The default settings of a client library: bytes and seconds."""
-
-    in_flight_bytes: int
-    request_timeout_seconds: int
-    buffer_bytes: int
-    delivery_timeout_seconds: int
-
-    @property
-    def smallest_share(self) -> int:
-        """Bytes per second."""
-        return max(
-            2 * self.in_flight_bytes // self.request_timeout_seconds,
-            self.buffer_bytes // self.delivery_timeout_seconds,
-        )
-
-
-#: `max.in.flight.requests.per.connection` requests of `max.request.size`, `request.timeout.ms`, `buffer.memory`,
-#: `delivery.timeout.ms`.
-JAVA: Final = ClientDefaults(5 * 1_048_576, 30, 33_554_432, 120)
-#: `message.max.bytes` for each of five requests, `request.timeout.ms`, `queue.buffering.max.kbytes`,
-#: `message.timeout.ms`.
-LIBRDKAFKA: Final = ClientDefaults(5 * 1_000_000, 30, 1_073_741_824, 300)
+#: Bytes per second, by the defaults of the client library: `max.in.flight.requests.per.connection` requests of
+#: `max.request.size`, `request.timeout.ms`, `buffer.memory`, `delivery.timeout.ms`.
+JAVA: Final = max(2 * 5 * 1_048_576 // 30, 33_554_432 // 120)
+#: Five requests of `message.max.bytes`, `request.timeout.ms`, `queue.buffering.max.kbytes`, `message.timeout.ms`.
+LIBRDKAFKA: Final = max(2 * 5 * 1_000_000 // 30, 1_073_741_824 // 300)
 
 #: The software of a client is not known at the start: warnings begin below the smaller floor and give both.
-SMALLEST_SHARE: Final = min(JAVA.smallest_share, LIBRDKAFKA.smallest_share)
-FLOORS: Final = f"Java {JAVA.smallest_share}, librdkafka {LIBRDKAFKA.smallest_share} bytes/s at default settings"
+SMALLEST_SHARE: Final = min(JAVA, LIBRDKAFKA)
+FLOORS: Final = f"Java {JAVA}, librdkafka {LIBRDKAFKA} bytes/s at default settings"
 REMEDY: Final = "raise the limit, lower the client's buffer, or raise its delivery timeout"

@@ -150,6 +150,7 @@ def parse_topic(value: object) -> str:
     return name
 
 
+MAX_LABELS: Final = 32
 _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 

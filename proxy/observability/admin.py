@@ -6,21 +6,20 @@ It decides nothing. The server passes callables that return the state, and this 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from heapq import nlargest
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final
 
 from proxy.config.config import ObservabilityOptions
 from proxy.config.errors import BindError
-from proxy.observability.exposition import expose, own_version
+from proxy.observability.exposition import expose
 from proxy.observability.http_server import HttpServer, Response, text_response
 from proxy.observability.logs import text_value
 from proxy.observability.metrics import Metrics
 
-MAX_WAITING_SHOWN: Final = 1000
-#: Rows of /throttles that are written in one round of the event loop: about 1 ms.
-ROWS_AT_ONCE: Final = 100
+#: Rows of /throttles: about 1 ms to write.
+MAX_WAITING_SHOWN: Final = 100
 
 INDEX: Final = """kafka-quota-proxy
 
@@ -31,8 +30,6 @@ INDEX: Final = """kafka-quota-proxy
 """
 
 _VARY: Final = (("Vary", "Accept"),)
-_Item = TypeVar("_Item")
-_Written = TypeVar("_Written")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,6 @@ async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServ
     Requests must name an IP address, `localhost`, the host of `options.metrics_listen` or one of
     `options.metrics_allowed_hosts` as their Host.
     """
-    own_version()  # read it while descriptors are available
     names = {name.lower().removesuffix(".") for name in (options.metrics_listen[0], *options.metrics_allowed_hosts)}
     server = HttpServer(pages.respond, names)
     try:
@@ -93,17 +89,15 @@ class Pages:
     readiness: Callable[[], Awaitable[Status]]
     throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]]
     exemptions: Callable[[], Sequence[str]] = tuple
-    #: One scrape and one list at a time: many monitors must not add up to a busy loop.
-    scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
-    listing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: One scrape or list at a time: many monitors must not add up to a busy loop.
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def respond(self, path: str, accept: str) -> Response:
-        """The page of a path."""
         match path:
             case "/":
                 return text_response(INDEX)
             case "/metrics":
-                async with self.scraping:
+                async with self.writing:
                     body, content_type = await expose(self.metrics, accept)
                 return Response(body, content_type, fields=_VARY)
             case "/healthz":
@@ -111,7 +105,7 @@ class Pages:
             case "/readyz":
                 return _status_response(await self.readiness())
             case "/throttles":
-                async with self.listing:
+                async with self.writing:
                     return await self._waiting(accept.lower())
         return text_response(f"404: nothing here\n\n{INDEX}", 404)
 
@@ -123,42 +117,28 @@ class Pages:
             await asyncio.sleep(0)
         exemptions = self.exemptions()
         if "text/plain" in accept and "application/json" not in accept:
-            table = await waiting_table(shown, total=total)
+            table = waiting_table(shown, total=total)
             return text_response("".join([table, *(f"exempt: {line}\n" for line in exemptions)]), fields=_VARY)
-        rows = await _each(shown, _json_row)
-        body = f'{{"total": {total}, "waiting": [{", ".join(rows)}], "exempt": {json.dumps(exemptions)}}}\n'
-        return Response(body.encode(), "application/json; charset=utf-8", fields=_VARY)
+        page = {"total": total, "waiting": list(map(asdict, shown)), "exempt": exemptions}
+        return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=_VARY)
 
 
 def _status_response(status: Status) -> Response:
     return text_response(status.reason + "\n", 200 if status.ok else 503)
 
 
-async def _each(items: Sequence[_Item], write: Callable[[_Item], _Written]) -> list[_Written]:
-    """`write` of each item. The event loop runs between groups."""
-    written: list[_Written] = []
-    for first in range(0, len(items), ROWS_AT_ONCE):
-        written += map(write, items[first : first + ROWS_AT_ONCE])
-        await asyncio.sleep(0)
-    return written
-
-
-def _json_row(client: ThrottleStatus) -> str:
-    return json.dumps({name: getattr(client, name) for name in _NAMES})
-
-
-async def waiting_table(waiting: Sequence[ThrottleStatus], *, total: int) -> str:
+def waiting_table(waiting: Sequence[ThrottleStatus], *, total: int) -> str:
     """One aligned line per client under a line of headings, or one sentence when no connection is held."""
     if not waiting:
         return "no connection is held\n"
-    rows = [_HEADINGS, *await _each(waiting, _cells)]
+    rows = [_HEADINGS, *map(_cells, waiting)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line_of(row: list[str]) -> str:
         cells = zip(row, widths, _IS_NUMBER, strict=True)
         return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
 
-    lines = await _each(rows, line_of)
+    lines = list(map(line_of, rows))
     if total > len(waiting):
         lines.append(f"... and {total - len(waiting)} more")
     return "\n".join(lines) + "\n"

@@ -1,16 +1,17 @@
 """The counters of each (user, client id), bounded in number.
 
-After `max_entities` clients, further ones are counted as `other`, and the log reports that once. `labels` bounds the
-names themselves.
+After `--max-metric-entities` clients, further ones are counted as `other`, and the log reports that once. `labels`
+bounds the names themselves.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from proxy.config.config import Config
 from proxy.observability.labels import OTHER, label_value
 from proxy.observability.logs import EventLog
-from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram
+from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram, ThrottleWindow
 from proxy.observability.throttle_tallies import ThrottleTallies
 from proxy.observability.topic_traffic import TrafficByTopic
 
@@ -30,20 +31,13 @@ class Entities:
     a second.
     """
 
-    def __init__(
-        self,
-        max_entities: int,
-        clock_ns: Callable[[], int],
-        throttle_tallies: ThrottleTallies | None = None,
-        *,
-        by_topic: bool = False,
-    ) -> None:
-        self.max_entities = max_entities
+    def __init__(self, config: Config, clock_ns: Callable[[], int]) -> None:
+        self.max_entities = config.observability.max_metric_entities
         #: None: no usage records are written.
-        self.throttle_tallies = throttle_tallies
+        self.throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
         self._clock_ns = clock_ns
         #: Of topics; None: nothing is counted by topic.
-        self._series = Cell() if by_topic else None
+        self._series = Cell() if config.usage.by_topic else None
         self._known: dict[tuple[str, str], EntityMetrics] = {}
         self._announced: set[str] = set()
         #: Throttled requests and connections of all clients, by reason (see `proxy.enforcement.report`).
@@ -62,7 +56,8 @@ class Entities:
         found = self._known.get(key)
         if found is None:
             topics = None if self._series is None else TrafficByTopic(self._series)
-            found = self._known[key] = EntityMetrics(*key, self._clock_ns(), topics)
+            now_ns = self._clock_ns()
+            found = self._known[key] = EntityMetrics(*key, ThrottleWindow(now_ns // WINDOW_SLOT_NS), now_ns, topics)
         return found
 
     def throttled(self, limit_name: str, user: str, client_id: str, mode: str, seconds: float, now_ns: int) -> None:

@@ -6,7 +6,6 @@ Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units,
 import asyncio
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, islice
 from typing import Any, Final
@@ -36,19 +35,15 @@ HISTOGRAM_SLICE: Final = 5
 SUM_SLICE: Final = 1_000
 """The same for limits that are only added up."""
 
+try:
+    _VERSION = version("kafka-quota-proxy")  # it reads files: now, while descriptors are available
+except PackageNotFoundError:
+    _VERSION = "unknown"
+
 _CLIENT: Final = ("user", "client_id")
 _THROTTLE: Final = ("limit", *_CLIENT, "mode")
 
 _log = EventLog(__name__)
-
-
-@cache
-def own_version() -> str:
-    """The version of this distribution. The first call reads files: make it while descriptors are available."""
-    try:
-        return version("kafka-quota-proxy")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 async def expose(metrics: Metrics, accept: str = "") -> tuple[bytes, str]:
@@ -127,7 +122,7 @@ def _by_reason(name: str, text: str, counts: Mapping[str, int], kind: _Kind = Co
 def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     connections, errors = metrics.connections, metrics.errors
     info = {
-        "version": own_version(),
+        "version": _VERSION,
         "build": BUILD,
         "python_version": platform.python_version(),
         "event_loop": metrics.event_loop,
@@ -140,9 +135,9 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _gauge("memory_used_ratio", "Part of --max-buffered-bytes that is in use.", connections.memory_used_ratio)
     yield _gauge("memory_paused", "1: connections wait for memory; 0: none does.", connections.memory_paused)
     text = "1: configuration and quotas file were applied when last read; 0: refused, the ones before are in force."
-    yield _gauge("config_last_reload_successful", text, metrics.reload_ok)
+    yield _gauge("config_last_reload_successful", text, metrics.reload_ok["config"])
     text = "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above."
-    yield _gauge("certificates_last_reload_successful", text, metrics.tls_reload_ok)
+    yield _gauge("certificates_last_reload_successful", text, metrics.reload_ok["tls"])
     yield _gauge("enforcement_enabled", "1: enforced; 0: a dry run, or switched off.", metrics.enforcement_enabled)
     text = "Connections that are not read now, by reason; a connection may have several reasons."
     yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)

@@ -1,13 +1,14 @@
 """A small HTTP/1.1 server in the event loop, for pages that are read by GET and HEAD: h11 on asyncio's streams.
 
 Everything a client can hold is bounded: the number of connections, the length of a request head, the time for a head
-and the time for a response. The body of a request is not read: its connection is closed after the response. A
-connection above the number closes the one that has been idle for longest, so that idle ones keep no probe out.
+and the time for a response. A connection is for one request, whose body is not read. A connection above the number
+closes the oldest that has sent no request, so that idle ones keep no probe out.
 """
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -23,13 +24,11 @@ MAX_CONNECTIONS: Final = 64
 MAX_HEAD_BYTES: Final = 8192
 """Of a head without an end, as long as no more is read at once."""
 HEAD_TIMEOUT_SECONDS: Final = 10.0
-"""From the start of a connection, or the end of its last response, to the end of the next request head."""
+"""From the start of a connection to the end of the request head."""
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0
 """From the end of a request head until the client has taken the response."""
 LINGER_SECONDS: Final = 1.0
-"""After the last response, input is discarded for so long: closing at once would reset the connection, response
-included.
-"""
+"""After the response, input is discarded for so long: closing at once would reset the connection, response included."""
 _ALLOW: Final = (("Allow", "GET, HEAD"),)
 
 _log = EventLog(__name__)
@@ -46,7 +45,6 @@ class Response:
 
 
 def text_response(text: str, status: int = 200, fields: tuple[tuple[str, str], ...] = ()) -> Response:
-    """A page of plain text."""
     return Response(text.encode("utf-8", "backslashreplace"), status=status, fields=fields)
 
 
@@ -61,7 +59,7 @@ class HttpServer:
     def __init__(self, respond: Callable[[str, str], Awaitable[Response]], names: Collection[str]) -> None:
         self._respond = respond
         self._names = frozenset(names) | {"localhost"}
-        #: The oldest first; and those of them without the head of a request.
+        #: The oldest first; and those of them that have not sent the head of a request.
         self._connections: dict[StreamWriter, asyncio.Future[None]] = {}
         self._idle: dict[StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
@@ -97,19 +95,18 @@ class HttpServer:
         writer.transport.abort()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
-        try:
+        with suppress(TimeoutError, OSError, RuntimeError):  # RuntimeError: of uvloop, for a transport that is closed
             writer.transport.set_write_buffer_limits(high=0)  # so that drain() waits until all is with the kernel
-            while await self._serve_request(http, reader, writer):
-                http.start_next_cycle()
-                await asyncio.sleep(0)  # one read may contain hundreds of requests
-        except (TimeoutError, OSError, RuntimeError):  # RuntimeError: of uvloop, for a transport that is closed
-            pass
+            await self._serve_request(reader, writer)
+            async with asyncio.timeout(LINGER_SECONDS):
+                writer.write_eof()
+                while await reader.read(MAX_HEAD_BYTES):
+                    pass
 
-    async def _serve_request(self, http: h11.Connection, reader: StreamReader, writer: StreamWriter) -> bool:
-        """Answer one request; True when a further one may follow. Raises TimeoutError and OSError."""
+    async def _serve_request(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Raises TimeoutError and OSError."""
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         method = b""
-        self._idle[writer] = None
         async with asyncio.timeout(HEAD_TIMEOUT_SECONDS) as timeout:
             try:
                 while (request := http.next_event()) is h11.NEED_DATA:
@@ -117,22 +114,14 @@ class HttpServer:
                 del self._idle[writer]
                 timeout.reschedule(asyncio.get_running_loop().time() + RESPONSE_TIMEOUT_SECONDS)
                 if not isinstance(request, h11.Request):  # the client has closed the connection
-                    return False
+                    return
                 method = request.method
-                http.next_event()  # the end of the request; a body leaves it unfinished
                 response = await self._answer(request)
             except h11.RemoteProtocolError as error:
                 status, sentence = error.error_status_hint, str(error).partition(": ")[0]  # then come h11's bytes
                 response = text_response(f"{status}: {sentence}\n", status, _ALLOW)
             writer.write(_encode(http, response, with_body=method != b"HEAD"))
             await writer.drain()
-        if http.our_state is h11.DONE:
-            return True
-        async with asyncio.timeout(LINGER_SECONDS):
-            writer.write_eof()
-            while await reader.read(MAX_HEAD_BYTES):
-                pass
-        return False
 
     async def _answer(self, request: h11.Request) -> Response:
         """Raises RemoteProtocolError for a host or a method that this port does not serve."""
@@ -160,15 +149,14 @@ def _location(target: str, host: str) -> tuple[str, str]:
     return (url.hostname or "").removesuffix("."), url.path or "/"
 
 
-def _encode(http: h11.Connection, response: Response, *, with_body: bool = True) -> bytes:
-    """The whole response. It closes the connection unless the whole request was read."""
+def _encode(http: h11.Connection, response: Response, *, with_body: bool) -> bytes:
     fields = [
         ("Date", formatdate(usegmt=True)),
         ("Content-Type", response.content_type),
         ("Content-Length", str(len(response.body))),
         ("X-Content-Type-Options", "nosniff"),
+        ("Connection", "close"),
         *response.fields,
-        *([] if http.their_state is h11.DONE else [("Connection", "close")]),
     ]
     head = h11.Response(status_code=response.status, headers=fields, reason=HTTPStatus(response.status).phrase)
     body = [h11.Data(data=response.body)] if with_body else []

@@ -18,7 +18,6 @@ from proxy.config.config import Config
 from proxy.observability.entities import Entities
 from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, Histogram
-from proxy.observability.throttle_tallies import ThrottleTallies
 from quotas.admission.limit import Limit
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
@@ -57,24 +56,6 @@ USAGE_ERROR_REASONS: Final = (
     "defect",
 )
 ACCEPT_ERROR_REASONS: Final = ("descriptors_exhausted", "no_memory", "aborted", "other")
-UPSTREAM_ERROR_REASONS: Final = (
-    "connect_refused",
-    "connect_timeout",
-    "connect_failed",
-    "name_resolution",
-    "connection_reset",
-    "closed_early",
-    "closed_mid_frame",
-    "plaintext_to_tls",
-    "sasl_required",
-    "silent",
-    "tls_plaintext_peer",
-    "tls_certificate",
-    "tls_hostname",
-    "tls_expired",
-    "tls_failed",
-    "login_refused",
-)
 
 
 @dataclass(slots=True)
@@ -94,10 +75,10 @@ class ConnectionMetrics:
 
 @dataclass(slots=True)
 class ErrorCounts:
-    """Errors by reason."""
+    """Errors by reason. `proxy.brokers.health` has the reasons of `upstream`."""
 
     protocol: Counter[str] = field(default_factory=lambda: _zeros([*_reasons_below(ProtocolError), "defect"]))
-    upstream: Counter[str] = field(default_factory=lambda: _zeros(UPSTREAM_ERROR_REASONS))
+    upstream: Counter[str] = field(default_factory=Counter)
     accept: Counter[str] = field(default_factory=lambda: _zeros(ACCEPT_ERROR_REASONS))
 
 
@@ -126,17 +107,14 @@ class Metrics:
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock_ns = clock_ns
         self.event_loop = config.event_loop
-        throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
-        self.entities = Entities(
-            config.observability.max_metric_entities, clock_ns, throttle_tallies, by_topic=config.usage.by_topic
-        )
+        self.entities = Entities(config, clock_ns)
         self.usage = UsageMetrics()
         self.requests: dict[tuple[str, str], Cell] = {}
         self.connections = ConnectionMetrics()
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
-        self.reload_ok = True
-        self.tls_reload_ok = True
+        #: Of files that are watched, by `FileWatch`: whether they were applied when last read.
+        self.reload_ok = {"config": True, "tls": True}
         self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[Limit]] = tuple

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
@@ -117,7 +117,8 @@ class EntityMetrics:
 
     user: str
     client_id: str
-    now_ns: InitVar[int]
+    window: ThrottleWindow
+    _changed_at_ns: int
     topics: dict[str, TopicTraffic] | None = None
     produce_bytes: int = 0
     fetch_bytes: int = 0
@@ -127,13 +128,7 @@ class EntityMetrics:
     data_during_notice: int = 0
     throttles: dict[tuple[str, str], Histogram] = field(default_factory=dict)
     excess: dict[str, int] = field(default_factory=dict)
-    window: ThrottleWindow = field(init=False)
     _seen: tuple[int, ...] = (0, 0, 0, 0)
-    _changed_at_ns: int = field(init=False)
-
-    def __post_init__(self, now_ns: int) -> None:
-        self.window = ThrottleWindow(now_ns // WINDOW_SLOT_NS)
-        self._changed_at_ns = now_ns
 
     @property
     def requests(self) -> int:

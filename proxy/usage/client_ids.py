@@ -6,7 +6,7 @@ Quotas and metrics use client ids as they are. docs/pipeline/records.md has the 
 import re
 from typing import Final
 
-MAX_LABELS: Final = 32
+from proxy.config.values import MAX_LABELS
 
 Labels = tuple[tuple[str, str], ...]
 """Names and values, sorted by name."""

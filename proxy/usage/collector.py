@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from proxy.config.config import UsageOptions
 from proxy.observability.entities import Entities
-from proxy.usage.client_ids import Labels
 from proxy.usage.reader import Reader
 from proxy.usage.records import Origin, numbered, sampled
 from proxy.usage.samples import Samples
@@ -31,24 +31,17 @@ class Collector:
     """
 
     def __init__(
-        self,
-        origin: Origin,
-        stamped: Labels,
-        max_series: int,
-        entities: Entities,
-        is_in_use: Callable[[Limit], bool],
-        now_ms: int,
+        self, origin: Origin, options: UsageOptions, entities: Entities, is_in_use: Callable[[Limit], bool], now_ms: int
     ) -> None:
-        self.series = SeriesTable(max_series, stamped)
-        self.samples = Samples(SAMPLES_PER_SERIES * max_series)
+        self.series = SeriesTable(options)
+        self.samples = Samples(SAMPLES_PER_SERIES * options.max_series)
         self.lost = 0
         self._origin = origin
-        self._reader = Reader(entities, self.series, stamped)
+        self._reader = Reader(entities, self.series)
         self._is_in_use = is_in_use
         self._seq = 0
         self._read_ms = self._snapshot_ms = self._topics_ms = now_ms
         self._needs_snapshot = False
-        self._has_dropped = False
 
     def collect(self, now_ms: int, *, is_last: bool = False) -> Iterator[None]:
         """Read all counters and add the samples that are due, in steps of about 1 ms. `is_last`: all series."""
@@ -79,7 +72,7 @@ class Collector:
                     if series.limit is not None:
                         series.limit_value = series.limit.rate if self._is_in_use(series.limit) else None
                     sample = sampled(self._origin, series, now_ms, is_last=is_last)
-                    lost = self.samples.put(series.number, now_ms, sample)
+                    lost = self.samples.put(series, now_ms, sample)
                     self.lost += lost
                     self._seq += lost  # readers find a gap
                     if expires:
@@ -94,13 +87,10 @@ class Collector:
         return records
 
     def drop_all(self, records: int) -> None:
-        """Nothing can be written: `records` that were taken and all samples are lost."""
+        """Nothing can be written: `records` that were taken and all samples are lost. The next reading samples all
+        series: those that do not change any more have no other sample.
+        """
         dropped = self.samples.drop_all()
         self._seq += dropped
         self.lost += records + dropped
-        self._has_dropped = True
-
-    def written(self) -> None:
-        """Records were written. If some were dropped before, the next reading samples all series."""
-        self._needs_snapshot |= self._has_dropped
-        self._has_dropped = False
+        self._needs_snapshot = True

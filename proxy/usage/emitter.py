@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import uniform
 from typing import Final
 
-from proxy.config.config import Config, UsageOptions, format_address
+from proxy.config.config import Config
 from proxy.observability.labels import label_value
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import Metrics, UsageMetrics
@@ -31,13 +31,12 @@ WRITE_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 5.0
 """How long the end of the process waits for the last records."""
 SAME_FAILURE_NS: Final = 60_000_000_000
-INCARNATION_BYTES: Final = 8
 
 _log = EventLog("proxy.usage")
 
 
 class Emitter:
-    """Runs from `start` to `close`. `clock_ns`: monotonic; `wall_ms`: since 1970, UTC."""
+    """Runs from `start` to `close`. `wall_ms` returns the time since 1970, UTC."""
 
     def __init__(
         self,
@@ -45,14 +44,12 @@ class Emitter:
         sink: Sink,
         metrics: UsageMetrics,
         interval_seconds: float,
-        clock_ns: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
         self._collector = collector
         self._sink = sink
         self._metrics = metrics
         self._interval_seconds = interval_seconds
-        self._clock_ns = clock_ns
         self._wall_ms = wall_ms
         self._unsent: list[bytes] = []
         self._has_new = asyncio.Event()
@@ -140,7 +137,6 @@ class Emitter:
                 await self._sink.write(self._unsent)
         except TimeoutError as error:
             raise SinkFailed("timeout", f"no acknowledgement within {WRITE_SECONDS:g} s") from error
-        self._collector.written()
         self._metrics.sent += len(self._unsent)
         self._metrics.last_success_seconds = self._wall_ms() / 1000
         self._unsent = []
@@ -159,7 +155,7 @@ class Emitter:
             _log.error if is_refused else _log.warning,
             "usage_records_refused" if is_refused else "usage_records_not_written",
             error.reason,
-            self._clock_ns(),
+            time.monotonic_ns(),
             reason=error.reason,
             message=error.message,
             pending=self._metrics.pending,
@@ -168,7 +164,7 @@ class Emitter:
 
     def _report_defect(self) -> None:
         self._metrics.errors["defect"] += 1
-        if self._failures.admit("defect", self._clock_ns()) is not None:
+        if self._failures.admit("defect", time.monotonic_ns()) is not None:
             _log.exception("usage_failed")
 
 
@@ -178,24 +174,16 @@ def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Calla
     if not options.is_on:
         return None
     sidecar = label_value(options.sidecar_name or socket.gethostname())
-    origin = Origin(sidecar, secrets.token_hex(INCARNATION_BYTES), listener)
-    collector = Collector(origin, options.labels, options.max_series, metrics.entities, is_in_use, _wall_ms())
-    sink = _sink_of(config, options, origin)
-    return Emitter(collector, sink, metrics.usage, options.interval_seconds, time.monotonic_ns, _wall_ms)
+    origin = Origin(sidecar, secrets.token_hex(8), listener)
+    collector = Collector(origin, options, metrics.entities, is_in_use, _wall_ms())
+    sink: Sink
+    if options.file is not None:
+        sink = FileSink(options.file)
+    else:
+        from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
 
-
-def _sink_of(config: Config, options: UsageOptions, origin: Origin) -> Sink:
-    if options.topic is None:
-        assert options.file is not None  # noqa: S101 - for the type checker
-        return FileSink(options.file)
-    from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
-
-    servers = options.bootstrap_servers or config.bootstrap_servers
-    client = {
-        "bootstrap_servers": list(map(format_address, servers)),
-        "client_id": options.client_id or "kafka-quota-proxy-usage",
-    }
-    return TopicSink(options.topic, origin.key, client, options.client, time.monotonic_ns)
+        sink = TopicSink(options, options.bootstrap_servers or config.bootstrap_servers, origin.key)
+    return Emitter(collector, sink, metrics.usage, options.interval_seconds, _wall_ms)
 
 
 def _wall_ms() -> int:

@@ -29,10 +29,9 @@ topic; None: of all topics.
 class Reader:
     """Callers take all steps of `read` before they start another one."""
 
-    def __init__(self, entities: Entities, table: SeriesTable, stamped: Labels) -> None:
+    def __init__(self, entities: Entities, table: SeriesTable) -> None:
         self._entities = entities
         self._table = table
-        self._stamped = stamped
         self._since_ms = self._now_ms = 0
         self._clients: dict[EntityMetrics, _Known] = {}
 
@@ -66,26 +65,24 @@ class Reader:
             produced[name] = each.produce_bytes, 0, each.produce_messages
             fetched[name] = each.fetch_bytes, 0, 0
         if entity not in self._clients:
-            who = entity.user, *identity_of(entity.client_id, self._stamped)
+            who = entity.user, *identity_of(entity.client_id, self._table.labels)
             self._clients[entity] = who, {PRODUCE: {}, FETCH: {}}
         who, before = self._clients[entity]
         for direction, counts in ((PRODUCE, produced), (FETCH, fetched)):
             for topic, count in counts.items():
                 old = before[direction].get(topic, NOTHING)
-                if count != old:
-                    before[direction][topic] = count
-                    self._add(UsageKey(*who, topic and label_value(topic), direction), count, old)
+                if count == old:
+                    continue
+                before[direction][topic] = count
+                key = UsageKey(*who, topic and label_value(topic), direction)
+                if topic is None or self._table.has_room_for(key):  # else it is in the total only
+                    self._table.add(key, tuple(map(int.__sub__, count, old)), self._since_ms, self._now_ms)
         return 1 + len(topics)
-
-    def _add(self, key: UsageKey, counts: Counts, before: Counts) -> None:
-        """Add what is new. A topic without room for a series is in the total only."""
-        if key.topic is None or self._table.has_room_for(key):
-            self._table.add(key, tuple(map(int.__sub__, counts, before)), self._since_ms, self._now_ms)
 
     def _add_tally(self, tally: ThrottleTally) -> None:
         counts = (tally.throttled_ns, tally.delayed_bytes, tally.refused_bytes, tally.would_have_bytes)
         if any(counts):
-            name, labels = identity_of(tally.client_id, self._stamped)
+            name, labels = identity_of(tally.client_id, self._table.labels)
             key = ThrottleKey(tally.user, name, labels, tally.limit_name, tally.entity)
             series = self._table.add(key, counts, self._since_ms, self._now_ms)
             if series.key == key:  # else it is of several limits

@@ -10,7 +10,7 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Origin(NamedTuple):
-    """The process that writes the records. `incarnation`: one run of it."""
+    """The process that writes the records, by its keys in each of them. `incarnation`: one run of it."""
 
     sidecar: str
     incarnation: str
@@ -28,21 +28,16 @@ def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = Fal
     fields: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "kind": "usage" if isinstance(key, UsageKey) else "throttle",
-        "sidecar": origin.sidecar,
-        "incarnation": origin.incarnation,
+        **origin._asdict(),
         "time_ms": time_ms,
         "start_time_ms": series.start_ms,
-        "listener": origin.listener,
+        **key._asdict(),
         "labels": dict(key.labels),
-        "user": key.user,
-        "client_id": key.client_id,
         "final": is_last,
     }
     if isinstance(key, UsageKey):
         size, requests, messages = series.counts
         is_counted = key.topic is not None
-        fields["topic"] = key.topic
-        fields["direction"] = key.direction
         fields["bytes"] = size
         fields["record_bytes"] = size if is_counted else None
         fields["requests"] = requests
@@ -50,8 +45,6 @@ def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = Fal
         fields["has_total"] = True
     else:
         throttled_ns, delayed, refused, would_have = series.counts
-        fields["limit"] = key.limit
-        fields["entity"] = key.entity
         fields["throttled_ms"] = throttled_ns // NS_PER_MS
         fields["delayed_bytes"] = delayed
         fields["refused_bytes"] = refused

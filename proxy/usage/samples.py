@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from proxy.usage.series import Series
+
 MS_PER_HOUR: Final = 3_600_000
 
 
@@ -14,32 +16,28 @@ class Samples:
 
     def __init__(self, max_samples: int) -> None:
         self._max_samples = max_samples
-        self._by_hour: dict[int, dict[int, bytes]] = {}  # hours in order; within one by number of the series
-        self._count = 0
+        self._by_hour: dict[int, dict[Series, bytes]] = {}  # hours in order
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._by_hour.values()))
 
-    def put(self, series_number: int, time_ms: int, sample: bytes) -> int:
+    def put(self, series: Series, time_ms: int, sample: bytes) -> int:
         """Add a sample of that time. Returns how many samples were lost."""
-        of_hour = self._by_hour.setdefault(time_ms // MS_PER_HOUR, {})
-        self._count += series_number not in of_hour
-        of_hour[series_number] = sample
-        return 0 if self._count <= self._max_samples else len(self.take(1))
+        self._by_hour.setdefault(time_ms // MS_PER_HOUR, {})[series] = sample
+        return 0 if len(self) <= self._max_samples else len(self.take(1))
 
     def take(self, most: int) -> list[bytes]:
         """Remove samples of the oldest hours, `most` at most. Those of one series are in order."""
         taken: list[bytes] = []
-        while self._count and len(taken) < most:
+        while self._by_hour and len(taken) < most:
             hour, of_hour = next(iter(self._by_hour.items()))
             taken.append(of_hour.popitem()[1])
-            self._count -= 1
             if not of_hour:
                 del self._by_hour[hour]
         return taken
 
     def drop_all(self) -> int:
         """Remove all. Returns how many there were."""
-        count, self._count = self._count, 0
+        count = len(self)
         self._by_hour.clear()
         return count

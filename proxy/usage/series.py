@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Final, NamedTuple
 
+from proxy.config.config import UsageOptions
 from proxy.observability.labels import OTHER
 from proxy.usage.client_ids import Labels
 from quotas.admission.limit import Limit
@@ -37,6 +37,7 @@ class ThrottleKey(NamedTuple):
 
 
 Key = UsageKey | ThrottleKey
+"""Its fields are named as in records."""
 
 Counts = tuple[int, ...]
 """Of a usage series: bytes, requests, messages. Of a throttle series: nanoseconds throttled, bytes delayed, refused,
@@ -48,13 +49,11 @@ and that a dry run would have delayed.
 class Series:
     """One series since `start_ms`, when its counts were 0.
 
-    number       no other series of this process has it
     changed_ms   when a count changed last
     limit        the latest of this name and entity; None: on connections, or several
     limit_value  its units per second; None: of several, or no longer in use
     """
 
-    number: int
     key: Key
     counts: Counts
     start_ms: int
@@ -64,16 +63,15 @@ class Series:
 
 
 class SeriesTable:
-    """All series. `changed`: those whose counts changed since they were removed from it.
+    """All series. `changed`: those whose counts changed since they were removed from it. `labels`: of the process.
 
-    After `max_series`, new keys are counted together: one series for each direction and each limit name.
+    After `--max-usage-series`, new keys are counted together: one series for each direction and each limit name.
     """
 
-    def __init__(self, max_series: int, stamped: Labels) -> None:
-        self._max_series = max_series
-        self._stamped = stamped
+    def __init__(self, options: UsageOptions) -> None:
+        self.labels = options.labels
+        self._max_series = options.max_series
         self._series: dict[Key, Series] = {}
-        self._numbers = count()
         self.changed: dict[Series, None] = {}
 
     def __len__(self) -> int:
@@ -90,7 +88,7 @@ class SeriesTable:
             key = self._merged(key)
             series = self._series.get(key)
         if series is None:
-            series = self._series[key] = Series(next(self._numbers), key, counts, start_ms, now_ms)
+            series = self._series[key] = Series(key, counts, start_ms, now_ms)
         else:
             series.counts = tuple(map(int.__add__, series.counts, counts))
             series.changed_ms = now_ms
@@ -100,8 +98,8 @@ class SeriesTable:
     def _merged(self, key: Key) -> Key:
         """That of the series that counts it after the bound on series."""
         if isinstance(key, UsageKey):
-            return UsageKey(OTHER, OTHER, self._stamped, None, key.direction)
-        return ThrottleKey(OTHER, OTHER, self._stamped, key.limit, OTHER)
+            return UsageKey(OTHER, OTHER, self.labels, None, key.direction)
+        return ThrottleKey(OTHER, OTHER, self.labels, key.limit, OTHER)
 
     def expire(self, series: Series, now_ms: int) -> None:
         """Forget a series that was sampled, if it is idle."""

@@ -48,7 +48,6 @@ class FileSink:
         self._is_torn = False
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """Append the records, a line each. Raises SinkFailed."""
         try:
             await asyncio.to_thread(self._append, b"".join(record + b"\n" for record in records))
         except OSError as error:

@@ -5,7 +5,7 @@ All records of a process have one key and so one partition. A batch is sent when
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from aiokafka.errors import (
 from aiokafka.partitioner import DefaultPartitioner
 
 from proxy.config.client_file import read_client_settings
-from proxy.config.client_settings import ClientSettings
+from proxy.config.config import Address, UsageOptions, format_address
 from proxy.config.errors import ConfigError
 from proxy.tls import context_to_brokers
 from proxy.usage.sink import SinkFailed
@@ -35,8 +35,6 @@ from proxy.usage.topic_check import check_topic
 
 BATCH_BYTES: Final = 65_536
 REQUEST_TIMEOUT_MS: Final = 10_000
-CHECK_NS: Final = 600_000_000_000
-"""The topic is checked again this often: someone may change its settings."""
 CLOSE_SECONDS: Final = 2.0
 
 _REASONS: Final[Mapping[type[Exception], str]] = {
@@ -67,18 +65,19 @@ class _Cause(logging.Handler):
 
 
 class TopicSink:
-    """Connects with the first write. `client`: arguments of aiokafka's clients; `settings`: how to connect; its file is
-    read again for each connection.
+    """Connects with the first write, and checks the topic then. `options.client` is read again for each connection.
+    `key`: of all records.
     """
 
-    def __init__(
-        self, topic: str, key: bytes, client: Mapping[str, Any], settings: ClientSettings, clock_ns: Callable[[], int]
-    ) -> None:
-        self._topic = topic
+    def __init__(self, options: UsageOptions, servers: Sequence[Address], key: bytes) -> None:
+        assert options.topic is not None  # noqa: S101 - for the type checker
+        self._topic = options.topic
         self._key = key
-        self._client = {**client, "request_timeout_ms": REQUEST_TIMEOUT_MS}
-        self._settings = settings
-        self._clock_ns = clock_ns
+        self._client: dict[str, Any] = {
+            "bootstrap_servers": list(map(format_address, servers)),
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        }
+        self._settings = options.client
         self._cause = _Cause()
         # Its failures are reported as `usage_records_not_written`; its own log would repeat each of them.
         log = logging.getLogger("aiokafka")
@@ -87,7 +86,6 @@ class TopicSink:
         log.handlers = [self._cause]
         self._producer: Any = None
         self._partition = 0
-        self._checked_ns = 0
 
     async def write(self, records: Sequence[bytes]) -> None:
         """Send the records to one partition. Raises SinkFailed, or SinkRefused."""
@@ -120,12 +118,9 @@ class TopicSink:
 
     async def _connected(self) -> Any:
         """The producer, after a check of the topic."""
-        if self._producer is not None and self._clock_ns() - self._checked_ns < CHECK_NS:
-            return self._producer
-        client = {**self._client, **await asyncio.to_thread(self._arguments)}
-        await check_topic(client, self._topic)
-        self._checked_ns = self._clock_ns()
         if self._producer is None:
+            client = {**self._client, **await asyncio.to_thread(self._arguments)}
+            await check_topic(client, self._topic)
             self._producer = AIOKafkaProducer(**client, acks="all", max_batch_size=BATCH_BYTES)
             await self._producer.start()
             partitions = sorted(await self._producer.partitions_for(self._topic))
@@ -138,7 +133,8 @@ class TopicSink:
             with suppress(ConfigError):  # what was read before stays
                 self._settings = read_client_settings(self._settings.file, self._settings)
         login, ssl = self._settings.login, self._settings.ssl
-        arguments: dict[str, Any] = {"security_protocol": self._settings.protocol}
+        client_id = self._settings.client_id or "kafka-quota-proxy-usage"
+        arguments: dict[str, Any] = {"security_protocol": self._settings.protocol, "client_id": client_id}
         if ssl is not None:
             arguments["ssl_context"] = context_to_brokers(ssl)
         if login is not None:

@@ -21,8 +21,11 @@ from tests.integration.flood import create_topics
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
 
-#: Above the floor of a client with Java's defaults, to which each client here is set.
+#: Java's defaults, to which each client here is set.
+BUFFER_BYTES, REQUEST_TIMEOUT_SECONDS, DELIVERY_TIMEOUT_SECONDS = 33_554_432, 30, 120
+#: Above their floor.
 LIMIT = 400_000
+assert LIMIT > JAVA
 RECORD_BYTES = 10_000
 WANTED = 4 * LIMIT // RECORD_BYTES
 """Records per second."""
@@ -53,8 +56,8 @@ def with_librdkafka(bootstrap: str, topic: str, seconds: int, buffer_bytes: int,
             "client.id": topic,
             "acks": acks,
             "queue.buffering.max.kbytes": buffer_bytes // 1024,
-            "message.timeout.ms": JAVA.delivery_timeout_seconds * 1000,
-            "request.timeout.ms": JAVA.request_timeout_seconds * 1000,
+            "message.timeout.ms": DELIVERY_TIMEOUT_SECONDS * 1000,
+            "request.timeout.ms": REQUEST_TIMEOUT_SECONDS * 1000,
             "statistics.interval.ms": 1000,
             "stats_cb": count,
         }
@@ -69,7 +72,7 @@ def with_librdkafka(bootstrap: str, topic: str, seconds: int, buffer_bytes: int,
             producer.poll(0 if sent < elapsed * WANTED else 0.01)
         except BufferError:
             producer.poll(0.1)
-    assert producer.flush(JAVA.delivery_timeout_seconds) == 0
+    assert producer.flush(DELIVERY_TIMEOUT_SECONDS) == 0
     assert problems == []
     return sent
 
@@ -121,7 +124,7 @@ PRODUCERS: dict[str, Produce] = {
     ("seconds", "buffer_bytes"),
     [
         pytest.param(4, 1 << 20, marks=pytest.mark.timeout(150)),
-        pytest.param(300, JAVA.buffer_bytes, marks=[pytest.mark.nightly, pytest.mark.timeout(700)]),
+        pytest.param(300, BUFFER_BYTES, marks=[pytest.mark.nightly, pytest.mark.timeout(700)]),
     ],
 )
 def test_no_timeout_and_no_duplicate(

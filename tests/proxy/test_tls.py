@@ -60,12 +60,12 @@ async def test_files_that_are_renamed(
     assert first != second
     certificates.issue("beside", "127.0.0.1").key.rename(certificates.server.key)
     assert not await contexts.poll()
-    assert (stage.metrics.tls_reload_ok, (await connected(stage, certificates))[1]) == (False, second)
+    assert (stage.metrics.reload_ok["tls"], (await connected(stage, certificates))[1]) == (False, second)
     certificates.server.certificate.unlink()
     assert not await contexts.poll()
     write_server(certificates)
     assert await contexts.poll()
-    assert stage.metrics.tls_reload_ok
+    assert stage.metrics.reload_ok["tls"]
     assert (await connected(stage, certificates))[1] not in (first, second)
     await client.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)

@@ -67,7 +67,8 @@ def test_an_outage_is_told_at_once_each_minute_and_at_its_end(scene: Scene) -> N
     assert scene.lines() == [("broker_recovered", {"address": A, "after_seconds": 65, "failures": 5})]
     health.worked(A, clock())
     assert scene.lines() == []
-    assert scene.errors == {"tls_certificate": 4, "connect_refused": 1}
+    assert +scene.errors == {"tls_certificate": 4, "connect_refused": 1}
+    assert scene.errors.keys() > {"closed_early", "closed_mid_frame"}, "each reason has a series from the start"
 
 
 def test_a_broker_that_fails_now_and_then_does_not_flood_the_log(scene: Scene) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.brokers import readiness
-from proxy.brokers.readiness import FRESH_FOR_NS, VALID_FOR_NS, Readiness
+from proxy.brokers.readiness import FRESH_FOR_NS, Readiness
 from proxy.observability.admin import Status
 from tests.proxy.conversation import NS_PER_SECOND, OpenStage, ScriptedBroker, Stage, lines_of, nobody_accepts, until
 from tests.proxy.frames import frame
@@ -128,7 +128,7 @@ async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
 async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a probe hangs: no answer yet, later the last answer until it is too old; one probe at a time."""
+    """While a probe hangs: no answer yet, later the last answer; one probe at a time."""
     assert readiness.ANSWER_WITHIN_SECONDS < 1
     monkeypatch.setattr(readiness, "ANSWER_WITHIN_SECONDS", 0.01)
     monkeypatch.setattr(readiness, "PROBE_TIMEOUT_SECONDS", 60)
@@ -143,14 +143,9 @@ async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     await asked(stage.broker, GOOD)
     while not (await ready.check()).ok:
         pass
-    stage.clock.pass_seconds(VALID_FOR_NS / NS_PER_SECOND - 0.001)
+    stage.clock.pass_seconds(3600)
     assert (await ready.check()).ok, "the last answer, while the next probe hangs"
     peer = await stage.broker.accept()
-    stage.clock.pass_seconds(0.001)
-    status = await ready.check()
-    assert status.reason == (
-        f"no bootstrap server answers ApiVersions; 30 s ago: 127.0.0.1:{stage.broker.address[1]} answers"
-    )
     ready.close()
     await peer.closed()
 

@@ -294,7 +294,7 @@ def test_settings_arrive_and_are_not_shown(tmp_path: Path) -> None:
     own = tmp_path / "own.properties"
     own.write_text("client.id=records")
     found = config(*flags(tmp_path, LOGIN), *UPSTREAM, *TOPIC, "--usage-client-config", str(own))
-    assert (found.usage.client.login, found.usage.client_id) == (None, "records")
+    assert (found.usage.client.login, found.usage.client.client_id) == (None, "records")
 
 
 def test_another_file_needs_a_restart_and_another_password_does_not(tmp_path: Path) -> None:
@@ -371,4 +371,4 @@ def test_a_client_file_is_relative_to_the_file_that_names_it(tmp_path: Path) -> 
     (tmp_path / "proxy.toml").write_text('usage_topic = "usage"\ncommand_config = "client.properties"')
     (tmp_path / "client.properties").write_text("client.id = records")
     found = config(*UPSTREAM, "--config", str(tmp_path / "proxy.toml"))
-    assert found.usage.client_id == "records"
+    assert found.usage.client.client_id == "records"

@@ -131,8 +131,8 @@ FIELDS: dict[str, tuple[str, object]] = {
     "--label team=search --label env=a=b": ("usage.labels", (("env", "a=b"), ("team", "search"))),
     "--sidecar-name pod-7": ("usage.sidecar_name", "pod-7"),
 }
-#: These cannot stand beside others, or are set by other options.
-ELSEWHERE = {"usage.file": None, "usage.client_id": ""}
+#: This cannot stand beside others.
+ELSEWHERE = {"usage.file": None}
 
 
 def test_every_field_can_be_set_and_arrives(toml: Any) -> None:

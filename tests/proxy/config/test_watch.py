@@ -43,7 +43,7 @@ class Watched:
         self.watch = ConfigWatch(self.config, self.quotas, self._apply, self.metrics, self.clock)
 
     def reload_ok(self) -> bool:
-        return self.metrics.reload_ok
+        return self.metrics.reload_ok["config"]
 
     def _apply(self, _config: Config, quotas: Quotas) -> None:
         self.quotas = quotas
@@ -479,7 +479,7 @@ async def test_a_wrong_configuration_keeps_all_that_was_in_force(
     watched.path.write_text(text)
     assert not await watched.watch.poll()
     assert watched.taken == []
-    assert not watched.metrics.reload_ok
+    assert not watched.metrics.reload_ok["config"]
     assert [record.getMessage() for record in caplog.records][-1] == "config_kept"
     assert any(str(record.__dict__["fields"].get("place", "")).endswith(place) for record in caplog.records)
     (tmp_path / "quotas.toml").write_text(SEVEN)

@@ -151,7 +151,7 @@ async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:
         ThrottleStatus(f"c{number}", "u", "p", "l", "e", 1, 0, float(number), "notify")
         for number in range(MAX_WAITING_SHOWN + 5)
     ]
-    async with admin(throttles=lambda: [crowd[:700], [], crowd[700:]]) as client:
+    async with admin(throttles=lambda: [crowd[:70], [], crowd[70:]]) as client:
         async with client.get("/throttles") as response:
             shown = await response.json()
         table = (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2]
@@ -161,8 +161,7 @@ async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:
     assert table.endswith("\n... and 5 more\n")
 
 
-@pytest.mark.parametrize("accept", ["application/json", "text/plain"])
-async def test_the_loop_runs_between_groups_of_a_long_list(accept: str) -> None:
+async def test_the_loop_runs_between_groups_of_a_long_list() -> None:
     loop, rounds, begun = asyncio.get_running_loop(), 0, list[int]()
 
     def count() -> None:
@@ -174,20 +173,19 @@ async def test_the_loop_runs_between_groups_of_a_long_list(accept: str) -> None:
     def groups() -> Iterable[Sequence[ThrottleStatus]]:
         for _ in range(10):
             begun.append(rounds)
-            yield [WAITING] * (MAX_WAITING_SHOWN // 10)
+            yield [WAITING] * MAX_WAITING_SHOWN
 
     rounds_are_counted = True
     async with admin(throttles=groups) as client:
         count()
-        await text_of(client.get("/throttles", headers={"Accept": accept}))
+        await text_of(client.get("/throttles"))
         rounds_are_counted = False
     assert len(set(begun)) == 10
-    assert rounds - begun[-1] > 10, "1,000 rows are written in ten rounds"
 
 
-async def test_a_client_id_cannot_break_the_table() -> None:
+def test_a_client_id_cannot_break_the_table() -> None:
     evil = ThrottleStatus("x\n\x1b[31m", "a b", "p", "l", "e", 1, 0, 0, "notify")
-    lines = (await waiting_table([evil], total=1)).splitlines()
+    lines = waiting_table([evil], total=1).splitlines()
     assert len(lines) == 2
     assert all(line.isprintable() for line in lines)
 

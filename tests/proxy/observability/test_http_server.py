@@ -49,7 +49,7 @@ async def response_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return int(head.split()[1]), await reader.readexactly(int(length.split()[1]))
 
 
-async def test_requests_follow_each_other_on_one_connection_however_they_are_cut() -> None:
+async def test_a_request_may_come_byte_by_byte() -> None:
     async with serving() as port, connection(port) as (reader, writer):
         for at in range(len(REQUEST)):
             writer.write(REQUEST[at : at + 1])
@@ -57,29 +57,7 @@ async def test_requests_follow_each_other_on_one_connection_however_they_are_cut
         assert await response_of(reader) == ANSWER
 
 
-async def test_many_requests_in_one_read_take_turns_with_the_event_loop() -> None:
-    loop, count = asyncio.get_running_loop(), MAX_HEAD_BYTES // len(REQUEST)
-    begun = list[int]()
-    rounds = 0
-
-    async def respond(path: str, _accept: str) -> Response:
-        nonlocal rounds
-        begun.append(rounds)
-        loop.call_soon(turn)
-        return text_response(path)
-
-    def turn() -> None:
-        nonlocal rounds
-        rounds += 1
-
-    async with serving(respond) as port, connection(port) as (reader, writer):
-        writer.write(REQUEST * count)
-        for _ in range(count):
-            assert (await response_of(reader))[0] == 200
-    assert len(set(begun)) == count
-
-
-@pytest.mark.parametrize("sent", [b"", HALF, REQUEST, REQUEST + HALF], ids=["nothing", "half", "idle", "half again"])
+@pytest.mark.parametrize("sent", [b"", HALF], ids=["nothing", "half"])
 async def test_a_connection_without_a_whole_head_in_time_is_closed(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,8 +65,6 @@ async def test_a_connection_without_a_whole_head_in_time_is_closed(
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT_SECONDS", 0.05)
     async with serving() as port, connection(port) as (reader, writer):
         writer.write(sent)
-        if sent.startswith(REQUEST):
-            assert await response_of(reader) == ANSWER
         assert await reader.read() == b""
 
 
@@ -152,7 +128,7 @@ async def test_what_each_head_is_answered_with(sent: str, status: int) -> None:
 
 
 async def test_the_number_of_connections_is_bounded_and_idle_ones_keep_no_request_out() -> None:
-    """A new one closes the one that has been idle for longest, and none that waits for its response."""
+    """A new one closes the oldest that has sent no request, and none that waits for its response."""
     may_answer = asyncio.Event()
 
     async def respond(path: str, accept: str) -> Response:
@@ -162,17 +138,16 @@ async def test_the_number_of_connections_is_bounded_and_idle_ones_keep_no_reques
 
     async with serving(respond) as port:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
-        idle[0][1].write(REQUEST + HALF)
-        assert await response_of(idle[0][0]) == ANSWER
+        idle[-1][1].write(HALF)
         slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS - 1)]
         for _, writer in slow:
             writer.write(REQUEST.replace(b"/a", b"/slow"))
-        for reader, _ in idle[1:]:
+        for reader, _ in idle[:-1]:
             assert await reader.read() == b""
         async with connection(port) as (reader, writer):
             writer.write(REQUEST)
             assert await response_of(reader) == ANSWER
-        assert await idle[0][0].read() == b"", "idle since its response"
+        assert await idle[-1][0].read() == b"", "half a head is no request"
         may_answer.set()
         for reader, _ in slow:
             assert await response_of(reader) == (200, b"/slow x,y")
@@ -204,12 +179,16 @@ async def test_a_client_that_resets_its_connection_before_the_response_is_no_def
     assert defects == []
 
 
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.0", b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000"])
-async def test_the_output_ends_after_http_1_0_and_after_a_body_and_input_is_still_taken(sent: bytes) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"GET / HTTP/1.0", b"GET / HTTP/1.1\r\nHost: a", b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000"]
+)
+async def test_the_output_ends_after_one_response_and_input_is_still_taken(sent: bytes) -> None:
     """A reset could overtake the response."""
     async with serving() as port, connection(port) as (reader, writer):
-        writer.write(sent + b"\r\n\r\n")
-        assert b"\r\nConnection: close\r\n" in await reader.read()
+        writer.write((sent + b"\r\n\r\n") * 2)
+        response = await reader.read()
+        assert b"\r\nConnection: close\r\n" in response
+        assert response.count(b"HTTP/1.1 ") == 1
         for _ in range(10):
             writer.write(bytes(10_000))
             await writer.drain()
@@ -221,8 +200,8 @@ async def test_closing_ends_every_connection() -> None:
     server = HttpServer(_echo, ())
     await server.listen(("127.0.0.1", 0))
     async with connection(server.port) as (reader, writer), connection(server.port) as (other, _):
-        writer.write(REQUEST + HALF)
-        assert await response_of(reader) == ANSWER
+        writer.write(HALF)
+        await until(lambda: len(server._connections) == 2)
         await server.close()
         for one in (reader, other):
             assert await one.read() == b""

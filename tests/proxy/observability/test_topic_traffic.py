@@ -2,6 +2,7 @@
 
 import pytest
 
+from proxy.config.config import Config, ObservabilityOptions, UsageOptions
 from proxy.observability import topic_traffic
 from proxy.observability.entities import ENTITY_IDLE_NS, Entities
 from proxy.observability.tallies import TopicTraffic
@@ -9,6 +10,11 @@ from proxy.observability.topic_traffic import MAX_NAME, MAX_SERIES, MAX_TOPICS_O
 from tests.proxy.conversation import Clock
 
 Traffic = dict[str, TopicTraffic]
+
+
+def entities_of(most: int, clock: Clock) -> Entities:
+    options = ObservabilityOptions(max_metric_entities=most)
+    return Entities(Config(bootstrap_servers=(), observability=options, usage=UsageOptions(by_topic=True)), clock)
 
 
 def traffic_of(entities: Entities, client_id: str) -> Traffic:
@@ -22,12 +28,12 @@ def produce(traffic: Traffic, topic: str, size: int = 1) -> None:
 
 
 def test_off_there_are_none() -> None:
-    assert Entities(10, Clock()).of("user", "etl").topics is None
+    assert Entities(Config(bootstrap_servers=()), Clock()).of("user", "etl").topics is None
 
 
 @pytest.mark.parametrize("topic", ["x" * (MAX_NAME + 1), OTHER_TOPICS])
 def test_what_has_no_series_of_its_own(topic: str) -> None:
-    traffic = traffic_of(Entities(10, Clock(), by_topic=True), "etl")
+    traffic = traffic_of(entities_of(10, Clock()), "etl")
     produce(traffic, "x" * MAX_NAME)
     produce(traffic, topic, 7)
     assert set(traffic) == {"x" * MAX_NAME, OTHER_TOPICS}
@@ -36,7 +42,7 @@ def test_what_has_no_series_of_its_own(topic: str) -> None:
 
 def test_topics_that_a_client_invents_leave_room_for_others() -> None:
     """Nothing is lost: the sums stay."""
-    entities = Entities(10, Clock(), by_topic=True)
+    entities = entities_of(10, Clock())
     inventive, modest = (traffic_of(entities, name) for name in ("inventive", "modest"))
     for number in range(MAX_TOPICS_OF_CLIENT + 500):
         produce(inventive, f"topic-{number}")
@@ -48,7 +54,7 @@ def test_topics_that_a_client_invents_leave_room_for_others() -> None:
 
 
 def test_the_series_of_the_process_are_bounded() -> None:
-    entities = Entities(100, Clock(), by_topic=True)
+    entities = entities_of(100, Clock())
     for client in range(MAX_SERIES // MAX_TOPICS_OF_CLIENT + 1):
         traffic = traffic_of(entities, f"client-{client}")
         for number in range(MAX_TOPICS_OF_CLIENT):
@@ -60,7 +66,7 @@ def test_the_series_of_the_process_are_bounded() -> None:
 def test_clients_that_expire_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_traffic, "MAX_SERIES", 2)
     clock = Clock()
-    entities = Entities(10, clock, by_topic=True)
+    entities = entities_of(10, clock)
     before = traffic_of(entities, "before")
     produce(before, "rows")
     produce(before, "cols")
@@ -78,6 +84,6 @@ def test_clients_that_expire_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_without_counters_of_their_own_share_topics() -> None:
-    entities = Entities(1, Clock(), by_topic=True)
+    entities = entities_of(1, Clock())
     entities.of("user", "first")
     assert traffic_of(entities, "second") is traffic_of(entities, "third")

@@ -1,6 +1,8 @@
 """Topic ids that no Metadata response contained: the proxy requests their names over a connection of its own."""
 
+import asyncio
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from kio.index import load_request_schema
 
 from protocol.apis import METADATA
 from protocol.messages import decode
+from proxy.brokers.topics import PAUSE_SECONDS
 from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of
 from tests.proxy.frames import (
     batch,
@@ -33,9 +36,16 @@ def ids_asked_for(frame: bytes) -> set[uuid.UUID]:
 
 
 @pytest.mark.parametrize("how", ["it hangs up", "it does not know", "it says nonsense", "it claims too much"])
-async def test_an_unanswered_topic_id_is_not_requested_again_at_once(
-    open_stage: OpenStage, how: str, caplog: pytest.LogCaptureFixture
+async def test_unanswered_topic_ids_are_requested_again_together(
+    open_stage: OpenStage, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    paused, may_ask = asyncio.Event(), asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        assert seconds == PAUSE_SECONDS
+        paused.set()
+        await may_ask.wait()
+
     stage = open_stage(quotas=BY_NAME_AND_TOTAL)
     client, broker = await stage.pair()
     await client.send(produce_records(1, {IDS["rows"]: [batch(1, 100)]}, version=13))
@@ -43,6 +53,7 @@ async def test_an_unanswered_topic_id_is_not_requested_again_at_once(
     asked, ids = await asked_by_the_proxy(stage)
     assert ids == {IDS["rows"]}
     caplog.clear()
+    monkeypatch.setattr("proxy.brokers.topics.asyncio", SimpleNamespace(sleep=pause))
     if how == "it does not know":
         await asked.send(metadata_answer(1, {1: stage.broker.address}, named={}))
     elif how == "it says nonsense":
@@ -53,11 +64,14 @@ async def test_an_unanswered_topic_id_is_not_requested_again_at_once(
         asked.close()
     else:
         await asked.closed()
-    stage.clock.pass_seconds(1_000)
-    await client.send(produce_records(2, {IDS[name]: [batch(1, 100)] for name in IDS}, version=13))
-    await broker.frame()
+    await paused.wait()
+    for number, name in enumerate(IDS):
+        stage.clock.pass_seconds(1_000)  # the debt of the request before is over
+        await client.send(produce_records(2 + number, {IDS[name]: [batch(1, 100)]}, version=13))
+        await broker.frame()
+    may_ask.set()
     _, ids = await asked_by_the_proxy(stage)
-    assert ids == {IDS["cols"]}
+    assert ids == {IDS["rows"], IDS["cols"]}, "one request for all of them"
     said = [fields for name, fields in lines_of(caplog.records) if name == "topic_ids_unknown"]
     assert len(said) == (how != "it does not know")
     assert all(fields["detail"] != "no bootstrap server returned topic names: " for fields in said)

@@ -5,7 +5,8 @@ from uuid import UUID
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.usage.client_ids import MAX_LABELS, identity_of, normalised, split_labels
+from proxy.config.values import MAX_LABELS
+from proxy.usage.client_ids import identity_of, normalised, split_labels
 from tests.docs.pages import ROOT, rows
 
 ONE_UUID = "9f3b2c1d-0a1b-4c2d-8e3f-001122334455"

@@ -1,12 +1,11 @@
 """Errors of the topic's brokers, as the log and the metric have them. tests/integration has real brokers."""
 
 import socket
-import time
 
 import pytest
 from aiokafka import errors
 
-from proxy.config.client_settings import ClientSettings
+from proxy.config.config import UsageOptions
 from proxy.observability.metrics import USAGE_ERROR_REASONS
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink, reason_of
@@ -14,13 +13,13 @@ from proxy.usage.topic_sink import TopicSink, reason_of
 
 async def test_a_broker_that_is_not_there_is_named_with_the_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    sink = TopicSink("usage", b"pod/run", {"bootstrap_servers": [address]}, ClientSettings(), time.monotonic_ns)
+        host, port = server.getsockname()
+    sink = TopicSink(UsageOptions(topic="usage"), [(host, port)], b"pod/run")
     for _ in range(2):
         with pytest.raises(SinkFailed) as raised:
             await sink.write([b"{}"])
         assert raised.value.reason == "unreachable"
-        assert raised.value.message.startswith(f"--usage-topic usage at {address}: ")
+        assert raised.value.message.startswith(f"--usage-topic usage at {host}:{port}: ")
         assert "refused" in raised.value.message or "Errno 111" in raised.value.message
     await sink.close()
 
