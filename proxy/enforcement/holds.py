@@ -10,10 +10,12 @@ from typing import Final
 from proxy.enforcement.data_frame import DataFrame, FrameEvent
 from proxy.enforcement.identity import NS_PER_MS
 from quotas.admission.limit import Limit
-from quotas.admission.passage import Passage
+from quotas.admission.passage import Passage, earned
 
-#: A reservation lapses after this time, unless what it is for has arrived at the rate of its limits.
+#: A reservation lapses after this time, unless as many of its bytes have passed as the fastest of its limits earns, and
+#: these at least. At the others, which earn less, nobody waits for it longer either.
 LAPSE_NS: Final = 1_000_000_000
+LEAST_PORTION: Final = 32_768
 #: Most reservations that one call checks.
 _CHECKED_AT_ONCE: Final = 1_000
 
@@ -45,8 +47,8 @@ class Holds:
         #: Limits with waiters.
         self.limits: dict[Limit, None] = {}
         self.changed: dict[Limit, None] = {}
-        #: When each was checked last, its bytes then, and how many of them must pass in a second; the oldest first.
-        self._reserving: dict[Passage, tuple[int, int, int]] = {}
+        #: When each was checked last, and its bytes then; the oldest first.
+        self._reserving: dict[Passage, tuple[int, int]] = {}
 
     # ---- queues
 
@@ -102,9 +104,9 @@ class Holds:
 
     # ---- reservations
 
-    def reserve(self, passage: Passage, least: int, now_ns: int) -> None:
-        """It lapses unless `least` bytes of it pass in each second. `release` it in any case."""
-        self._reserving[passage] = now_ns, passage.left_bytes, least
+    def reserve(self, passage: Passage, now_ns: int) -> None:
+        """It may lapse from now on. `release` it in any case."""
+        self._reserving[passage] = now_ns, passage.left_bytes
 
     def release(self, passage: Passage) -> None:
         """Release what it reserves, if it has not lapsed."""
@@ -116,11 +118,12 @@ class Holds:
         """Release reservations for what has not arrived within a second: others do not wait for it any longer."""
         reserving = self._reserving
         for _ in range(min(len(reserving), _CHECKED_AT_ONCE)):
-            passage, (since_ns, bytes_then, least) = next(iter(reserving.items()))
+            passage, (since_ns, bytes_then) = next(iter(reserving.items()))
             if now_ns - since_ns < LAPSE_NS:
                 return
-            if bytes_then - passage.left_bytes < least:
+            left, left_bytes = passage.left, passage.left_bytes
+            if bytes_then - left_bytes < max(LEAST_PORTION, *earned(left, left_bytes, LAPSE_NS), 0):
                 self.release(passage)
             else:
                 del reserving[passage]
-                self.reserve(passage, least, now_ns)
+                self.reserve(passage, now_ns)

@@ -1,9 +1,14 @@
 """What an admitted frame may still bring: reserved at its limits, and charged as its bytes pass."""
 
 from collections.abc import Mapping
-from typing import final
+from typing import Final, final
 
 from quotas.admission.limit import Limit
+from quotas.limit_kinds import PRODUCER_IDS_RATE, REQUEST_RATE
+
+#: Limits whose amounts do not grow with the bytes of a frame.
+_COUNTS_REQUESTS: Final = frozenset({REQUEST_RATE, PRODUCER_IDS_RATE})
+_NS_PER_SECOND: Final = 1_000_000_000
 
 
 @final
@@ -65,3 +70,12 @@ class Passage:
             self.is_reserved = False
             for limit, amount in self.left.items():
                 limit.reserved -= amount
+
+
+def earned(amounts: Mapping[Limit, int], size: int, span_ns: int) -> list[int]:
+    """Of `size` bytes that are charged these amounts: how many each limit on bytes or records earns in this time."""
+    return [
+        int(limit.algorithm.rate * span_ns * size // (units * _NS_PER_SECOND))
+        for limit, units in amounts.items()
+        if units and limit.name not in _COUNTS_REQUESTS
+    ]

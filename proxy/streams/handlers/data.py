@@ -1,16 +1,14 @@
 """Common to Produce and Fetch: holds at the frame boundary, and the rest of a frame that did not arrive in time."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from proxy.enforcement.data_frame import DataFrame
+from proxy.enforcement.holds import LEAST_PORTION
 from proxy.streams.handler import Handler, RequestKind, Requests
 from proxy.streams.steps import HOLD, PASS
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import Limit
 from quotas.admission.limit_set import admit_part
-from quotas.admission.passage import Passage
-from quotas.limit_kinds import PRODUCER_IDS_RATE, REQUEST_RATE
+from quotas.admission.passage import Passage, earned
 
 #: Largest debt that a dry run adds to. Data that waits for longer expires in its client before it is sent (Java's
 #: `delivery.timeout.ms`), and after a change of the limits a dry run shows their effect within this time.
@@ -18,11 +16,7 @@ MOST_DRY_RUN_DEBT_NS: Final = 120_000_000_000
 #: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
 HEAD_READ_SIZE: Final = 128
 #: A frame that lapsed asks for at least this many bytes at once, or what its limits earn in this time if that is more.
-LEAST_PORTION: Final = 32_768
 LEAST_PORTION_NS: Final = 50_000_000
-SECOND_NS: Final = 1_000_000_000
-#: Limits whose amounts do not grow with the bytes of a frame.
-COUNTS_REQUESTS: Final = frozenset({REQUEST_RATE, PRODUCER_IDS_RATE})
 
 
 class DataHandler(Handler):
@@ -80,8 +74,8 @@ class DataHandler(Handler):
         if frame.passage is not None:
             holds.release(frame.passage)
             frame.lapse()
-        earned = min(_earned(frame.rest, frame.rest_bytes, LEAST_PORTION_NS), default=0)
-        size = min(frame.rest_bytes, max(arrived, LEAST_PORTION, earned))
+        at_once = min(earned(frame.rest, frame.rest_bytes, LEAST_PORTION_NS), default=0)
+        size = min(frame.rest_bytes, max(arrived, LEAST_PORTION, at_once))
         whole = frame.portion(size)
         portion = {limit: units for limit, units in whole.items() if registry.is_in_use(limit)}
         requests.is_counted = True
@@ -102,15 +96,4 @@ class DataHandler(Handler):
     def passes(self, frame: DataFrame, passage: Passage, now_ns: int) -> None:
         """A frame passes that has not arrived whole."""
         frame.pass_on(passage, now_ns)
-        # As fast as the fastest of its limits earns: at the others, which earn less, nobody waits for it longer either.
-        least = max(LEAST_PORTION, *_earned(passage.left, passage.left_bytes, SECOND_NS), 0)
-        self.context.holds.reserve(passage, least, now_ns)
-
-
-def _earned(amounts: Mapping[Limit, int], size: int, span_ns: int) -> list[int]:
-    """Of `size` bytes that are charged these amounts: how many each limit on bytes or records earns in this time."""
-    return [
-        int(limit.algorithm.rate * span_ns * size // (units * SECOND_NS))
-        for limit, units in amounts.items()
-        if units and limit.name not in COUNTS_REQUESTS
-    ]
+        self.context.holds.reserve(passage, now_ns)

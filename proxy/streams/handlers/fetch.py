@@ -71,7 +71,7 @@ class OpenFetch(Awaited):
         expected = self.fetching.expected(asked, budget)
         if expected:
             self.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
-            self.handler.context.holds.reserve(self.passage, 1, now_ns)
+            self.handler.context.holds.reserve(self.passage, now_ns)
             if frame is not None and frame.limit in limits.limits:
                 frame.limit.waiters.took(expected - frame.units)
 

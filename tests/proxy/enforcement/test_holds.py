@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.enforcement.data_frame import DataFrame, FrameEvent
-from proxy.enforcement.holds import _CHECKED_AT_ONCE, LAPSE_NS, Holds
+from proxy.enforcement.holds import _CHECKED_AT_ONCE, LAPSE_NS, LEAST_PORTION, Holds
 from quotas.admission.passage import Passage
 from quotas.parsing.parse import parse_spec
 from tests.proxy.enforcement.test_measures import Scene, held_by
@@ -78,7 +78,7 @@ def test_the_end_of_a_frame_is_the_end_of_its_passage() -> None:
     frame = DataFrame(100, answered=True)
     frame.pass_on(Passage({limit: 100}, 100), now_ns)
     assert frame.passage is not None
-    holds.reserve(frame.passage, 1, now_ns)
+    holds.reserve(frame.passage, now_ns)
     holds.add(held_by(limit))
     holds.changed.clear()
     holds.end(frame, FrameEvent.CLOSE)
@@ -103,15 +103,15 @@ def test_a_reservation_is_checked_each_second_and_lapses_once(keeps_up: bool) ->
     holds, limit, now_ns = Holds(), scene.limit, scene.now_ns
     holds.add(held_by(limit))
     holds.changed.clear()
-    passage = Passage({limit: 100}, 100)
-    passage.passed(50, now_ns)  # before it was there to be checked
-    holds.reserve(passage, 10, now_ns)
+    passage = Passage({limit: 200_000}, 200_000)
+    passage.passed(50_000, now_ns)  # before it was there to be checked
+    holds.reserve(passage, now_ns)
     for second in (1, 2, 3) if keeps_up else (1,):
-        passage.passed(10 if keeps_up else 9, now_ns)
+        passage.passed(LEAST_PORTION if keeps_up else LEAST_PORTION - 1, now_ns)
         holds.lapse(now_ns + second * LAPSE_NS - 1)
         assert passage.is_reserved
         holds.lapse(now_ns + second * LAPSE_NS)
-    left = 20 if keeps_up else 41
+    left = 150_000 - 3 * LEAST_PORTION if keeps_up else 150_001 - LEAST_PORTION
     assert (passage.left, passage.left_bytes) == ({limit: left}, left)
     assert (limit.reserved, list(holds.changed)) == ((left, []) if keeps_up else (0, [limit]))
     holds.release(passage)
@@ -122,9 +122,10 @@ def test_a_reservation_is_checked_each_second_and_lapses_once(keeps_up: bool) ->
 def test_one_call_checks_a_bounded_number_and_the_next_ones_the_rest() -> None:
     scene = Scene()
     holds, now_ns = Holds(), scene.now_ns
-    passages = [Passage({scene.limit: 10}, 10) for _ in range(2 * _CHECKED_AT_ONCE)]
+    passages = [Passage({scene.limit: 50_000}, 50_000) for _ in range(2 * _CHECKED_AT_ONCE)]
     for at, passage in enumerate(passages):
-        holds.reserve(passage, at % 2, now_ns)
+        holds.reserve(passage, now_ns)
+        passage.passed(0 if at % 2 else LEAST_PORTION, now_ns)
     for calls in (1, 2, 2):
         holds.lapse(now_ns + LAPSE_NS)
         assert sum(not passage.is_reserved for passage in passages) == calls * _CHECKED_AT_ONCE // 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.apis import CREATE_TOPICS
 from proxy.config.config import EnforcementOptions
-from proxy.streams.handlers.data import LEAST_PORTION
+from proxy.enforcement.holds import LEAST_PORTION
 from proxy.streams.memory import READ_SIZE
 from quotas.admission.limit_set import admit_all
 from quotas.algorithms.token_bucket import AMPLE
