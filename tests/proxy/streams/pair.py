@@ -15,7 +15,7 @@ released by the functions below. `Pair(cuts=...)` delivers the bytes in pieces o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from typing import Any, cast
 
@@ -42,7 +42,7 @@ from proxy.tls import TlsContexts
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.entry import QuotaEntry
 from quotas.registry.registry import Registry
-from tests.proxy.conversation import Clock
+from tests.proxy.conversation import Clock, cut
 from tests.proxy.wires import Loop, MemoryWire, WorkClock
 
 _OTHERS_BYTES = bytes(READ_SIZE)
@@ -205,17 +205,9 @@ class Pair:
         self._receives(self.broker, b"".join(data))
 
     def _receives(self, wire: MemoryWire, data: bytes) -> None:
-        for piece in self._cut(data):
+        for piece in cut(data, cycle(self.cuts)):
             wire.receive(piece)
             self.world.loop.run()
-
-    def _cut(self, data: bytes) -> Iterator[bytes]:
-        at = 0
-        sizes = cycle(self.cuts or [len(data)])
-        while at < len(data):
-            size = next(sizes)
-            yield data[at : at + size]
-            at += size
 
     def sent(self) -> list[bytes]:
         """The whole frames that the broker has received."""
