@@ -93,8 +93,9 @@ class Holds:
         """The frame has passed, or never will: release what it has reserved."""
         if frame.passage is not None:
             self.release(frame.passage)
-        self.credit_returned(frame.ticket.reserved)
-        frame.ticket.release()
+        if frame.ticket.reserved:
+            self.credit_returned(frame.ticket.reserved)
+            frame.ticket.release()
         frame.on(event)
 
     def _drop_if_empty(self, limit: Limit) -> None:
