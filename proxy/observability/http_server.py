@@ -2,7 +2,7 @@
 
 Everything a client can hold is bounded: the number of connections, the length of a request head, the time for a head
 and the time for a response. A connection is for one request, whose body is not read. A connection above the number
-closes the oldest that has sent no request, so that idle ones keep no probe out.
+closes the oldest that waits for no response, so that idle ones keep no probe out.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class HttpServer:
     def __init__(self, respond: Callable[[str, str], Awaitable[Response]], names: Collection[str]) -> None:
         self._respond = respond
         self._names = frozenset(names) | {"localhost"}
-        #: The oldest first; and those of them that have not sent the head of a request.
+        #: The oldest first; and those of them that wait for no response: they have sent no request, or were answered.
         self._connections: dict[StreamWriter, asyncio.Future[None]] = {}
         self._idle: dict[StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
@@ -98,6 +98,7 @@ class HttpServer:
         with suppress(TimeoutError, OSError, RuntimeError):  # RuntimeError: of uvloop, for a transport that is closed
             writer.transport.set_write_buffer_limits(high=0)  # so that drain() waits until all is with the kernel
             await self._serve_request(reader, writer)
+            self._idle[writer] = None
             async with asyncio.timeout(LINGER_SECONDS):
                 writer.write_eof()
                 while await reader.read(MAX_HEAD_BYTES):

@@ -155,6 +155,24 @@ async def test_the_number_of_connections_is_bounded_and_idle_ones_keep_no_reques
             writer.transport.abort()
 
 
+async def test_clients_that_were_answered_and_stay_keep_no_request_out() -> None:
+    """Of requests that come at once, each is answered."""
+    async with serving() as port:
+        answered = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+        for reader, writer in answered:
+            writer.write(REQUEST)
+            assert await response_of(reader) == ANSWER
+        new = [socket.create_connection(("127.0.0.1", port)) for _ in range(10)]  # accepted in one round
+        for each in new:
+            each.sendall(REQUEST)
+        for each in new:
+            reader, writer = await asyncio.open_connection(sock=each)
+            assert await response_of(reader) == ANSWER
+            writer.transport.abort()
+        for _, writer in answered:
+            writer.transport.abort()
+
+
 async def test_a_client_that_resets_its_connection_before_the_response_is_no_defect() -> None:
     begun, may_answer, defects = asyncio.Event(), asyncio.Event(), list[object]()
 
