@@ -82,7 +82,7 @@ class Readiness:
     async def _probe_all(self) -> None:
         """Probe all servers concurrently: the first good answer decides."""
         probes = [asyncio.ensure_future(self._answer_of(server)) for server in self._servers]
-        failures = []
+        failures, status = list[str](), Status(False, "the probe of the bootstrap servers failed")
         try:
             for probe in asyncio.as_completed(probes):
                 status = await probe
@@ -94,8 +94,7 @@ class Readiness:
         finally:
             for task in probes:
                 task.cancel()
-        self._last = status
-        self._answered_ns = self._clock()
+            self._last, self._answered_ns = status, self._clock()
 
     async def _answer_of(self, server: Address) -> Status:
         name, begun_ns = format_address(server), self._clock()

@@ -150,6 +150,28 @@ async def test_a_check_returns_soon_in_any_state_of_the_brokers(
     await peer.closed()
 
 
+async def test_a_probe_that_a_defect_ends_is_no_answer(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even after the check that began it has returned: else the last good answer would remain."""
+    monkeypatch.setattr(readiness, "ANSWER_WITHIN_SECONDS", 0.01)
+    stage, may_end = open_stage(), asyncio.Event()
+    ready = ready_of(stage, [stage.broker.address])
+
+    async def ask(*_: object) -> bytes:
+        if stage.clock() < later_ns:
+            return GOOD[4:]
+        await may_end.wait()
+        raise ValueError("a token that is no UTF-8")
+
+    monkeypatch.setattr(readiness, "ask_broker", ask)
+    later_ns = stage.clock() + FRESH_FOR_NS
+    assert (await ready.check()).ok
+    stage.clock.pass_seconds(FRESH_FOR_NS / NS_PER_SECOND)
+    assert (await ready.check()).ok, "while the probe is under way"
+    may_end.set()
+    await until(lambda: ready._probe is not None and ready._probe.done())
+    assert not (await ready.check()).ok
+
+
 async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_probes_no_broker(open_stage: OpenStage) -> None:
     stage = open_stage()
     reason: str | None = "draining"
