@@ -112,6 +112,14 @@ def test_refused_records_count_as_erroneous(version: int, cuts: list[int]) -> No
     assert rates == {"accepted": 140, "erroneous": 100, "throttled": 0}
 
 
+def test_records_without_a_response_count_as_accepted_at_once() -> None:
+    pair = Pair(World([TOTAL, ROWS]))
+    pair.client_sends(rows(1, 100, acks=0), rows(2, 70_000, acks=0), rows(3, 300))
+    assert counts(pair.world) == (70_100, 0, 0)
+    pair.broker_sends(refused(3, {"rows": [OK]}))
+    assert counts(pair.world) == (70_400, 0, 0)
+
+
 def test_errors_of_late_records_count_too() -> None:
     world = World([TOTAL])
     pair = Pair(world)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quotas.admission.decision import ADMITTED, Decision
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import admit_all, admit_part, charge_all, limit_set, spend_all
-from quotas.admission.passage import Passage
+from quotas.admission.passage import Passage, earned
 from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.token_bucket import TokenBucket
@@ -53,6 +53,11 @@ def test_the_decision_is_that_of_a_whole_frame() -> None:
     assert decision.wait_ns == SECOND // 2
     assert passage is not None
     assert not passage.left_bytes
+
+
+def test_limits_of_requests_earn_no_bytes() -> None:
+    amounts = {limit_of(100): 1_000, limit_of(5, name="request_rate"): 1, limit_of(9, name="bytes_in_rate"): 0}
+    assert earned(amounts, 2_000, 3 * SECOND) == [600], "of 2,000 bytes that are charged as 1,000"
 
 
 def test_what_is_reserved_holds_others_as_a_charge_does() -> None:
