@@ -8,7 +8,11 @@ No clock, no sockets, no asyncio, no Kafka bytes. From the outside in; each impo
 - `admission/`       limits, the amounts of a request, the Decision, and the queues
 - `algorithms/`      token bucket, sampled window, EWMA, producer ids: exact on a virtual clock
 
-Shared by all of them:
+By itself:
+
+- `fleet/`           one quota for many proxies: who may use how much of it, from what all state in a shared log
+
+Shared by all of the first:
 
 - `entry`            one configured quota: an entity, its limits and options
 - `exemption`        the clients that a limit of others neither charges nor holds
