@@ -221,7 +221,7 @@ class Caps:
         self.changed.add(name)
 
     def allowed(self, name: str, now_ns: int) -> tuple[int, int]:
-        """(rate, until_ns): what this member may use of a key with a quota. Ask again at `until_ns` at the latest. O(1)."""
+        """(rate, until_ns): what this member may use of a key with a quota, to be asked again at `until_ns`. O(1)."""
         key = self.keys[name]
         self._lapse(key, now_ns)
         members = self.parameters.max_members

@@ -107,15 +107,14 @@ class Member:
         for name, want in self._wants(demand, outlook).items():
             key, claim = self.caps.keys[name], self._claims[name]
             cap = claim.next_cap(key, want, outlook)
-            holds = want or claim.cap or claim.want or key.unread
-            if cap is None and holds:
+            if cap is None and (claim.cap or claim.want):
                 is_old = restated > 0 and now_ns - claim.stated_ns >= self._parameters.restate_ns // 2
                 if is_old or claim.quota != key.quota:
                     cap = claim.cap
                     restated -= is_old
             if cap is not None:
                 wishes[name] = cap, want
-            elif not holds and now_ns >= claim.wants_until_ns:
+            elif claim.is_over(key, want, now_ns):
                 del self._claims[name]
         return dict(islice(wishes.items(), MAX_STATEMENTS))
 

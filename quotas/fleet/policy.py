@@ -80,18 +80,15 @@ class Claim:
         target = min(want, self._level_with(want, key, outlook))
         if own is None or outlook.now_ns >= key.lease_ns:
             return target if want or self.cap else None
-        cap, free = own.cap, WHOLE - key.total
-        if cap > target and free < 0:
-            return target  # in small steps, too: there may be many of those who stand above the level
-        step = max(cap, outlook.fair // 4) // 20
-        if cap - want > step and (free < SCARCE or age_ns > UNUSED_NS):
-            return want
-        if target - cap > step:
-            return target
+        cap = _moved(own.cap, want, target, WHOLE - key.total, age_ns, outlook.fair)
         # Once it is read back, a member that has gone counts no more.
         is_owed = target > key.use and key.oldest_ns + outlook.parameters.overdue_ns <= outlook.now_ns
         is_news = age_ns > UNUSED_NS and abs(want - self.want) > max(self.want, outlook.fair) // 5
-        return cap if is_owed or is_news else None
+        return cap if cap != own.cap or is_owed or is_news else None
+
+    def is_over(self, key: Key, want: int, now_ns: int) -> bool:
+        """Whether the key takes part no longer."""
+        return not (want or self.cap or self.want or key.unread) and now_ns >= self.wants_until_ns
 
     def _level_with(self, want: int, key: Key, outlook: Outlook) -> int:
         """The fair level, found again if it may have changed. O(members log members)."""
@@ -101,6 +98,16 @@ class Claim:
             others = [entry.want for member, entry in key.stated.items() if member != outlook.me]
             self._level = fair_level([*others, want])
         return self._level
+
+
+def _moved(cap: int, want: int, target: int, free: int, age_ns: int, fair: int) -> int:
+    """The cap that follows this one, or the same."""
+    if cap > target and free < 0:
+        return target  # in small steps, too: many may be a little above the level
+    step = max(cap, fair // 4) // 20
+    if cap - want > step and (free < SCARCE or age_ns > UNUSED_NS):
+        return want
+    return target if target - cap > step else cap
 
 
 def fair_level(wants: list[int]) -> int:
