@@ -62,7 +62,7 @@ class Bounds(NamedTuple):
     records: int = 2
     in_flight: int = 2
     joiners: int = 0
-    copies: int = 1
+    copies: int = 0
     crashes: int = 0
     rejoins: int = 0
     beats: bool = False
@@ -135,7 +135,7 @@ class Members:
 
     def new(self, *, is_covered: bool, base: tuple[Sent, ...] = ()) -> int:
         """One that joins, and has read `base` if it has read all of the log."""
-        return self._begun(self._empty(), is_covered, base)
+        return self._begun(self.made(), is_covered, base)
 
     def begin(self, number: int, *, is_covered: bool, base: tuple[Sent, ...] = ()) -> int:
         return self._begun(self._restore(number), is_covered, base)
@@ -144,7 +144,7 @@ class Members:
         event = (number, sent)
         if event not in self._steps:
             caps = self._restore(number)
-            caps.apply(self._record(sent), NOW)
+            caps.apply(self.record(sent), NOW)
             self._steps[event] = self._number(caps)
         return self._steps[event]
 
@@ -184,24 +184,24 @@ class Members:
     def _begun(self, caps: Caps, is_covered: bool, base: tuple[Sent, ...]) -> int:
         caps.begin(NOW, is_covered=is_covered)
         for sent in base:
-            caps.apply(self._record(sent), NOW)
+            caps.apply(self.record(sent), NOW)
         return self._number(caps)
 
-    def _empty(self) -> Caps:
+    def made(self) -> Caps:
         caps = self.make("f", self.parameters, lambda: 0)
         caps.name = self.names[0]
         for key in self.keys:
             caps.set_quota(key, WHOLE)
         return caps
 
-    def _record(self, sent: Sent) -> Record:
+    def record(self, sent: Sent) -> Record:
         author, seq, caps = sent
         statements = [Statement(key, WHOLE, c, c) for key, c in zip(self.keys, caps, strict=True) if c != NOTHING]
         return Record("f", self.names[author], seq, 0, tuple(statements))
 
     def _restore(self, number: int) -> Caps:
         snapshot = self._snapshots[number]
-        caps = self._empty()
+        caps = self.made()
         caps._seq = snapshot.seq
         caps._sent = {seq: (-age, 0) for seq, age in snapshot.sent}
         caps._horizon_ns, caps._known_from_ns = _time(snapshot.horizon), _time(snapshot.known_from)
