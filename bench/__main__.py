@@ -11,7 +11,17 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import against_haproxy, connections, evenness, hot_path, metadata_storm, producer_ids, quota_decision, tls
+from bench import (
+    against_haproxy,
+    connections,
+    evenness,
+    fleet_policy,
+    hot_path,
+    metadata_storm,
+    producer_ids,
+    quota_decision,
+    tls,
+)
 from bench.enforcement import run as enforcement
 from bench.load import LoadError
 from bench.options import Options
@@ -24,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     connections.NAME: connections.run,
     enforcement.NAME: enforcement.run,
     evenness.NAME: evenness.run,
+    fleet_policy.NAME: fleet_policy.run,
     hot_path.NAME: hot_path.run,
     metadata_storm.NAME: metadata_storm.run,
     producer_ids.NAME: producer_ids.run,

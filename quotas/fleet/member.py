@@ -114,7 +114,7 @@ class Member:
                     restated -= is_old
             if cap is not None:
                 wishes[name] = cap, want
-            elif claim.is_over(key, want, now_ns):
+            elif claim.is_over(key, want) and now_ns >= claim.wants_until_ns:
                 del self._claims[name]
         return dict(islice(wishes.items(), MAX_STATEMENTS))
 
@@ -122,16 +122,14 @@ class Member:
         """What each key that takes part wants above its floor. A key takes part from when it is limited until its use
         has fitted its floor for two `ttl_ns`.
         """
+        keys, claims = self.caps.keys, self._claims
         for name, each in demand.items():
-            if each.is_limited and name not in self._claims:
-                self._claims[name] = Claim()
-        wants = {
-            name: claim.next_want(self.caps.keys[name], demand.get(name, UNUSED), outlook)
-            for name, claim in self._claims.items()
-        }
+            if each.is_limited and name in keys and keys[name].quota:
+                claims.setdefault(name, Claim())
+        wants = {name: claims[name].next_want(keys[name], demand.get(name, UNUSED), outlook) for name in claims}
         self.left_out = max(0, sum(want > 0 for want in wants.values()) - MAX_KEYS)
         if self.left_out:
             # One that holds a cap gives way to one that wants twice as much.
-            largest = nlargest(MAX_KEYS, wants, key=lambda name: wants[name] * (2 if self._claims[name].cap else 1))
+            largest = nlargest(MAX_KEYS, wants, key=lambda name: wants[name] * (2 if claims[name].cap else 1))
             wants = dict.fromkeys(wants, 0) | {name: wants[name] for name in largest}
         return wants

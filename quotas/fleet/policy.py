@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from quotas.fleet.caps import NEVER, Key
 from quotas.fleet.parameters import NS_PER_MS, NS_PER_SECOND, WHOLE, Parameters
 
-GROWTH: Final = 4
+GROWTH: Final = 8
 """A member that is limited wants so many times its use: it cannot know how much it would use."""
 HEADROOM_PERCENT: Final = 105
 """One that is not limited wants so much of its peak."""
@@ -75,20 +75,28 @@ class Claim:
     def next_cap(self, key: Key, want: int, outlook: Outlook) -> int | None:
         """The cap to state now, with this want; None: there is nothing to state."""
         own, age_ns = key.stated.get(outlook.me), outlook.now_ns - self.stated_ns
-        if key.unread and age_ns < ANSWER_NS:
+        if age_ns < ANSWER_NS and key.unread:
             return None
         target = min(want, self._level_with(want, key, outlook))
         if own is None or outlook.now_ns >= key.lease_ns:
-            return target if want or self.cap else None
-        cap = _moved(own.cap, want, target, WHOLE - key.total, age_ns, outlook.fair)
+            return None if self.is_over(key, want) else target
+        free = WHOLE - key.total
+        step = max(own.cap, outlook.fair // 4) // 20
+        is_due = age_ns > UNUSED_NS or free < SCARCE
+        cap = _moved(own.cap, want, target, free, step, is_due)
         # Once it is read back, a member that has gone counts no more.
-        is_owed = target > key.use and key.oldest_ns + outlook.parameters.overdue_ns <= outlook.now_ns
-        is_news = age_ns > UNUSED_NS and abs(want - self.want) > max(self.want, outlook.fair) // 5
-        return cap if cap != own.cap or is_owed or is_news else None
+        is_owed = target - key.use > step and key.oldest_ns + outlook.parameters.overdue_ns <= outlook.now_ns
+        if cap == own.cap and not is_owed and not (is_due and self._differs(want, outlook.fair)):
+            return None
+        return cap
 
-    def is_over(self, key: Key, want: int, now_ns: int) -> bool:
-        """Whether the key takes part no longer."""
-        return not (want or self.cap or self.want or key.unread) and now_ns >= self.wants_until_ns
+    def _differs(self, want: int, fair: int) -> bool:
+        """From what was stated, by so much that others should know it."""
+        return abs(want - self.want) > (max(self.want, fair) // 5 if want else 0)
+
+    def is_over(self, key: Key, want: int) -> bool:
+        """Nothing is held or wanted, and all know it."""
+        return not (want or self.cap or self.want or key.unread)
 
     def _level_with(self, want: int, key: Key, outlook: Outlook) -> int:
         """The fair level, found again if it may have changed. O(members log members)."""
@@ -100,14 +108,13 @@ class Claim:
         return self._level
 
 
-def _moved(cap: int, want: int, target: int, free: int, age_ns: int, fair: int) -> int:
-    """The cap that follows this one, or the same."""
+def _moved(cap: int, want: int, target: int, free: int, step: int, is_due: bool) -> int:
+    """The cap that follows this one, or the same; `step`: what is worth a record."""
+    if target - cap > step:
+        return target
     if cap > target and free < 0:
         return target  # in small steps, too: many may be a little above the level
-    step = max(cap, fair // 4) // 20
-    if cap - want > step and (free < SCARCE or age_ns > UNUSED_NS):
-        return want
-    return target if target - cap > step else cap
+    return want if is_due and cap - want > (step if want else 0) else cap
 
 
 def fair_level(wants: list[int]) -> int:

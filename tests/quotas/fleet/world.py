@@ -194,7 +194,7 @@ class World:
         self._add(read, is_covered=is_covered)
 
     def _first_position(self) -> tuple[int, bool]:
-        """Where one begins to read: at the end, or at what the broker takes for `history_ns` ago, wrong as it may be."""
+        """Where one begins to read: at the end, or `history_ns` ago by the broker, which may be wrong."""
         if self.random.random() < 0.3:
             return len(self.log), False
         allowed_ns = self.parameters.history_ns - self.parameters.overdue_ns

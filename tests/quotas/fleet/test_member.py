@@ -1,0 +1,250 @@
+"""When a member sends what: signs of life, restatements, the keys that take part."""
+
+import json
+from collections.abc import Mapping
+from itertools import count
+
+import pytest
+
+from quotas.fleet.member import Member
+from quotas.fleet.parameters import NS_PER_MS, NS_PER_SECOND, WHOLE, Parameters
+from quotas.fleet.policy import Demand
+from quotas.fleet.record import MAX_KEY_BYTES, MAX_STATEMENTS, Record, Statement, encode, parse
+
+KEY = "client-id=etl,producer_byte_rate"
+QUOTA = 100_000_000_000
+WAITS = Demand(0, True)
+TTL_SECONDS = 15
+TICK_NS = 50 * NS_PER_MS
+
+
+class Alone:
+    """A member that reads back at once what it sends, unless `is_cut_off`."""
+
+    def __init__(self, *names: str, is_covered: bool = True, is_default: bool = False) -> None:
+        nonces = count(1)
+        self.member = Member("etl", Parameters(), lambda: next(nonces))
+        self.now_ns = 1_000 * NS_PER_SECOND
+        self.is_cut_off = False
+        for name in names or (KEY,):
+            self.member.set_quota(name, QUOTA, is_default=is_default)
+        self.member.begin(self.now_ns, is_covered=is_covered)
+
+    def run(self, seconds: float, demand: Mapping[str, Demand] | None = None) -> list[tuple[float, Record]]:
+        """The records that it sends meanwhile, each with the second."""
+        started_ns = self.now_ns
+        sent = []
+        while self.now_ns < started_ns + seconds * NS_PER_SECOND:
+            data = self.member.plan(self.now_ns, demand or {})
+            if data is not None:
+                record = parse(data)
+                assert record is not None
+                sent.append(((self.now_ns - started_ns) / NS_PER_SECOND, record))
+                if not self.is_cut_off:
+                    self.member.apply(data, self.now_ns)
+            self.now_ns += TICK_NS
+        return sent
+
+    def rate(self, name: str = KEY) -> int:
+        return self.member.allowed(name, self.now_ns)[0]
+
+
+def caps_and_wants(records: list[tuple[float, Record]]) -> list[tuple[int, int]]:
+    return [(each.cap, each.want) for _, record in records for each in record.statements]
+
+
+def test_one_without_demand_gives_signs_of_life() -> None:
+    records = Alone().run(20)
+    assert [seconds for seconds, _ in records] == [0, 5, 10, 15]
+    assert caps_and_wants(records) == []
+
+
+def test_one_that_waits_to_join_sends_a_record_each_second_and_states_nothing() -> None:
+    alone = Alone(is_covered=False)
+    records = alone.run(15.6, {KEY: WAITS})
+    assert [round(seconds) for seconds, _ in records] == list(range(16))
+    assert caps_and_wants(records) == []
+    assert alone.rate() == QUOTA // 100  # the fallback: its part
+    alone.run(2, {KEY: WAITS})
+    assert alone.rate() > QUOTA * 9 // 10
+
+
+def test_a_limited_key_takes_all_when_it_is_alone() -> None:
+    alone = Alone()
+    alone.run(0.5, {KEY: WAITS})
+    assert alone.rate() == pytest.approx(QUOTA * 98 // 100 + QUOTA * 2 // 100 // 100, rel=0.001)
+
+
+def test_between_two_records_are_50_ms() -> None:
+    alone = Alone()
+    assert alone.member.plan(alone.now_ns, {KEY: WAITS}) is not None
+    assert alone.member.plan(alone.now_ns + TICK_NS - 1, {KEY: WAITS}) is None
+    alone.now_ns += TICK_NS
+    assert len(alone.run(2, {KEY: WAITS})) < 10
+
+
+def test_what_is_unused_goes_back() -> None:
+    alone = Alone()
+    alone.run(1, {KEY: WAITS})
+    peak = QUOTA // 10
+    alone.run(1, {KEY: Demand(peak, False)})
+    assert peak < alone.rate() < peak * 12 // 10
+    records = alone.run(1)
+    assert caps_and_wants(records)[-1] == (0, 0)
+    assert alone.rate() == QUOTA * 2 // 100 // 100
+
+
+def test_a_key_that_was_never_limited_stays_out_of_the_log() -> None:
+    assert caps_and_wants(Alone(is_default=True).run(20, {KEY: Demand(QUOTA // 100, False)})) == []
+
+
+def test_a_key_leaves_when_its_use_has_fitted_the_floor_for_two_ttl() -> None:
+    alone = Alone(is_default=True)
+    alone.run(1, {KEY: WAITS})
+    floor = QUOTA * 20 // 100 // 100
+    fits = {KEY: Demand(floor, False)}
+    kept = alone.run(2 * TTL_SECONDS - 1, fits)
+    assert caps_and_wants(kept)[-1][1] > 0  # a little more than the floor, which it may need again
+    left = alone.run(2, fits)
+    assert caps_and_wants(left)[-1] == (0, 0)
+    assert caps_and_wants(alone.run(20, fits)) == []
+    assert not alone.member._claims
+
+
+def test_what_is_held_is_restated() -> None:
+    alone = Alone()
+    alone.run(3, {KEY: WAITS})
+    records = alone.run(30, {KEY: WAITS})
+    assert [each.key for _, record in records for each in record.statements] == [KEY] * 6
+    assert alone.rate() > QUOTA * 9 // 10
+
+
+@pytest.mark.parametrize("keys", [50, 1_000])
+def test_many_keys_are_restated_in_even_parts(keys: int) -> None:
+    names = [f"client-id=app-{number},producer_byte_rate" for number in range(keys)]
+    alone = Alone(*names)
+    demand = dict.fromkeys(names, WAITS)
+    alone.run(12, demand)
+    records = alone.run(60, demand)
+    assert max(len(record.statements) for _, record in records) <= 50
+    # Once in 5 s each, and the last ones in half a turn more.
+    assert sum(len(record.statements) for _, record in records) == pytest.approx(12 * keys, rel=0.1)
+    seen: dict[str, float] = {}
+    for seconds, record in records:
+        for each in record.statements:
+            assert seconds - seen.get(each.key, seconds) <= 7.6
+            seen[each.key] = seconds
+    assert all(alone.rate(name) > QUOTA * 9 // 10 for name in names)
+
+
+def test_above_1000_keys_those_that_want_most_take_part() -> None:
+    names = [f"client-id=app-{number},producer_byte_rate" for number in range(1_100)]
+    alone = Alone(*names)
+    alone.run(1, dict.fromkeys(names, WAITS))
+    assert alone.member.left_out == 100
+    larger = QUOTA // 100
+    demand = {name: Demand(larger if number >= 1_000 else QUOTA // 1_000, False) for number, name in enumerate(names)}
+    alone.run(3, demand)
+    assert alone.member.left_out == 100
+    assert all(alone.rate(name) > larger for name in names[1_000:])
+    assert sum(alone.rate(name) > QUOTA * 2 // 100 // 100 for name in names) == 1_000
+
+
+def test_one_record_has_at_most_1000_statements() -> None:
+    names = [f"client-id=app-{number},producer_byte_rate" for number in range(1_100)]
+    alone = Alone(*names)
+    alone.run(1, dict.fromkeys(names[:1_000], WAITS))
+    records = alone.run(1, dict.fromkeys(names[100:], Demand(QUOTA, True)))
+    assert max(len(record.statements) for _, record in records) <= MAX_STATEMENTS
+
+
+def test_a_changed_quota_is_stated_at_once() -> None:
+    alone = Alone()
+    alone.run(1, {KEY: WAITS})
+    alone.member.set_quota(KEY, QUOTA // 2)
+    assert alone.rate() <= QUOTA // 2
+    ((_, record),) = alone.run(0.1, {KEY: WAITS})
+    assert [each.quota for each in record.statements] == [QUOTA // 2]
+
+
+def test_a_removed_quota_is_stated_no_more() -> None:
+    alone = Alone()
+    alone.run(1, {KEY: WAITS})
+    alone.member.set_quota(KEY, 0)
+    assert caps_and_wants(alone.run(20, {KEY: Demand(QUOTA, False)})) == []
+
+
+def test_a_limited_key_without_a_quota_is_left_alone() -> None:
+    alone = Alone()
+    assert caps_and_wants(alone.run(1, {"unknown": WAITS})) == []
+
+
+def test_one_that_is_cut_off_falls_back_and_comes_back() -> None:
+    alone = Alone()
+    alone.run(1, {KEY: WAITS})
+    alone.is_cut_off = True
+    alone.run(13, {KEY: WAITS})
+    assert alone.rate() > QUOTA * 9 // 10
+    alone.run(2, {KEY: WAITS})
+    assert alone.rate() == QUOTA // 100
+    alone.is_cut_off = False
+    alone.run(4, {KEY: WAITS})
+    assert alone.rate() > QUOTA * 9 // 10
+
+
+def test_one_that_begins_again_claims_what_it_had() -> None:
+    alone = Alone()
+    alone.run(1, {KEY: WAITS})
+    alone.member.begin(alone.now_ns, is_covered=True)
+    assert alone.rate() == QUOTA // 100
+    alone.run(0.3, {KEY: WAITS})
+    assert alone.rate() > QUOTA * 9 // 10
+
+
+def test_one_that_leaves_lowers_its_use_first() -> None:
+    alone = Alone()
+    alone.run(1, {KEY: WAITS})
+    record = parse(alone.member.leave(alone.now_ns))
+    assert record is not None
+    assert record.statements == (Statement(KEY, QUOTA, 0, 0),)
+    assert alone.rate() == QUOTA * 2 // 100 // 100
+    assert alone.member.caps.changed == {KEY}
+
+
+def test_members_are_known_for_as_long_as_they_live() -> None:
+    alone = Alone()
+    for name in ("a", "b"):
+        alone.member.apply(encode(Record("etl", name, 1, 0, ())), alone.now_ns)
+    alone.run(10)
+    assert set(alone.member.heard) == {"a", "b", alone.member.caps.name}
+    alone.run(11)
+    assert set(alone.member.heard) == {alone.member.caps.name}
+
+
+def test_void_records_and_those_of_other_fleets_are_counted() -> None:
+    alone = Alone()
+    alone.member.apply(b"{", 0)
+    alone.member.apply(encode(Record("other", "m", 1, 0, (Statement(KEY, 1, WHOLE, 0),))), 0)
+    assert alone.member.caps.counts == {"void": 1, "foreign": 1}
+    assert alone.member.caps.keys[KEY].total == 0
+    assert not alone.member.heard
+
+
+def test_who_states_which_quota() -> None:
+    alone = Alone()
+    for name, quota in (("a", 5), ("b", 7), ("c", 5)):
+        alone.member.apply(encode(Record("etl", name, 1, 0, (Statement(KEY, quota, 0, 0),))), 0)
+    assert alone.member.stated_quotas(KEY) == {5: ["a", "c"], 7: ["b"]}
+
+
+@pytest.mark.parametrize("name", ["k" * MAX_KEY_BYTES, "\udcff"])
+def test_a_name_that_no_record_can_contain_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="at most 400 bytes"):
+        Alone(name)
+
+
+def test_any_bytes_are_applied() -> None:
+    alone = Alone()
+    for data in (b"", b"\xff\xfe", b"[" * 10_000, json.dumps({"v": 1}).encode()):
+        alone.member.apply(data, alone.now_ns)
+    assert alone.member.caps.counts["void"] == 4
