@@ -1,5 +1,6 @@
 """A fleet in virtual time on a log that loses, doubles, delays and reorders records. Its members pause, crash, leave,
-join and begin to read again; their clocks are wrong by up to 1 %; they come to other quotas, one after the other.
+join and begin to read again; their clocks are wrong by up to 1 %; they come to other quotas, one after the other. In
+every second world they state any caps at times, whatever the policy says.
 
 After each event: do the uses of each key add up to at most WHOLE? Twice a second: do the rates add up to at most the
 highest quota that is in force at a member?
@@ -16,6 +17,7 @@ from quotas.fleet.caps import Caps
 from quotas.fleet.member import Member
 from quotas.fleet.parameters import NS_PER_MS, NS_PER_SECOND, WHOLE, Parameters
 from quotas.fleet.policy import Demand
+from quotas.fleet.record import encode
 
 QUOTAS: Final = {"user=a,producer_byte_rate": 50_000_000_000, "client-id=b,request_rate": 300_000}
 LOWER: Final = 3
@@ -75,6 +77,7 @@ class World:
         self.records = self.samples = self.sampled = 0
         self.worst = 0.0
         self.is_hard = random.random() < 0.5
+        self.is_wild = seed % 2 == 1
         self._order = count()
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self.proxies: list[Proxy] = []
@@ -125,9 +128,18 @@ class World:
         for key, quota in QUOTAS.items():
             if self.random.random() < 0.02:
                 proxy.wants[key] = round(quota * self.random.choice([0, 0.01, 0.05, 0.2, 0.5, 1, 2]))
-        self._send(proxy.member.plan(proxy.clock(self.now_ns), proxy.demand(self.now_ns)))
+        now_ns = proxy.clock(self.now_ns)
+        if self.is_wild and self.random.random() < 0.02:
+            self._send(encode(proxy.member.caps.state(self._any_wishes(), now_ns)))
+        else:
+            self._send(proxy.member.plan(now_ns, proxy.demand(self.now_ns)))
         self._check(proxy)
         self._after(self.random.uniform(0.02, 0.08), self._plan, proxy)
+
+    def _any_wishes(self) -> dict[str, tuple[int, int]]:
+        random = self.random
+        caps = [0, WHOLE, random.randint(0, WHOLE // len(self.proxies))]
+        return {key: (random.choice(caps), random.randint(0, WHOLE)) for key in QUOTAS if random.random() < 0.7}
 
     def _send(self, record: bytes | None) -> None:
         if record is None:
@@ -221,20 +233,23 @@ class World:
                 )
 
     def _note(self, proxy: Proxy) -> None:
-        for key in QUOTAS:
-            proxy.member.allowed(key, proxy.clock(self.now_ns))
-            proxy.uses[key] = proxy.member.caps.keys[key].use
+        now_ns = proxy.clock(self.now_ns)
+        for name in QUOTAS:
+            key = proxy.member.caps.keys[name]
+            if proxy.paused_until_ns <= self.now_ns:
+                proxy.member.allowed(name, now_ns)
+                proxy.uses[name] = key.use
+            else:  # it passes nothing by itself, nor looks at its lease
+                proxy.uses[name] = key.use if now_ns < key.lease_ns else 0
 
     def _sample(self) -> None:
-        for key in QUOTAS:
-            rates, in_force = 0, 0
-            for proxy in self.proxies:
-                rates += proxy.member.allowed(key, proxy.clock(self.now_ns))[0]
-                in_force = max(in_force, min(proxy.member.caps.keys[key].quota, proxy.member.caps.keys[key].least))
+        running = [proxy for proxy in self.proxies if proxy.paused_until_ns <= self.now_ns]
+        for name in QUOTAS:
+            keys = [proxy.member.caps.keys[name] for proxy in running]
+            rates = sum(proxy.member.allowed(name, proxy.clock(self.now_ns))[0] for proxy in running)
+            in_force = max((min(key.quota, key.least) for key in keys), default=0)
             if rates > in_force:
-                raise Violation(
-                    f"seed {self.seed}, {self.now_ns / NS_PER_SECOND:.3f} s: {key} has {rates} of {in_force}"
-                )
+                raise Violation(f"seed {self.seed}, {self.now_ns / NS_PER_SECOND:.3f} s: {name}: {rates} of {in_force}")
         self.samples += 1
         self.sampled += sum(proxy.uses[next(iter(QUOTAS))] for proxy in self.proxies)
         self._after(0.5, self._sample)
