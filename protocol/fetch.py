@@ -38,6 +38,7 @@ FIRST_WITH_THROTTLE = 1
 LAST_WALKED = 18
 
 _MIN_AND_MAX_BYTES = Struct(">ii")
+_INT32 = Struct(">i")
 
 
 def lower_fetch_budget(buf: bytearray, budget_at: int, max_bytes: int) -> int:
@@ -60,6 +61,16 @@ def lower_fetch_budget(buf: bytearray, budget_at: int, max_bytes: int) -> int:
     if lowered < own_max:
         _MIN_AND_MAX_BYTES.pack_into(buf, budget_at, min(own_min, lowered), lowered)
     return lowered
+
+
+def lower_share_budget(buf: bytearray, budget_at: int, max_bytes: int) -> None:
+    """As `lower_fetch_budget`, for a ShareFetch request: `max_records`, which follows, is lowered in proportion."""
+    own_max: int = _MIN_AND_MAX_BYTES.unpack_from(buf, budget_at)[1]
+    lowered = lower_fetch_budget(buf, budget_at, max_bytes)
+    if 0 < lowered < own_max:
+        at = budget_at + _MIN_AND_MAX_BYTES.size
+        own_records: int = _INT32.unpack_from(buf, at)[0]
+        _INT32.pack_into(buf, at, max(1, own_records * lowered // own_max))
 
 
 _SMALLEST_TOPIC = TOPIC_ID_SIZE + 2

@@ -10,6 +10,7 @@ from protocol.wire import encode_string, encode_varint
 
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 NOT_ENOUGH_REPLICAS: Final = 19
+UNKNOWN_TOPIC_ID: Final = 100
 MAX_MESSAGE: Final = 500
 """Bytes of an error message; a longer one is cut."""
 MAX_MESSAGES: Final = 100

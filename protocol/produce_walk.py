@@ -31,7 +31,7 @@ from protocol.record_batch import (
     unpack_batch,
 )
 from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
-from protocol.walk import FrameWalk, Steps
+from protocol.walk import UNBOUNDED, FrameWalk, Steps
 from protocol.wire import compact_string_end, plain_string_end
 
 FIRST_WITH_TRANSACTIONAL_ID = 3
@@ -127,9 +127,8 @@ def read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[To
 class ProduceRequestWalk(FrameWalk):
     """Walks the body of a Produce request. It changes no byte.
 
-    The bytes of a topic are reported when the length of its records has arrived, messages and producer ids when the
-    header of their batch has: before the records themselves. So a decision can use the first part of a frame, and what
-    later parts contain is taken when they arrive.
+    The bytes of a topic are reported as they arrive, and messages in proportion to the bytes of their batch: what is
+    announced and does not arrive counts nothing. Producer ids are reported with the header of their batch.
 
     Most requests that have arrived whole are plain: of a flexible version, without tags, one batch of magic 2 in each
     partition, one producer in each topic, fewer than 127 topics, partitions of a topic, and characters of a name. Those
@@ -142,7 +141,14 @@ class ProduceRequestWalk(FrameWalk):
     topic: Topic = ""
     """The topic that is read."""
     _record_bytes = 0
+    """Of the topic that is read and not reported yet: of a partition all, as soon as its length has arrived."""
     _messages = 0
+    _records_end = UNBOUNDED
+    """How many bytes of the frame follow the records of the partition that is read."""
+    _batch_end = UNBOUNDED
+    """How many follow the batch that is read, of `_batch_size` bytes and `_batch_messages`."""
+    _batch_size = 1
+    _batch_messages = 0
 
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:
         """body_start: bytes of the frame before its body: `RequestHeader.body_offset` less the four of the length."""
@@ -199,15 +205,18 @@ class ProduceRequestWalk(FrameWalk):
 
         The list grows with each batch: take it after each `advance`.
         """
-        self._close_topic()
+        late_bytes, late = max(0, self._left - self._records_end), max(0, self._left - self._batch_end)
+        self._report(late_bytes, self._batch_messages * late // self._batch_size)
         usages = self._usages
         self._usages = []
         return usages
 
-    def _close_topic(self) -> None:
-        if self._record_bytes or self._messages or self._producer_ids:
-            self._usages.append(TopicUsage(self.topic, self._record_bytes, self._messages, tuple(self._producer_ids)))
-            self._record_bytes = self._messages = 0
+    def _report(self, late_bytes: int, late_messages: int) -> None:
+        """Report what was found of the topic that is read, but for what has not arrived."""
+        record_bytes, messages = self._record_bytes - late_bytes, self._messages - late_messages
+        if record_bytes or messages or self._producer_ids:
+            self._usages.append(TopicUsage(self.topic, record_bytes, messages, tuple(self._producer_ids)))
+            self._record_bytes, self._messages = late_bytes, late_messages
             self._producer_ids.clear()
 
     def _walk(self) -> Steps:
@@ -234,7 +243,7 @@ class ProduceRequestWalk(FrameWalk):
             elif partitions:
                 yield from self._walk_partition()
                 partitions -= 1
-        self._close_topic()
+        self._report(0, 0)
         if self._compact:
             yield from self._skip_tags()
         yield from self._pause()
@@ -264,6 +273,7 @@ class ProduceRequestWalk(FrameWalk):
             raise TruncatedFrame("records", self._offset())
         if size > 0:
             self._record_bytes += size
+            self._records_end = self._limit - self._pos - size
             yield from self._walk_records(size)
         if self._compact:
             yield from self._skip_tags()
@@ -289,6 +299,8 @@ class ProduceRequestWalk(FrameWalk):
             else:
                 break
             self._messages += messages
+            self._batch_end = self._limit - self._pos - size
+            self._batch_size, self._batch_messages = size, messages
             left -= size
             yield from self._skip(size, "batch")
             yield from self._pause()

@@ -58,8 +58,9 @@ _REPLICA_ID_SIZE = 4
 _MAX_WAIT_SIZE = 4
 _SHARE_SESSION_EPOCH_SIZE = 4
 _BUDGET_SIZE = 8
-_AFTER_SHARE_BUDGET_SIZE = 4 + 4 + 1
-"""Max records, batch size, acquire mode."""
+_MAX_RECORDS_SIZE = 4
+_AFTER_MAX_RECORDS_SIZE = 4 + 1
+"""Batch size, acquire mode."""
 
 _INT16 = Struct(">h")
 _FOREIGN_PROTOCOLS = (
@@ -97,7 +98,8 @@ class RequestHeader:
     acks: int | None
     """Of a Produce request."""
     budget_offset: int | None
-    """Of a Fetch (3+) or ShareFetch request: offset of `min_bytes`, followed by `max_bytes`, two int32."""
+    """Of a Fetch (3+) or ShareFetch request: offset of `min_bytes`, followed by `max_bytes`, and for ShareFetch
+    `max_records`: int32 each."""
     renewal_offset: int | None
     """Of a ShareFetch (2+) request: offset of the flag, one byte, that it only renews acquisition locks (KIP-1222)."""
     needed: int
@@ -218,9 +220,11 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     budget_offset = _budget_offset(api.key, version, size)
     needed = size if budget_offset is None else budget_offset + _BUDGET_SIZE
     renewal_offset = None
-    if api.key == SHARE_FETCH and version >= FIRST_SHARE_FETCH_WITH_RENEWALS:
-        renewal_offset = needed + _AFTER_SHARE_BUDGET_SIZE
-        needed = renewal_offset + 1
+    if api.key == SHARE_FETCH:
+        needed += _MAX_RECORDS_SIZE
+        if version >= FIRST_SHARE_FETCH_WITH_RENEWALS:
+            renewal_offset = needed + _AFTER_MAX_RECORDS_SIZE
+            needed = renewal_offset + 1
     return RequestHeader(api, version, client_id, size, body_offset, acks, budget_offset, renewal_offset, needed)
 
 

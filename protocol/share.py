@@ -23,6 +23,7 @@ If there are endpoints, one tag covers them and what follows their array (Kafka 
 `node_endpoints`.
 """
 
+from struct import Struct
 from typing import ClassVar
 
 from protocol.errors import UnsupportedVersion
@@ -30,6 +31,7 @@ from protocol.records_walk import RecordsWalk
 from protocol.topics import TOPIC_ID_SIZE
 from protocol.walk import Steps
 
+_int32 = Struct(">i").unpack_from
 FIRST_VERSION = 1
 LAST_VERSION = 2
 
@@ -40,6 +42,8 @@ class _ShareResponseWalk(RecordsWalk):
     _name: ClassVar[str]
     _lock_timeout_from: ClassVar[int]
     _partition_min: ClassVar[int]
+    lock_timeout_ms = 0
+    """For how long the acquired records are locked; 0: it has not been read, or the response does not say."""
 
     def __init__(self, version: int, frame_length: int, *, counts_records: bool = False) -> None:
         if not FIRST_VERSION <= version <= LAST_VERSION:
@@ -55,7 +59,9 @@ class _ShareResponseWalk(RecordsWalk):
         yield from self._skip(6, "throttle time, error code")
         yield from self._skip_compact("error message")
         if self._version >= self._lock_timeout_from:
-            yield from self._skip(4, "acquisition lock timeout")
+            yield from self._need(4, "acquisition lock timeout")
+            self.lock_timeout_ms = _int32(self._buf, self._pos)[0]
+            self._pos += 4
         topics = yield from self._items(True, TOPIC_ID_SIZE + 2, "topic count")
         for _ in range(topics):
             self._topic = yield from self._collect(TOPIC_ID_SIZE, "topic id")

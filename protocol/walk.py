@@ -86,6 +86,11 @@ class FrameWalk:
         return self._steps is not None and not self._left
 
     @property
+    def frame_length(self) -> int:
+        """Bytes of the frame, without its length prefix."""
+        return self._frame_length
+
+    @property
     def frame_left(self) -> int:
         """Bytes of the frame that are not final yet, whether they have arrived or not."""
         return self._left

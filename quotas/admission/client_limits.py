@@ -3,7 +3,7 @@
 from typing import Final, final
 
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import NO_LIMITS, Charge, LimitSet
+from quotas.admission.limit_set import NO_LIMITS, BatchCharge, LimitSet
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 
@@ -21,11 +21,14 @@ class ClientLimits:
     counts_records
                   whether a limit counts topics, records or producer ids
     walks         whether Produce requests must be parsed for these, or for `reads_topics` or `rejects` of `Registry`
-    fetches       a slot for the proxy's ledger of this client's fetches; not read here
+    charges       of Produce requests, in the order in which a frame passes them: each limit of `produce` (0: by bytes)
+                  and of `requests` (1: by number)
+    fetches       open fetches of the client and those that wait, counted by the proxy; not read here
     """
 
     __slots__ = (
         "bytes_in",
+        "charges",
         "counts_records",
         "fetch",
         "fetches",
@@ -51,16 +54,14 @@ class ClientLimits:
         self.counts_records = False
         self.walks = False
         self.generation = -1
-        self.fetches: object | None = None
+        self.charges: list[BatchCharge] = []
+        self.fetches = 0
 
     def amounts(self, size: int, requests: int) -> dict[Limit, int]:
-        """What Produce requests of `size` bytes together are charged, besides their records."""
-        return dict.fromkeys(self.produce.limits, size) | dict.fromkeys(self.requests.limits, requests)
-
-    @property
-    def charges(self) -> list[Charge]:
-        """For `spend_all`: the sums are the bytes of Produce requests, and their number."""
-        return [(limit, 0) for limit in self.produce.limits] + [(limit, 1) for limit in self.requests.limits]
+        """What so many Produce requests of `size` bytes together are charged, besides their records. 0 requests: what
+        more of one that has begun is charged.
+        """
+        return {limit: requests if unit else size for limit, unit in self.charges if requests or not unit}
 
 
 class ProducerIdLimit:

@@ -97,10 +97,12 @@ class SampledWindow:
     Raises ValueError if the rate is not above zero, there is no sample, or the window is not whole milliseconds.
     """
 
-    __slots__ = ("_before", "_closed", "_count", "_ever", "_kept", "_start_ms", "_terms", "_warm_until_ms", "last_ns")
+    __slots__ = ("_before", "_closed", "_count", "_ever", "_kept", "_start_ms", "_terms", "_warm_until_ms", "last_ns", "passed")
 
     last_ns: int
     """Time of the latest charge."""
+    passed: int
+    """Units charged so far."""
 
     def __init__(self, rate: int | Fraction, *, samples: int, window_ns: int, first_window: bool) -> None:
         self._terms = _terms(rate, samples, window_ns, first_window)
@@ -111,6 +113,7 @@ class SampledWindow:
         self._kept: tuple[int | Fraction, int] | None = None  # the kept debt: a total, and its start in ms
         self._warm_until_ms = _LONGEST if first_window else -_LONGEST
         self.last_ns = -_LONGEST
+        self.passed = 0
         self._ever: int | None = 0 if first_window else None  # the sum of all charges; None: it does not count
 
     @property
@@ -140,19 +143,20 @@ class SampledWindow:
         self._kept = debt
         self._advance(now_ms)
         self._count += amount
+        self.passed += amount
         self.last_ns = now_ns
         if self._ever is not None:
             self._ever += amount
         return 0 if wait is None else self._end_ms(wait) * NS_PER_MS - now_ns
 
-    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
-        """Nanoseconds until out of debt if `reserved` more units were charged now, by Kafka's formula. It may get
-        longer without a charge: see the module. Never 0 for more than empty windows have room for.
+    def debt_ns(self, now_ns: int, more: int = 0) -> int:
+        """Nanoseconds until out of debt if `more` units were charged now, by Kafka's formula. It may get longer without
+        a charge: see the module.
         """
         if now_ns < self.last_ns:
             now_ns = self.last_ns
         now_ms = now_ns // NS_PER_MS
-        debt = self._debt(reserved, now_ms, *self._measure(now_ms))
+        debt = self._debt(more, now_ms, *self._measure(now_ms))
         return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
 
     def headroom(self, now_ns: int) -> int:
