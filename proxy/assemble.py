@@ -13,7 +13,7 @@ from proxy.brokers.nodes import Nodes
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.config import Config, QuotaOptions
-from proxy.config.quotas_file import Quotas
+from proxy.config.quota_sources import Quotas
 from proxy.enforcement.holds import Holds
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report
@@ -52,7 +52,7 @@ def assemble(
     metrics = Metrics(config, clock_ns=clock)
     tls = TlsContexts(config, metrics, clock)
     registry = Registry(
-        quotas.entries,
+        quotas.configured,
         share=quotas.share,
         settings=_settings_of(config.quotas, salt),
         reads_topics=config.usage.by_topic,

@@ -22,7 +22,7 @@ from typing import Any, cast
 from proxy.assemble import assemble
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, QuotaOptions
-from proxy.config.quotas_file import Quotas
+from proxy.config.quota_sources import Quotas
 from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.holds import LAPSE_NS
 from proxy.sessions.session import Session
@@ -65,7 +65,7 @@ class World:
             quotas = QuotaOptions(entries=tuple(quotas))
         servers = (("127.0.0.9", 9092),)
         config = self.config = Config(bootstrap_servers=servers, quotas=quotas, **options)
-        active = Quotas(quotas.entries, quotas.share, config.enforcement.dry_run)
+        active = Quotas({"": quotas.entries}, quotas.share, config.enforcement.dry_run)
         self.shared = assemble(config, active, cast("Any", self.loop), self.clock, self.work, lambda: 0, salt=0)
         self.shared.upstream = self.shared.wires = cast("Any", Network())
         self.shared.tls.upstream = ClientSettings()  # tests play the proxy's own login
