@@ -143,7 +143,7 @@ def _proxying(quotas: tuple[str, ...], depth: int) -> Iterator[Exchange]:
     )
     server = Server(config, clock, clock)
     server.start(asyncio.get_running_loop())
-    context, rounds, received = server.context, _Rounds(), _one_read(depth)
+    context, rounds, received = server.shared.context, _Rounds(), _one_read(depth)
     connection = Connection(context, Identity(config, context.registry, context.metrics.entities, f"{LOOPBACK}:1"))
     turns = Turns(cast("Any", rounds), clock)
     shared = PumpSet(context.memory, turns, clock, context.metrics.connections.paused)

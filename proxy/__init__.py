@@ -6,9 +6,10 @@ From the outside in; each imports only what is listed after it:
 
     cli             the entry point: signals first        commands        run, check-config, healthcheck, schema
     manual          the man page and completions
-    server          ties the parts together, drains       ports           binds, knows where each leads
-    ticks           what is done ten times a second       config_watch    the files again, when they change
-    active_config   what may change while it runs         listener        accepts in batches
+    server          listens, serves, drains               ticks           what is done ten times a second
+    assemble        makes the parts of all sessions       ports           binds, knows where each leads
+    active_config   what may change while it runs         config_watch    the files again, when they change
+    listener        accepts in batches
     sessions/       the sockets of one client connection and its broker connection
     streams/        what passes through them: bytes in, steps out
     enforcement/    from what the limits say to what is done about it

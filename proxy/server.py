@@ -1,4 +1,4 @@
-"""The running proxy: binds the ports, ties the parts together, drains on SIGTERM and SIGINT."""
+"""The running proxy: binds the ports, serves, drains on SIGTERM and SIGINT."""
 
 import asyncio
 import resource
@@ -13,45 +13,27 @@ from functools import partial
 from typing import Any
 
 from proxy.active_config import ActiveConfig
-from proxy.brokers.connect import ask_for_topics
-from proxy.brokers.health import Health
-from proxy.brokers.nodes import Nodes
+from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness
-from proxy.brokers.topics import Topics
-from proxy.brokers.upstream import Upstream
-from proxy.config.config import Config, QuotaOptions, format_address, unmapped
+from proxy.config.config import Config, format_address, unmapped
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
-from proxy.enforcement.holds import Holds
-from proxy.enforcement.measures import Measures
-from proxy.enforcement.report import Report, connection_status
+from proxy.enforcement.report import connection_status
 from proxy.observability.admin import Pages, Status, ThrottleStatus, start_admin
 from proxy.observability.logs import EventLog
-from proxy.observability.metrics import Metrics
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
-from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
-from proxy.sessions.pump import PumpSet
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin, Shared
+from proxy.sessions.shared import Origin
 from proxy.sessions.sweep import Sweep
-from proxy.sessions.tls_wire import Wires
-from proxy.sessions.turns import Turns
-from proxy.sessions.wakeups import NS_PER_SECOND, Wakeups
-from proxy.streams.context import Context
-from proxy.streams.handlers.table import handlers_of
-from proxy.streams.kinds import Kinds
-from proxy.streams.memory import MemoryPool
+from proxy.sessions.wakeups import NS_PER_SECOND
 from proxy.ticks import Ticks, settle_garbage_collection
-from proxy.tls import TlsContexts
 from proxy.usage.emitter import emitter_of
-from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
-from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
@@ -93,23 +75,8 @@ def raise_descriptor_limit(config: Config) -> None:
         )
 
 
-def _settings_of(options: QuotaOptions) -> AlgorithmSettings:
-    return AlgorithmSettings(
-        algorithm=options.algorithm,
-        window_num=options.window_num,
-        window_ns=int(options.window_size_seconds * NS_PER_SECOND),
-        first_window=options.first_window,
-        producer_ids_window_ns=int(options.producer_id_window_size_seconds * NS_PER_SECOND),
-        producer_ids_window_count=options.producer_id_window_count,
-        producer_ids_salt=secrets.randbits(64),
-    )
-
-
 class Server:
-    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time.
-
-    Raises ConfigError for certificates and keys that cannot be used.
-    """
+    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time."""
 
     def __init__(
         self,
@@ -119,8 +86,6 @@ class Server:
         read_again: Callable[[], Config] | None = None,
     ) -> None:
         self.config = config
-        self.metrics = Metrics(config)
-        self.tls = TlsContexts(config, self.metrics)
         self.sessions: set[Session] = set()
         self._clock = clock
         self._work_clock = work_clock
@@ -155,7 +120,7 @@ class Server:
             raise
         self._log_start(admin.port)
         listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
-        usage = emitter_of(self.config, self.metrics, listener, self.context.registry.is_in_use)
+        usage = emitter_of(self.config, self.metrics, listener, self.shared.context.registry.is_in_use)
         if usage is not None:
             usage.start(loop)
         settle_garbage_collection()
@@ -190,61 +155,27 @@ class Server:
             supervisor.reloaded(ok=True)
 
     def start(self, loop: AbstractEventLoop) -> None:
-        """Bind every port and begin to accept. Raises BindError."""
-        config = self.config
-        metrics = self.metrics
-        faults = Faults(metrics, self._clock)
-        headers = ProxyHeaders(loop, self._clock, config, faults, self._accepted)
+        """Bind every port and begin to accept. Raises BindError and ConfigError."""
+        config, clock = self.config, self._clock
+        quotas = active_quotas(config)
+        self.shared = shared = assemble(
+            config, quotas, loop, clock, self._work_clock, lambda: self.ports.open_any(), secrets.randbits(64)
+        )
+        self.tls, context = shared.tls, shared.context
+        self.metrics = metrics = context.metrics
+        headers = ProxyHeaders(loop, clock, config, shared.faults, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
-        configured = active_quotas(config)
-        registry = Registry(
-            configured.entries,
-            share=configured.share,
-            settings=_settings_of(config.quotas),
-            reads_topics=config.usage.by_topic,
-        )
-        turns = Turns(loop, self._work_clock)
-        memory = MemoryPool(config.security.max_buffered_bytes)
-        holds = Holds()
-        report = Report(config.enforcement, metrics.entities)
-        self.context = Context(
-            config=config,
-            metrics=metrics,
-            registry=registry,
-            memory=memory,
-            nodes=Nodes(config.listening, self.ports.open_any),
-            topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers, self.tls)),
-            holds=holds,
-            measures=Measures(report, config.enforcement.throttle_mode, enforces=not configured.dry_run),
-        )
-        self.shared = Shared(
-            loop=loop,
-            clock=self._clock,
-            context=self.context,
-            kinds=Kinds(handlers_of(self.context), metrics),
-            pumps=PumpSet(memory, turns, self._clock, metrics.connections.paused),
-            wakeups=Wakeups(loop, holds, self._clock),
-            upstream=Upstream(loop, self._clock),
-            faults=faults,
-            health=Health(config, metrics.errors.upstream, self._clock),
-            tls=self.tls,
-            wires=Wires(loop, turns, self.tls),
-        )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
-        self.gate = Gate(self.shared, ConnectionQuotas(registry, max_wait_ns), max_refused)
-        self.active_config = ActiveConfig(config, configured, self.shared)
-        sweep = Sweep(self.sessions, headers, self.context)
-        registry.observers.append(self.shared.wakeups.limits_changed)
-        metrics.limits_in_use = registry.limits_in_use
-        metrics.produced = lambda: registry.produced(self._clock())
+        self.gate = Gate(shared, ConnectionQuotas(context.registry, max_wait_ns), max_refused)
+        self.active_config = ActiveConfig(config, quotas, shared)
         metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
         try:
-            self.ports.open(self.context.nodes.fixed_ports())
+            self.ports.open(context.nodes.fixed_ports())
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(self.shared, sweep, self.active_config)
+        self._ticks = Ticks(shared, Sweep(self.sessions, headers, context), self.active_config)
 
     def close(self) -> None:
         """Close every socket at once."""
@@ -253,7 +184,7 @@ class Server:
         self.ports.close()
         for session in list(self.sessions):
             session.close()
-        self.context.topics.close()
+        self.shared.context.topics.close()
 
     # ---- accepting
 
@@ -275,7 +206,7 @@ class Server:
         session = Session(shared, client, origin, self._on_closed)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.admit(session, verdict, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
+        self.gate.admit(session, verdict, lambda: session.connect(self.ports.brokers_at(port, shared.context.nodes)))
 
     def _on_closed(self, session: Session) -> None:
         self.sessions.discard(session)

@@ -28,7 +28,8 @@ from proxy.config.connections import take_ssl, take_upstream
 from proxy.config.errors import ConfigError
 from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, place_of, settings_of
 from proxy.config.ports import take_advertised_host, take_ports
-from proxy.config.quotas_file import Listeners, Quotas, read_quotas
+from proxy.config.quota_sources import Quotas
+from proxy.config.quotas_file import Listeners, read_quotas
 from proxy.config.toml_file import file_problems
 from proxy.config.values import MAX_LABELS
 from quotas.problems import Problem

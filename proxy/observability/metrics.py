@@ -98,7 +98,7 @@ class UsageMetrics:
 
 
 class Metrics:
-    """All that this process counts. The server sets the callables `limits_in_use` and `produced`.
+    """All that this process counts. `proxy.assemble` sets the callables `limits_in_use` and `produced`.
 
     `exposition` says what each is. `certificates`: when they expire, in seconds since 1970, by the side that they are
     shown to.

@@ -1,6 +1,6 @@
 """All configured entries, found by entity in O(1)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -23,8 +23,8 @@ _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THR
 
 
 class Configured:
-    """All entries. Of two entries of one entity, limits of the later replace those of the same name; so do the
-    members of a group.
+    """All entries, by the name of their source. Of two entries of one entity, limits of the later replace those of the
+    same name; so do the members of a group.
 
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
@@ -32,20 +32,21 @@ class Configured:
     rejects           whether some entry refuses records
     """
 
-    def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
+    def __init__(self, sources: Mapping[str, Iterable[QuotaEntry]]) -> None:
         self.clients = QuotaTable()
         self._named: dict[Kind, dict[Name, Override]] = {kind: {} for kind in Kind}
         compactor = Compactor()
         limit_names: set[str] = set()
         groups: list[ResourceGroup] = []
         self.rejects = self.limits_topics = False
-        for entry in entries:
-            self.rejects |= _may_reject(entry)
-            self.limits_topics |= _limits_topics(entry)
-            if entry.group is not None:
-                groups.append(entry.group)
-            self._put(entry.entity, compactor.compact(entry))
-            limit_names.update(entry.limits)
+        for source, entries in sources.items():
+            for entry in entries:
+                self.rejects |= _may_reject(entry)
+                self.limits_topics |= _limits_topics(entry)
+                if entry.group is not None:
+                    groups.append(entry.group)
+                self._put(entry.entity, compactor.compact(entry, source))
+                limit_names.update(entry.limits)
         self.groups = GroupIndex(groups)
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
         self.counts_mutations = CONTROLLER_MUTATION_RATE in limit_names

@@ -60,7 +60,7 @@ class Registry:
 
     def __init__(
         self,
-        entries: Iterable[QuotaEntry] = (),
+        entries: Iterable[QuotaEntry] | Configured = (),
         *,
         share: float | Fraction = 1,
         settings: AlgorithmSettings | None = None,
@@ -71,7 +71,7 @@ class Registry:
         self.observers: list[Callable[[], None]] = []
         self.rate_observers: list[Callable[[Limit], None]] = []
         settings = AlgorithmSettings() if settings is None else settings
-        self._store = LimitStore(Configured(entries), settings, _exact_share(share))
+        self._store = LimitStore(_configured(entries), settings, _exact_share(share))
         self.topics = TopicTable(self._store)
         self._clients = ClientTable()
         self.rejects = self._store.configured.rejects
@@ -152,7 +152,7 @@ class Registry:
         updated at once. The others are updated at their next use; call `refresh` until all are.
         """
         new_share = self.share if share is None else _exact_share(share)
-        configured = entries if isinstance(entries, Configured) else Configured(entries)
+        configured = _configured(entries)
         self.topics.check(configured)
         self.generation += 1
         self.rejects |= configured.rejects
@@ -230,6 +230,10 @@ class Registry:
         known = limit.algorithm
         assert isinstance(known, ProducerIdQuota)  # noqa: S101 - its only algorithm
         return ProducerIdLimit(limit, known)
+
+
+def _configured(entries: Iterable[QuotaEntry] | Configured) -> Configured:
+    return entries if isinstance(entries, Configured) else Configured({"": entries})
 
 
 def _exact_share(share: float | Fraction) -> Fraction:

@@ -42,8 +42,8 @@ def of_flags(flags: str) -> tuple[list[QuotaEntry], float]:
 def of_file(file: str, path: Path) -> tuple[list[QuotaEntry], float]:
     """The same of this text, which is put into the file at `path`."""
     path.write_text(file, encoding="utf-8")
-    entries, settings = read_quotas((), path, Listeners(0, ()))
-    return list(entries), settings.get("quota_share", 1.0)
+    sources, settings = read_quotas((), path, Listeners(0, ()))
+    return list(sources[str(path)]), settings.get("quota_share", 1.0)
 
 
 def test_examples_come_in_pairs() -> None:

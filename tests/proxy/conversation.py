@@ -190,7 +190,7 @@ class Stage:
         self.server.start(asyncio.get_running_loop())
         self.metrics = self.server.metrics
         self.shared = self.server.shared
-        self.context = self.server.context
+        self.context = self.shared.context
         self.sessions = self.server.sessions
         self.registry = self.context.registry
         self.memory = self.context.memory

@@ -19,37 +19,21 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from typing import Any, cast
 
-from proxy.brokers.health import Health
-from proxy.brokers.nodes import Nodes
-from proxy.brokers.topics import Topics
+from proxy.assemble import assemble
+from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, QuotaOptions
+from proxy.config.quota_sources import Quotas
 from proxy.enforcement.data_frame import DataFrame
-from proxy.enforcement.holds import LAPSE_NS, Holds
-from proxy.enforcement.measures import Measures
-from proxy.enforcement.report import Report
-from proxy.observability.metrics import Metrics
-from proxy.sessions.faults import Faults
-from proxy.sessions.pump import PumpSet
+from proxy.enforcement.holds import LAPSE_NS
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin, Shared
-from proxy.sessions.turns import TURN_NS, Turns
-from proxy.sessions.wakeups import Wakeups
-from proxy.streams.context import Context
-from proxy.streams.handlers.table import handlers_of
-from proxy.streams.kinds import Kinds
-from proxy.streams.memory import READ_SIZE, MemoryPool
-from proxy.tls import TlsContexts
-from quotas.algorithms.algorithm import AlgorithmSettings
+from proxy.sessions.shared import Origin
+from proxy.sessions.turns import TURN_NS
+from proxy.streams.memory import READ_SIZE
 from quotas.entry import QuotaEntry
-from quotas.registry.registry import Registry
 from tests.proxy.conversation import Clock, cut
 from tests.proxy.wires import Loop, MemoryWire, WorkClock
 
 _OTHERS_BYTES = bytes(READ_SIZE)
-
-
-async def _ask_nobody(ids: list[bytes]) -> Iterable[Any]:
-    return ()
 
 
 class Network:
@@ -71,7 +55,6 @@ class World:
         self,
         quotas: Iterable[QuotaEntry] | QuotaOptions = (),
         *,
-        algorithm: str = "token-bucket",
         late_ns: Sequence[int] = (0,),
         **options: Any,
     ) -> None:
@@ -81,40 +64,15 @@ class World:
         if not isinstance(quotas, QuotaOptions):
             quotas = QuotaOptions(entries=tuple(quotas))
         servers = (("127.0.0.9", 9092),)
-        self.config = Config(bootstrap_servers=servers, quotas=quotas, **options)
-        self.metrics = Metrics(self.config, clock_ns=self.clock)
-        self.registry = Registry(
-            quotas.entries, settings=AlgorithmSettings(algorithm=algorithm), reads_topics=self.config.usage.by_topic
-        )
-        self.memory = MemoryPool(self.config.security.max_buffered_bytes)
-        self.holds = Holds()
-        self.report = Report(self.config.enforcement, self.metrics.entities)
-        enforcement, loop = self.config.enforcement, cast("Any", self.loop)
-        self.context = Context(
-            config=self.config,
-            metrics=self.metrics,
-            registry=self.registry,
-            memory=self.memory,
-            nodes=Nodes(self.config.listening, lambda: 0),
-            topics=Topics(loop, _ask_nobody),
-            holds=self.holds,
-            measures=Measures(self.report, enforcement.throttle_mode, enforces=not enforcement.dry_run),
-        )
-        self.kinds = Kinds(handlers_of(self.context), self.metrics)
-        turns = Turns(loop, self.work)
-        self.shared = Shared(
-            loop=loop,
-            clock=self.clock,
-            context=self.context,
-            kinds=self.kinds,
-            pumps=PumpSet(self.memory, turns, self.clock, self.metrics.connections.paused),
-            wakeups=Wakeups(loop, self.holds, self.clock),
-            upstream=cast("Any", Network()),
-            faults=Faults(self.metrics, self.clock),
-            health=Health(self.config, self.metrics.errors.upstream, self.clock),
-            tls=TlsContexts(Config(bootstrap_servers=servers), self.metrics),  # tests play the proxy's own login
-            wires=cast("Any", Network()),
-        )
+        config = self.config = Config(bootstrap_servers=servers, quotas=quotas, **options)
+        active = Quotas({"": quotas.entries}, quotas.share, config.enforcement.dry_run)
+        self.shared = assemble(config, active, cast("Any", self.loop), self.clock, self.work, lambda: 0, salt=0)
+        self.shared.upstream = self.shared.wires = cast("Any", Network())
+        self.shared.tls.upstream = ClientSettings()  # tests play the proxy's own login
+        self.kinds = self.shared.kinds
+        self.context = context = self.shared.context
+        self.metrics, self.registry = context.metrics, context.registry
+        self.memory, self.holds, self.report = context.memory, context.holds, context.measures.report
 
     def debts(self) -> dict[tuple[str, str], float]:
         """By entity and limit, in seconds; of limits that owe something."""

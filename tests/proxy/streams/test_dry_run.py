@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.config.config import EnforcementOptions, UsageOptions
+from proxy.config.config import EnforcementOptions, QuotaOptions, UsageOptions
 from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
@@ -178,7 +178,7 @@ def test_the_excess_of_a_fetch_is_its_response(options: EnforcementOptions) -> N
 def test_the_debt_of_a_dry_run_is_bounded(sends: bool, algorithm: str) -> None:
     """After a long time over the limit, a change of it shows its effect within two minutes."""
     quota = parse_spec("client-id=etl,producer_byte_rate=10,consumer_byte_rate=10")
-    world = World([quota], algorithm=algorithm, enforcement=DRY_RUN)
+    world = World(QuotaOptions(entries=(quota,), algorithm=algorithm), enforcement=DRY_RUN)
     pair = Pair(world)
     for number in range(50):
         if sends:

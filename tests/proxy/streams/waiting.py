@@ -32,4 +32,4 @@ def decide_again(world: World) -> None:
 def replace_quotas(world: World, entries: Iterable[QuotaEntry], share: float = 1) -> None:
     """These limits apply from now on, and no others."""
     world.registry.replace(entries, world.clock(), share=share)
-    decide_again(world)
+    world.loop.run()
