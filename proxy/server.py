@@ -35,7 +35,7 @@ from proxy.ports import Ports
 from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
-from proxy.sessions.pump import PumpSet
+from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.session import Session
 from proxy.sessions.shared import Origin, Shared
 from proxy.sessions.sweep import Sweep

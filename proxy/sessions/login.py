@@ -13,7 +13,8 @@ from typing import Final, final
 from proxy.brokers.login import CORRELATION_ID, THREAD, Login
 from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed
 from proxy.enforcement.identity import ANONYMOUS
-from proxy.sessions.pump import LOGIN, Owner, Pump
+from proxy.sessions.pump import Owner, Pump
+from proxy.sessions.pump_set import LOGIN
 from proxy.sessions.shared import Shared
 from proxy.streams.handlers.login import Login as Handler
 from proxy.streams.handlers.login import OwnRequest
@@ -73,7 +74,7 @@ class BrokerLogin:
         if self._timer is None and not connection.in_flight:
             self._timer = self._shared.loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_silent)
         connection.in_flight.append((CORRELATION_ID, self._sent))
-        self._requests.write(login.frame)
+        self._requests.writer.write(login.frame)
 
     def _on_advanced(self, done: "Future[None]") -> None:
         login = self._login

@@ -29,7 +29,7 @@ from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report
 from proxy.observability.metrics import Metrics
 from proxy.sessions.faults import Faults
-from proxy.sessions.pump import PumpSet
+from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.session import Session
 from proxy.sessions.shared import Origin, Shared
 from proxy.sessions.turns import TURN_NS, Turns
@@ -235,7 +235,7 @@ class Pair:
         delay = self.response_stream.delay
         assert delay is not None
         self.world.clock.now_ns = max(self.world.clock.now_ns, delay.until_ns)
-        self.session._end_delay()
+        self.session.throttling.end_delay()
         self.world.loop.run()
 
     def hang_up(self) -> None:
