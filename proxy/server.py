@@ -169,7 +169,7 @@ class Server:
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
         self.gate = Gate(shared, ConnectionQuotas(context.registry, max_wait_ns), max_refused)
         self.active_config = ActiveConfig(config, quotas, shared)
-        metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
+        metrics.connections.in_flight = lambda: sum(session.in_flight for session in self.sessions)
         try:
             self.ports.open(context.nodes.fixed_ports())
         except BindError:

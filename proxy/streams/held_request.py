@@ -79,12 +79,10 @@ class HoldOwner(Protocol):
     __slots__ = ()
 
     @abstractmethod
-    def release(self, request: "HeldRequest") -> None:
-        """Decide the request again: it is no longer `HELD`."""
-
-    @abstractmethod
-    def read_on(self, request: "HeldRequest") -> None:
-        """Read more of what was held, unless it is held again."""
+    def release(self, request: "HeldRequest", reads: int) -> None:
+        """Decide the request again: it is no longer `HELD`. Unless it is held again, read so many times more from where
+        it came.
+        """
 
 
 class HeldRequest(Pending):
@@ -142,6 +140,12 @@ class HeldRequest(Pending):
     @property
     def is_held(self) -> bool:
         return self.state is Life.HELD
+
+    @property
+    def hold(self) -> tuple[Limit, int, int] | None:
+        """The limit where it waits, since when, and its size in the queue there; None: it is not held."""
+        limit = self.limit
+        return None if limit is None or not self.is_held else (limit, self.since_ns, limit.waiters.size_of(self))
 
     def on(self, event: LifeEvent) -> None:
         """Go to the state that the table gives."""
@@ -224,8 +228,8 @@ class HeldRequest(Pending):
 
     # ---- the ends of holds and of frames
 
-    def release(self, now_ns: int) -> None:
-        """It is no longer in the queue where it was held."""
+    def on_release(self, now_ns: int) -> None:
+        """It is no longer in the queue where it was held: it is decided again."""
         self.held_ns += now_ns - self.since_ns
         if self.limit is not None and self.limit not in self.served:
             self.served.append(self.limit)

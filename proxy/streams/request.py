@@ -128,7 +128,7 @@ class Kind(Pending):
     reply       what the response to a data request can do against debt
     batchable   see `Handler`
     counter     of requests, for metrics
-    unseen, produce_version, is_long_poll
+    unseen, produce_version, may_be_late
                 see `Pending`
     """
 
@@ -139,7 +139,7 @@ class Kind(Pending):
         "counter",
         "handler",
         "header",
-        "is_long_poll",
+        "may_be_late",
         "key",
         "needed",
         "produce_version",
@@ -168,7 +168,7 @@ class Kind(Pending):
         self.batchable = handler.batchable
         self.unseen = handler.unseen
         self.produce_version = header.version if self.api_key == PRODUCE else -1
-        self.is_long_poll = self.api_key in _LONG_POLLS
+        self.may_be_late = self.api_key in _LONG_POLLS
 
     def length_at(self, buf: bytearray, pos: int, end: int) -> int:
         """The length field of the request at `pos`, if its head has arrived and is of this kind. Else -1."""

@@ -43,14 +43,14 @@ class Pending:
 
     unseen            its response is forwarded without parsing while no throttle time is due
     produce_version   of a Produce request whose response is only changed for throttle times and endpoints; else -1
-    is_long_poll      its response may be late on purpose
+    may_be_late       its response may be late on purpose
     """
 
     __slots__ = ()
 
     unseen = False
     produce_version = -1
-    is_long_poll = False
+    may_be_late = False
 
     @abstractmethod
     def respond(self, responses: "ResponseStream", pos: int, end: int, length: int, now_ns: int) -> int:
@@ -90,6 +90,8 @@ class Answer(Pending):
     """
 
     __slots__ = ("frame", "throttle_at")
+
+    may_be_late = True
 
     def __init__(self, frame: bytes, throttle_at: int) -> None:
         self.frame = frame

@@ -49,7 +49,7 @@ class FetchRequest(Request):
 
     __slots__ = ("is_told", "shares", "unread")
 
-    is_long_poll = True
+    may_be_late = True
 
     def __init__(self, kind: Kind, client: Client, last_size: int) -> None:
         super().__init__(kind, client, 0)
