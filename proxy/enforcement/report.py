@@ -180,9 +180,7 @@ def throttle_status(
     client, notice = identity.client, identity.notice
     if delay is not None:
         limit = delay.limit
-        return _status(
-            client, _of(limit), DELAY, reason_of(limit), now_ns - delay.since_ns, delay.until_ns - now_ns
-        )
+        return _status(client, _of(limit), DELAY, reason_of(limit), now_ns - delay.since_ns, delay.until_ns - now_ns)
     if held is not None:
         limit, since_ns, queued = held
         remaining_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-queued))  # as the last of the queue

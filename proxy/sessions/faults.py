@@ -61,9 +61,7 @@ class Faults:
     def dropped(self, identity: Identity, size: int) -> None:
         """The client of a held request of so many bytes has gone."""
         self._metrics.connections.dropped_frames += 1
-        self._event(
-            _log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=size
-        )
+        self._event(_log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=size)
 
     def protocol(self, identity: Identity, error: ProtocolError, broker: str = "") -> None:
         """One side sent what cannot be handled. `broker`: its address, if that did."""

@@ -112,7 +112,13 @@ class Batches:
         decisions one by one would have the same result.
         """
         key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
-        buf, unpack, longest, in_flight, count = requests.buf, kind.unpack, self.longest, requests.responses.in_flight, 0
+        buf, unpack, longest, in_flight, count = (
+            requests.buf,
+            kind.unpack,
+            self.longest,
+            requests.responses.in_flight,
+            0,
+        )
         while end - pos >= needed and count < most:
             length, seen, correlation_id, head = unpack(buf, pos)
             if seen != key or head != tail or not shortest <= length <= longest:

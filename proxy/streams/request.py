@@ -1,9 +1,9 @@
 """Requests: what those of one kind have in common, and one that carries data, from its head to the end of its response.
 
-    kind      API, version, client id: parsed once, compared afterwards. In flight it stands for each request that needs
-              no object of its own
-    request   a Produce request that is decided alone or arrives in parts, or a fetch: held, charged, delayed
-    handler   what is done with the requests and responses of one treatment
+kind      API, version, client id: parsed once, compared afterwards. In flight it stands for each request that needs
+          no object of its own
+request   a Produce request that is decided alone or arrives in parts, or a fetch: held, charged, delayed
+handler   what is done with the requests and responses of one treatment
 """
 
 from abc import abstractmethod
@@ -139,8 +139,8 @@ class Kind(Pending):
         "counter",
         "handler",
         "header",
-        "may_be_late",
         "key",
+        "may_be_late",
         "needed",
         "produce_version",
         "reply",

@@ -90,9 +90,7 @@ def charge(charges: Iterable[Charge], number: int, now_ns: int) -> tuple[int, Li
 
 def room_for(amounts: Mapping[Limit, int], size: int, now_ns: int) -> int:
     """Bytes of such reads, one of `size` bytes with these charges, that fit before a limit is in debt."""
-    return min(
-        (limit.headroom(now_ns) * size // units for limit, units in amounts.items() if units), default=UNLIMITED
-    )
+    return min((limit.headroom(now_ns) * size // units for limit, units in amounts.items() if units), default=UNLIMITED)
 
 
 def worst_debt(limits: Iterable[Limit], now_ns: int) -> tuple[int, Limit | None]:

@@ -43,7 +43,18 @@ class Limit:
     exempt        the clients that it neither charges nor holds, or None
     """
 
-    __slots__ = ("algorithm", "entity", "exempt", "mode", "name", "origin", "overdrawn_by", "rank", "rejects", "waiters")
+    __slots__ = (
+        "algorithm",
+        "entity",
+        "exempt",
+        "mode",
+        "name",
+        "origin",
+        "overdrawn_by",
+        "rank",
+        "rejects",
+        "waiters",
+    )
 
     def __init__(
         self,

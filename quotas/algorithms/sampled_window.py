@@ -97,7 +97,18 @@ class SampledWindow:
     Raises ValueError if the rate is not above zero, there is no sample, or the window is not whole milliseconds.
     """
 
-    __slots__ = ("_before", "_closed", "_count", "_ever", "_kept", "_start_ms", "_terms", "_warm_until_ms", "last_ns", "passed")
+    __slots__ = (
+        "_before",
+        "_closed",
+        "_count",
+        "_ever",
+        "_kept",
+        "_start_ms",
+        "_terms",
+        "_warm_until_ms",
+        "last_ns",
+        "passed",
+    )
 
     last_ns: int
     """Time of the latest charge."""

@@ -166,10 +166,10 @@ class Registry:
         self, limit: Limit, rate: int | Fraction, burst_ns: int, until_ns: int, floor: int | Fraction, now_ns: int
     ) -> None:
         """Lend a rate to one limit until `until_ns`; then it earns its floor. O(1): its debt stays, no other limit and
-        no session is touched. Its bucket is a `LeasedBucket` (`AlgorithmSettings.lends`); ValueError for another one.
+        no session is touched. Its bucket is a `LeasedBucket` (`AlgorithmSettings.lends`); TypeError for another one.
         """
         if not isinstance(limit.algorithm, LeasedBucket):
-            raise ValueError(f"no rate can be lent to {limit!r}")
+            raise TypeError(f"no rate can be lent to {limit!r}")
         limit.algorithm.lend(rate, burst_ns, until_ns, floor, now_ns)
         for observer in self.rate_observers:
             observer(limit)

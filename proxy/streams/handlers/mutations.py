@@ -81,9 +81,7 @@ class Mutations(Forward):
             raise MutationRequestTooLarge(kind.header.api.name, length)
         return super().admit(requests, kind, pos, end, now_ns)
 
-    def _decide(
-        self, requests: Requests, kind: Kind, request: MutationRequest, pos: int, end: int, now_ns: int
-    ) -> int:
+    def _decide(self, requests: Requests, kind: Kind, request: MutationRequest, pos: int, end: int, now_ns: int) -> int:
         """Charge the request, and set the wait of its response; or refuse it."""
         connection, measures = requests.connection, self.context.measures
         client, limits = connection.identity.client, connection.identity.limits.mutations

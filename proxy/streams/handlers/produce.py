@@ -119,7 +119,7 @@ class ProduceRequest(Request):
                 if not content.knows_first_topic and arrived_to < frame_end:
                     requests.want = _TO_FIRST_TOPIC
                     return NEED
-                if content.has_unknown_topic(topics) or content.walk.topic and topics.is_refused(content.walk.topic):
+                if content.has_unknown_topic(topics) or (content.walk.topic and topics.is_refused(content.walk.topic)):
                     return self._refuse(requests, unknown_topic_refusal(), pos, arrived_to, now_ns)
             refusal = refusal_of(connection, content, now_ns) if lists else None
             if refusal is not None:
@@ -206,7 +206,7 @@ class ProduceRequest(Request):
             raise UnknownTopicId("the request expects no response (acks=0)")
         kind.handler.count(requests, now_ns)
         kind.counter.value += 1
-        content = self.content = ProduceContent(kind, self.size, lists_partitions=True)
+        self.content = ProduceContent(kind, self.size, lists_partitions=True)
         self.refusal = refusal
         refusal.correlation_id = unpack_prefix(requests.buf, pos)[2]
         self.on(LifeEvent.REFUSE)

@@ -85,9 +85,7 @@ class ProduceContent:
             if self.new_ids:
                 amounts[producer_ids.limit] = len(self.new_ids)
 
-    def recount_ids(
-        self, charges: list[Charge], producer_ids: ProducerIdLimit | None, now_ns: int
-    ) -> list[Charge]:
+    def recount_ids(self, charges: list[Charge], producer_ids: ProducerIdLimit | None, now_ns: int) -> list[Charge]:
         """The charges of the latest read after a hold: another request may have brought its new producer ids."""
         if producer_ids is None or not self.new_ids:
             return charges
