@@ -31,7 +31,7 @@ from protocol.record_batch import (
     unpack_batch,
 )
 from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
-from protocol.walk import UNBOUNDED, FrameWalk, Steps
+from protocol.walk import FrameWalk, Steps
 from protocol.wire import compact_string_end, plain_string_end
 
 FIRST_WITH_TRANSACTIONAL_ID = 3
@@ -124,6 +124,24 @@ def read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[To
     return topic, buf[after] - 1, after + 1
 
 
+class _Arriving:
+    """The records of a partition that have not arrived whole. `end`: how many bytes of the frame follow them."""
+
+    __slots__ = ("_batch_end", "_messages", "_size", "end")
+
+    def __init__(self, end: int) -> None:
+        self.end = self._batch_end = end
+        self._size, self._messages = 1, 0
+
+    def begin_batch(self, end: int, size: int, messages: int) -> None:
+        """A batch of `size` bytes begins, which `end` bytes of the frame follow."""
+        self._batch_end, self._size, self._messages = end, size, messages
+
+    def late(self, left: int) -> tuple[int, int]:
+        """Bytes of the records, and messages of the batch, that are to come while `left` bytes of the frame are."""
+        return max(0, left - self.end), self._messages * max(0, left - self._batch_end) // self._size
+
+
 class ProduceRequestWalk(FrameWalk):
     """Walks the body of a Produce request. It changes no byte.
 
@@ -143,21 +161,20 @@ class ProduceRequestWalk(FrameWalk):
     _record_bytes = 0
     """Of the topic that is read and not reported yet: of a partition all, as soon as its length has arrived."""
     _messages = 0
-    _records_end = UNBOUNDED
-    """How many bytes of the frame follow the records of the partition that is read."""
-    _batch_end = UNBOUNDED
-    """How many follow the batch that is read, of `_batch_size` bytes and `_batch_messages`."""
-    _batch_size = 1
-    _batch_messages = 0
+    _arriving: "_Arriving | None" = None
+    """The records that are read, perhaps in part."""
 
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:
         """body_start: bytes of the frame before its body: `RequestHeader.body_offset` less the four of the length."""
         super().__init__(frame_length, body_start)
         self._version = version
         self._compact = version >= FIRST_FLEXIBLE
-        self._by_id = version >= FIRST_WITH_TOPIC_IDS
         self._usages: list[TopicUsage] = []
         self._producer_ids: set[int] = set()
+
+    @property
+    def _by_id(self) -> bool:
+        return self._version >= FIRST_WITH_TOPIC_IDS
 
     def advance(self, buf: bytearray, pos: int, end: int) -> int:
         if self._steps is None and end - pos == self._left and type(self) is ProduceRequestWalk:
@@ -205,8 +222,8 @@ class ProduceRequestWalk(FrameWalk):
 
         The list grows with each batch: take it after each `advance`.
         """
-        late_bytes, late = max(0, self._left - self._records_end), max(0, self._left - self._batch_end)
-        self._report(late_bytes, self._batch_messages * late // self._batch_size)
+        late = (0, 0) if self._arriving is None else self._arriving.late(self._left)
+        self._report(*late)
         usages = self._usages
         self._usages = []
         return usages
@@ -273,8 +290,9 @@ class ProduceRequestWalk(FrameWalk):
             raise TruncatedFrame("records", self._offset())
         if size > 0:
             self._record_bytes += size
-            self._records_end = self._limit - self._pos - size
+            self._arriving = _Arriving(self._limit - self._pos - size)
             yield from self._walk_records(size)
+            self._arriving = None
         if self._compact:
             yield from self._skip_tags()
 
@@ -299,8 +317,8 @@ class ProduceRequestWalk(FrameWalk):
             else:
                 break
             self._messages += messages
-            self._batch_end = self._limit - self._pos - size
-            self._batch_size, self._batch_messages = size, messages
+            if self._arriving is not None:
+                self._arriving.begin_batch(self._limit - self._pos - size, size, messages)
             left -= size
             yield from self._skip(size, "batch")
             yield from self._pause()

@@ -153,7 +153,6 @@ class RewritingWalk(CopyingWalk):
             until: the last field that is read; "": the last one.
         """
         super().__init__(response_layout(api_key, version, until), frame_length)
-        self.api_key = api_key
 
     def _walk(self) -> Steps:
         yield from self._copy(4, "correlation id")

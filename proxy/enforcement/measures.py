@@ -61,13 +61,22 @@ class Measures:
 
     # ---- data frames
 
-    def count_debt(
-        self, identity: Identity, client: Client, limit: Limit, wait_ns: int, topics: tuple[str, ...], now_ns: int
+    def found_debt(
+        self,
+        identity: Identity,
+        client: Client,
+        limit: Limit,
+        wait_ns: int,
+        size: int,
+        topics: tuple[str, ...],
+        now_ns: int,
     ) -> None:
-        """A data frame found debt for the first time: it is held, and counted when the hold ends. A dry run counts it
-        now. `topics`: see `Report.held`.
+        """A data frame of `size` bytes found debt for the first time; 0: its size is not known yet. It is held, and
+        counted when the hold ends; a dry run counts it now. `topics`: see `Report.held`.
         """
         client.entity.data_during_notice += now_ns < identity.notice.until_ns
+        if size:
+            self.report.exceeded(client, limit, size)
         if self.enforces:
             self.report.held(client, limit, wait_ns, topics, now_ns)
         else:
@@ -101,8 +110,7 @@ class Measures:
         mode = self.mode_of(limit, reply)
         if mode == PAUSE:
             return None
-        debt_ns, wait_ns = wait_ns, wait_ns + limit.queued_ns()
-        reason = reason_of(limit)
+        debt_ns, wait_ns, reason = wait_ns, wait_ns + limit.queued_ns(), reason_of(limit)
         if not is_counted:
             self.report.throttled(client, limit, mode, reason, wait_ns, debt_ns, now_ns)
         if not self.enforces:

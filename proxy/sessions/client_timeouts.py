@@ -67,7 +67,7 @@ class ClientTimeouts:
         kept = requests.kept
         if self._requests.paused & QUOTA:
             kept = 0
-        kept += self._response_stream.owed_bytes  # their memory is free when the broker responds
+        kept += self._response_stream.answers.owed_bytes  # their memory is free when the broker responds
         waits = responses.waits or self._responses.paused & (DELAY | QUOTA)
         return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 

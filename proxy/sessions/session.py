@@ -223,7 +223,7 @@ class Session(Owner, HoldOwner, Ended):
             self.requests.resume(IN_FLIGHT)
         # While answers are owed: the response that ends before one of them may be the last that the broker sends.
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
-        connection.needs_session = bool(connection.is_closing or self.response_stream.owed_bytes or waits)
+        connection.needs_session = bool(connection.is_closing or self.response_stream.answers.owed_bytes or waits)
         if connection.is_closing:
             self.on(Event.PROGRESS)
         if self.state is State.FLUSHING:
@@ -233,7 +233,7 @@ class Session(Owner, HoldOwner, Ended):
         """Send the proxy's own responses that are due, while no other response is partly sent."""
         responses = self.responses
         if responses.writer.pending is None and not responses.backlog.kept and not responses.stream.remaining:
-            frames = self.response_stream.take_answers(self._shared.clock())
+            frames = self.response_stream.answers.take(self._shared.clock())
             if frames:
                 responses.writer.write(frames)
                 self._shared.pumps.memory_returned()

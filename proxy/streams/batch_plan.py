@@ -262,7 +262,7 @@ class TopicsPlan(BatchPlan):
         return pos
 
     def spending(self, client: ClientLimits, size: int, now_ns: int) -> Spending:
-        amounts = client.amounts(size, self.count) | self._found
+        amounts = dict(client.charges_of(size, self.count)) | self._found
         return [(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values())
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:

@@ -35,68 +35,68 @@ class Batches:
 
         Returns where the last of them ends, which may be after `end`; `pos` where none passes this way.
         """
-        identity = requests.connection.identity
-        limits = identity.limits
         if self._most < most:
             most = self._most
             self._most *= 2
-        is_produce = kind.produce_version >= 0
-        if is_produce and limits.walks:
-            return self._take_records(requests, kind, pos, end, most, now_ns)
-        passed_to, count = self._scan(requests, kind, pos, end, most)
+        identity = requests.connection.identity
+        limits, missing = identity.limits, 0
+        if kind.produce_version < 0:
+            return self._take_others(requests, kind, pos, end, most, now_ns)
+        if limits.walks:
+            passed_to, count, room = self._spend_records(requests, kind, pos, end, most, now_ns)
+            size = passed_to - pos - 4 * count
+        else:
+            passed_to, count = self._scan(requests, kind, pos, end, most)
+            if passed_to > end:  # what has not arrived is not charged
+                missing = passed_to - end
+            size = passed_to - pos - 4 * count - missing
+            if limits.requests.limits:
+                room = spend_all(limits.charges, (size, count), now_ns)
+            else:
+                room = limits.produce.spend(size, now_ns)
         if not count:
             return pos
-        # All but the bytes that have not arrived.
-        missing = passed_to - end if passed_to > end else 0
-        size = passed_to - pos - 4 * count - missing
-        if not is_produce:
-            room = limits.requests.spend(count, now_ns)
-        elif limits.requests.limits:
-            room = spend_all(limits.charges, (size, count), now_ns)
-        else:
-            room = limits.produce.spend(size, now_ns)
         if room < 0:
-            self._undo(requests, kind, count)
-            return pos
-        if is_produce:
-            self._count(requests, kind, size, count, room)
-            if missing:
-                self._go_on(requests, kind, missing)
-            elif room < READ_SIZE:
-                notify_early(requests.connection, kind, now_ns)
-        kind.counter.value += count
-        return passed_to
-
-    def _take_records(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
-        """The same where the requests are parsed: whole ones only."""
-        identity = requests.connection.identity
-        plan, passed_to = self._scan_records(requests, kind, pos, end, most, now_ns)
-        if plan is None or not plan.count:
-            return pos
-        size = passed_to - pos - 4 * plan.count
-        room = -1
-        if plan.is_known(identity.limits, now_ns):
-            room = spend_all(*plan.spending(identity.limits, size, now_ns), now_ns)
-        if room < 0:
-            self._undo(requests, kind, plan.count)
-            return pos
-        traffic = identity.entity.topics
-        if traffic is not None:
-            plan.count_topics(traffic)
-        self._count(requests, kind, size, plan.count, room)
-        if room < READ_SIZE:
-            notify_early(requests.connection, kind, now_ns)
-        kind.counter.value += plan.count
-        return passed_to
-
-    def _count(self, requests: Requests, kind: Kind, size: int, count: int, room: int) -> None:
-        """Produce requests pass. `room`: bytes more of them that fit."""
+            requests.room = 0
+            return self._undo(requests, kind, pos, count)
         requests.room = room
-        entity = requests.connection.identity.entity
+        kind.counter.value += count
+        entity = identity.entity
         entity.produce_bytes += size
         entity.produce_requests += count
         if not kind.answered:
             requests.connection.sent_unanswered = True
+        if missing:
+            self._go_on(requests, kind, missing)
+        elif room < READ_SIZE:
+            notify_early(requests.connection, kind, now_ns)
+        return passed_to
+
+    def _take_others(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
+        """The same for requests without data, which are only counted."""
+        passed_to, count = self._scan(requests, kind, pos, end, most)
+        if requests.connection.identity.limits.requests.spend(count, now_ns) < 0:
+            return self._undo(requests, kind, pos, count)
+        kind.counter.value += count
+        return passed_to
+
+    def _spend_records(
+        self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int
+    ) -> tuple[int, int, int]:
+        """Find and charge whole requests whose records are read. Returns where the last of them ends, their number, and
+        how many bytes more of them fit; -1: they are not charged.
+        """
+        identity = requests.connection.identity
+        plan, passed_to = self._scan_records(requests, kind, pos, end, most, now_ns)
+        if plan is None or not plan.count:
+            return pos, 0, -1
+        room = -1
+        if plan.is_known(identity.limits, now_ns):
+            room = spend_all(*plan.spending(identity.limits, passed_to - pos - 4 * plan.count, now_ns), now_ns)
+        traffic = identity.entity.topics
+        if room >= 0 and traffic is not None:
+            plan.count_topics(traffic)
+        return passed_to, plan.count, room
 
     def _go_on(self, requests: Requests, kind: Kind, missing: int) -> None:
         """The last request found has not arrived whole: from now on it is an object, in flight as well."""
@@ -112,13 +112,8 @@ class Batches:
         decisions one by one would have the same result.
         """
         key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
-        buf, unpack, longest, in_flight, count = (
-            requests.buf,
-            kind.unpack,
-            self.longest,
-            requests.responses.in_flight,
-            0,
-        )
+        buf, unpack, longest, in_flight = requests.buf, kind.unpack, self.longest, requests.responses.in_flight
+        count = 0
         while end - pos >= needed and count < most:
             length, seen, correlation_id, head = unpack(buf, pos)
             if seen != key or head != tail or not shortest <= length <= longest:
@@ -149,11 +144,10 @@ class Batches:
             passed_to = plan.scan(kind, buf, pos, end, most, now_ns)
         return plan, passed_to
 
-    def _undo(self, requests: Requests, kind: Kind, count: int) -> None:
+    def _undo(self, requests: Requests, kind: Kind, pos: int, count: int) -> int:
         """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""
         self._most = max(1, count >> 1)
-        if kind.produce_version >= 0:
-            requests.room = 0
         if kind.answered:
             for _ in range(count):
                 requests.responses.in_flight.pop()
+        return pos

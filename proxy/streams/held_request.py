@@ -21,7 +21,7 @@ from proxy.enforcement.identity import Client
 from proxy.enforcement.measures import Reply
 from proxy.streams.connection import Connection
 from proxy.streams.response_stream import Pending
-from quotas.admission.frame import Charge, charge, decide, next_number
+from quotas.admission.frame import Charge, decide, next_number
 from quotas.admission.limit import Limit
 from quotas.admission.topic_thresholds import count_throttled
 from quotas.limit_kinds import PRODUCER_IDS_RATE, REQUEST_RATE
@@ -159,35 +159,50 @@ class HeldRequest(Pending):
         read   its bytes; 0 where the charges are not for bytes
         left   bytes of the frame that have not passed, this read among them
         """
-        enforces = connection.context.measures.enforces
+        charges, self.charges = self.charges, []
         while True:
-            passed, limit, wait_ns = decide(self.charges, self.number, self.limit, now_ns)
-            self._charge(passed, now_ns)
+            passed, limit, wait_ns = decide(charges, self.number, self.limit, now_ns)
+            for each, units in charges[:passed]:
+                each.overdrawn_by = self.number
+                debt_ns = each.algorithm.record(units, now_ns)
+                if debt_ns and now_ns + debt_ns > self.debt_until_ns and self.owes(each):
+                    self.debt, self.debt_until_ns = each, now_ns + debt_ns
             if limit is None:
                 self.limit = None
                 return True
-            units = self.charges[0][1]
-            queued = self.queued(limit, units, read, left)
-            self._found_debt(connection, limit, wait_ns, queued, now_ns)
-            if enforces:
+            self._find_debt(connection, limit, wait_ns, now_ns)
+            units = charges[passed][1]
+            if limit not in self.served:
+                count_throttled(limit, units, now_ns)
+            if connection.context.measures.enforces:
+                self.charges = charges[passed:]
+                self._wait(connection, limit, wait_ns, self.queued(limit, units, read, left), now_ns)
                 return False
             # A dry run charges it all the same, so that the debt is that of an enforced limit whose client sends the
             # same at the same times.
             if wait_ns < MOST_DRY_RUN_DEBT_NS:
-                self._charge(1, now_ns)
-            else:
-                del self.charges[0]
+                limit.algorithm.record(units, now_ns)
+            charges = charges[passed + 1 :]
+
+    def _find_debt(self, connection: Connection, limit: Limit, wait_ns: int, now_ns: int) -> None:
+        """A limit in debt, or with waiters, stops a read: counted once for each request."""
+        if self.counted_by is None:
+            self.counted_by = limit
+            topics = self.topics_at(connection, limit, now_ns)
+            connection.context.measures.found_debt(
+                connection.identity, self.client, limit, wait_ns, self.size, topics, now_ns
+            )
+
+    def _wait(self, connection: Connection, limit: Limit, wait_ns: int, queued: int, now_ns: int) -> None:
+        """Wait in the queue of this limit, with what is left of the frame in its unit."""
+        connection.context.measures.notify_held(connection.identity, limit, wait_ns, self.reply, queued, now_ns)
+        self.limit, self.since_ns = limit, now_ns
+        self.on(LifeEvent.WAIT)
+        limit.enqueue(self, queued, is_first=limit in self.served)
 
     def queued(self, limit: Limit, units: int, read: int, left: int) -> int:
         """What it counts in the queue of a limit that charges `units` for a read: what is left of its frame."""
         return units * left // read if read and limit.name not in _COUNTED_ONCE else units
-
-    def _charge(self, number: int, now_ns: int) -> None:
-        """Charge the first limits of the read."""
-        debt_ns, limit = charge(self.charges[:number], self.number, now_ns)
-        del self.charges[:number]
-        if limit is not None and debt_ns and now_ns + debt_ns > self.debt_until_ns and self.owes(limit):
-            self.debt, self.debt_until_ns = limit, now_ns + debt_ns
 
     def owes(self, limit: Limit) -> bool:
         """Whether the client is to wait for the debt of this limit."""
@@ -196,28 +211,6 @@ class HeldRequest(Pending):
     def topics_at(self, connection: Connection, limit: Limit, now_ns: int) -> tuple[str, ...]:
         """The topics of the latest read whose records count for this limit, if it does not count the request itself."""
         return ()
-
-    def _found_debt(self, connection: Connection, limit: Limit, wait_ns: int, queued: int, now_ns: int) -> None:
-        """A limit in debt, or with waiters, stops the read: wait in its queue; or, in a dry run, only count it.
-
-        queued   what is left of the frame, in the limit's unit
-        """
-        measures, identity, client = connection.context.measures, connection.identity, self.client
-        is_new = self.counted_by is None
-        if is_new:
-            self.counted_by = limit
-            if self.size:
-                measures.report.exceeded(client, limit, self.size)
-            measures.count_debt(identity, client, limit, wait_ns, self.topics_at(connection, limit, now_ns), now_ns)
-        if limit not in self.served:
-            count_throttled(limit, queued, now_ns)
-        if not measures.enforces:
-            return
-        measures.notify_held(identity, limit, wait_ns, self.reply, queued, now_ns)
-        self.limit = limit
-        self.since_ns = now_ns
-        self.on(LifeEvent.WAIT)
-        limit.enqueue(self, queued, is_first=limit in self.served)
 
     def drop_replaced(self, connection: Connection) -> None:
         """The limits may have changed during a hold: those that were replaced do not count the read. New ones count
@@ -236,14 +229,14 @@ class HeldRequest(Pending):
         self.on(LifeEvent.RELEASE)
 
     def leave_debt(self, connection: Connection, now_ns: int) -> None:
-        """All of its frame has passed its limits, or is about to: the client is told once of the debt that is left."""
+        """All of its frame passes: the client is told once of the debt that it leaves."""
         limit, wait_ns = self.debt, self.debt_until_ns - now_ns
         if limit is not None and wait_ns > 0:
             is_counted = self.counted_by is not None
-            measures, identity = connection.context.measures, connection.identity
-            delay = measures.debt_left(identity, self.client, limit, wait_ns, self.reply, now_ns, is_counted=is_counted)
-            self.delay = delay or self.delay
             self.counted_by = self.counted_by or limit
+            self.delay = connection.context.measures.debt_left(
+                connection.identity, self.client, limit, wait_ns, self.reply, now_ns, is_counted=is_counted
+            )
 
     def end(self, connection: Connection, now_ns: int) -> None:
         """Its last byte has passed, or was discarded."""

@@ -24,6 +24,8 @@ from protocol.errors import ProtocolError
 #: is 1.20, 0.75, 0.62, 0.55 and 0.59 of HAProxy's (`python -m bench --only against_haproxy --scenario "1 MiB"`).
 READ_SIZE: Final = 524_288
 SMALLEST_READ_SIZE: Final = 8_192
+#: The same until a connection has sent its first request, which is short.
+FIRST_READ_SIZE: Final = 65_536
 #: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
 HEAD_READ_SIZE: Final = 128
 MAX_VIEWS: Final = 1_024

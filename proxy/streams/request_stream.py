@@ -10,7 +10,7 @@ from protocol.errors import MalformedFrame
 from protocol.request_header import peek_request, unpack_prefix
 from proxy.streams.batches import Batches
 from proxy.streams.connection import Connection
-from proxy.streams.memory import HEAD_READ_SIZE, READ_SIZE
+from proxy.streams.memory import FIRST_READ_SIZE, HEAD_READ_SIZE, READ_SIZE
 from proxy.streams.request import Kind, Kinds, Request, Requests
 from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import NEED, REPLACE
@@ -25,6 +25,7 @@ class RequestStream(Requests):
     def __init__(self, connection: Connection, responses: ResponseStream, kinds: Kinds) -> None:
         super().__init__(connection, responses)
         self._kinds: Final = kinds
+        self.want = FIRST_READ_SIZE
         longest = connection.context.config.security.max_request_bytes
         self._batches: Final = Batches(longest, connection.max_in_flight)
 
@@ -49,18 +50,17 @@ class RequestStream(Requests):
         most = connection.max_in_flight - len(self.responses.in_flight)
         if most <= 0:
             return self.full()
-        if self.current is not None:  # it was held
-            return self._after(self.current.admit(self, pos, end, now_ns), pos)
+        kind = self.kind
+        if kind is None or not kind.batchable or self.room < READ_SIZE or self.current is not None:
+            return self._take_frame(pos, end, most, now_ns)
         if not connection.takes_requests:
             return self.full()
-        kind = self.kind
-        if kind is not None and kind.batchable and self.room >= READ_SIZE:
-            passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
-            if passed_to > pos:
-                if passed_to <= end and self.room >= READ_SIZE == self.want and self.has_request:
-                    return passed_to
-                return self._end_batch(passed_to, end)
-        return self._take_frame(pos, end, most, now_ns)
+        passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
+        if passed_to == pos:
+            return self._take_frame(pos, end, most, now_ns)
+        if passed_to <= end and self.room >= READ_SIZE == self.want:
+            return passed_to
+        return self._end_batch(passed_to, end)
 
     def _end_batch(self, passed_to: int, end: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
@@ -71,6 +71,10 @@ class RequestStream(Requests):
 
     def _take_frame(self, pos: int, end: int, most: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
+        if self.current is not None:  # it was held
+            return self._after(self.current.admit(self, pos, end, now_ns), pos)
+        if not self.connection.takes_requests:
+            return self.full()
         before = self.kind
         kind = self._kind_at(pos, end, now_ns)
         if kind is None:
@@ -96,7 +100,7 @@ class RequestStream(Requests):
         pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
         header = peek_request(buf, pos, end, self._batches.longest, pass_unknown_apis=pass_unknown_apis)
         if header is None:
-            self.want = READ_SIZE
+            self.want = self._full_read
             return None
         kind = self._kinds.kind_of(header, buf, pos)
         length = unpack_prefix(buf, pos)[0]
@@ -142,7 +146,12 @@ class RequestStream(Requests):
         elif self.connection.is_closing and remaining:
             self.want = remaining
         else:
-            self.want = READ_SIZE
+            self.want = self._full_read
+
+    @property
+    def _full_read(self) -> int:
+        """What a read takes far from any limit."""
+        return READ_SIZE if self.has_request else FIRST_READ_SIZE
 
     def end(self, now_ns: int) -> None:
         """Nothing of the current request passes any more."""

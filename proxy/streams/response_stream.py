@@ -9,7 +9,6 @@ from collections import deque
 from struct import Struct
 from typing import Final, final
 
-from protocol.apis import APIS
 from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedResponse
 from protocol.produce import finish_usual_produce_response
 from protocol.request_header import TLS_ALERT_LENGTH, check_frame_length
@@ -99,17 +98,66 @@ class Answer(Pending):
 
     def respond(self, responses: "ResponseStream", pos: int, end: int, length: int, now_ns: int) -> int:
         """The response at hand is to a later request."""
-        responses.output = responses.take_answers(now_ns)
+        responses.output = responses.answers.take(now_ns)
         responses.resume_at = pos
         return REPLACE
+
+
+@final
+class Answers:
+    """The proxy's own responses among those in flight.
+
+    in_flight   correlation id, and what is to be answered; brokers answer the requests of a connection in order
+    owed        bytes in memory: answers, and what is added to other responses in flight
+    """
+
+    __slots__ = ("_connection", "in_flight", "owed")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self.in_flight: Final[deque[tuple[int, Pending]]] = deque()
+        self.owed: Final = Holding()
+
+    @property
+    def owed_bytes(self) -> int:
+        """Bytes of the proxy's own responses that wait for earlier ones."""
+        return self.owed.pending
+
+    def add(self, correlation_id: int, response: bytes, throttle_at: int = 0) -> None:
+        """Queue a response of the proxy's own, which is given from its correlation id on: see `Answer`."""
+        frame = INT32.pack(len(response)) + response
+        self.in_flight.append((correlation_id, Answer(frame, throttle_at)))
+        self.owe(len(frame))
+        self._connection.needs_session = True
+
+    def owe(self, size: int) -> None:
+        """Count `size` bytes more for a response in flight; a negative size: less."""
+        connection = self._connection
+        connection.context.memory.update(self.owed, 0, self.owed.pending + size, 0)
+        connection.takes_requests = not connection.is_closing and self.owed_bytes <= MAX_OWED_BYTES
+
+    def take(self, now_ns: int) -> bytes:
+        """All answers that are due, joined; empty while the oldest request waits for the broker."""
+        in_flight = self.in_flight
+        due = []
+        while in_flight and isinstance(answer := in_flight[0][1], Answer):
+            in_flight.popleft()
+            frame, at = answer.frame, answer.throttle_at
+            if at:
+                throttle_ms = self._connection.identity.notice.throttle_time_ms(now_ns)
+                frame = frame[:at] + INT32.pack(throttle_ms) + frame[at + 4 :]
+            due.append(frame)
+        frames = b"".join(due)
+        if due:
+            self.owe(-len(frames))
+        return frames
 
 
 @final
 class ResponseStream(Stream):
     """The responses of one connection, and what is in flight.
 
-    in_flight    correlation id, and what is to be answered; brokers answer the requests of a connection in order
-    owed         `Answer`s in flight, and what is added to other responses in flight: bytes in memory
+    answers      the proxy's own responses; `in_flight`: with what waits for the broker, see `Answers`
     current      what the current response answers, if it is charged, walked or rebuilt
     walk         parses the current response while it is forwarded; None: its bytes are not parsed
     delay        the response at hand is delayed
@@ -121,11 +169,11 @@ class ResponseStream(Stream):
         "_longest_in_batch",
         "_rewriting",
         "_shown_delay_ms",
+        "answers",
         "current",
         "delay",
         "has_begun",
         "in_flight",
-        "owed",
         "read_size",
         "walk",
     )
@@ -133,8 +181,8 @@ class ResponseStream(Stream):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._longest_in_batch: Final = min(self._longest, TLS_ALERT_LENGTH - 1)
-        self.in_flight: deque[tuple[int, Pending]] = deque()
-        self.owed = Holding()
+        self.answers: Final = Answers(connection)
+        self.in_flight: Final = self.answers.in_flight
         self.current: Pending | None = None
         self.walk: FrameWalk | None = None
         self.delay: Delay | None = None
@@ -346,12 +394,18 @@ class ResponseStream(Stream):
                     self.current = current
             return REPLACE
         if len(walk.out) > memory.largest_response:
-            raise ResponseTooLarge(APIS[walk.api_key].name, walk.frame_length, memory.largest_response)
+            raise ResponseTooLarge("rebuilt", walk.frame_length, memory.largest_response)
         memory.grow(self.holding, len(walk.out))
         self.want = _REWRITING_READ_SIZE
         if self.resume_at > pos:
             return REPLACE
         return NEED if walk.work_left > 0 else YIELD
+
+    @property
+    def has_room_again(self) -> bool:
+        """Whether enough responses have arrived after a step `FULL`."""
+        is_short = len(self.in_flight) <= self.connection.max_in_flight // 2
+        return is_short and self.answers.owed_bytes <= MAX_OWED_BYTES // 2
 
     @property
     def held(self) -> Pending | None:
@@ -361,54 +415,13 @@ class ResponseStream(Stream):
             pending = self.in_flight[0][1]
         return pending if pending is not None and pending.is_held else None
 
-    # ---- the proxy's own responses
-
-    @property
-    def owed_bytes(self) -> int:
-        """Bytes of the proxy's own responses that wait for earlier ones."""
-        return self.owed.pending
-
-    @property
-    def has_room_again(self) -> bool:
-        """Whether enough responses have arrived after a step `FULL`."""
-        is_short = len(self.in_flight) <= self.connection.max_in_flight // 2
-        return is_short and self.owed_bytes <= MAX_OWED_BYTES // 2
-
-    def answer(self, correlation_id: int, response: bytes, throttle_at: int = 0) -> None:
-        """Queue a response of the proxy's own, which is given from its correlation id on: see `Answer`."""
-        frame = INT32.pack(len(response)) + response
-        self.in_flight.append((correlation_id, Answer(frame, throttle_at)))
-        self.owe(len(frame))
-        self.connection.needs_session = True
-
-    def owe(self, size: int) -> None:
-        """Count `size` bytes more for a response in flight; a negative size: less."""
-        connection = self.connection
-        connection.context.memory.update(self.owed, 0, self.owed.pending + size, 0)
-        connection.takes_requests = not connection.is_closing and self.owed_bytes <= MAX_OWED_BYTES
-
-    def take_answers(self, now_ns: int) -> bytes:
-        """All answers that are due, joined; empty while the oldest request waits for the broker."""
-        in_flight = self.in_flight
-        due = []
-        while in_flight and isinstance(answer := in_flight[0][1], Answer):
-            in_flight.popleft()
-            frame, at = answer.frame, answer.throttle_at
-            if at:
-                throttle_ms = self.connection.identity.notice.throttle_time_ms(now_ns)
-                frame = frame[:at] + INT32.pack(throttle_ms) + frame[at + 4 :]
-            due.append(frame)
-        frames = b"".join(due)
-        if due:
-            self.owe(-len(frames))
-        return frames
-
     def cancel_all(self, now_ns: int) -> None:
         """The connection is closed."""
-        for _, pending in self.in_flight:
-            pending.cancel(self, now_ns)
-        self.in_flight.clear()
+        pending = [each for _, each in self.in_flight]
         if self.current is not None:
-            self.current.cancel(self, now_ns)
-            self.current = None
-        self.connection.context.memory.forget(self.owed)
+            pending.append(self.current)
+        self.in_flight.clear()
+        self.current = None
+        for each in pending:
+            each.cancel(self, now_ns)
+        self.connection.context.memory.forget(self.answers.owed)

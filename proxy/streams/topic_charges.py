@@ -84,8 +84,8 @@ class TopicChargesCache:
                 counters.produce_bytes += usage.record_bytes
                 counters.produce_messages += usage.messages
 
-    def is_refused(self, topic: Topic) -> bool:
-        """Whether a request with this topic is not forwarded: its id is not known, and some limit needs its name."""
+    def is_unknown(self, topic: Topic) -> bool:
+        """Whether the id of this topic is not known, though some limit needs its name."""
         return self._context.registry.limits_topics and self._context.topics.name_of(topic) is None
 
     # ---- batches
@@ -113,7 +113,7 @@ class TopicChargesCache:
         for usage in usages:
             if usage.producer_ids != producer_ids:
                 return False
-            if limits_topics and self.is_refused(usage.topic):
+            if limits_topics and self.is_unknown(usage.topic):
                 return False
             if rejects and self._may_reject(self.of(usage.topic, now_ns)):
                 return False

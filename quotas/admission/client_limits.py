@@ -2,6 +2,7 @@
 
 from typing import Final, final
 
+from quotas.admission.frame import Charge
 from quotas.admission.limit import Limit, limits_for
 from quotas.admission.limit_set import NO_LIMITS, BatchCharge, LimitSet
 from quotas.algorithms.producer_ids import ProducerIdQuota
@@ -57,11 +58,11 @@ class ClientLimits:
         self.charges: list[BatchCharge] = []
         self.fetches = 0
 
-    def amounts(self, size: int, requests: int) -> dict[Limit, int]:
+    def charges_of(self, size: int, requests: int) -> list[Charge]:
         """What so many Produce requests of `size` bytes together are charged, besides their records. 0 requests: what
         more of one that has begun is charged.
         """
-        return {limit: requests if unit else size for limit, unit in self.charges if requests or not unit}
+        return [(limit, requests if unit else size) for limit, unit in self.charges if requests or not unit]
 
 
 class ProducerIdLimit:

@@ -77,20 +77,9 @@ def decide(charges: Sequence[Charge], number: int, turn: Limit | None, now_ns: i
     return Verdict(passed, None, 0)
 
 
-def charge(charges: Iterable[Charge], number: int, now_ns: int) -> tuple[int, Limit | None]:
-    """Charge a read of this frame, in any state. Returns the longest debt for which its client is to wait, in ns, and
-    its limit.
-    """
-    debts = []
-    for limit, units in charges:
-        limit.overdrawn_by = number
-        debts.append((limit.algorithm.record(units, now_ns), limit))
-    return max(debts, key=itemgetter(0), default=(0, None))
-
-
-def room_for(amounts: Mapping[Limit, int], size: int, now_ns: int) -> int:
+def room_for(charges: Iterable[Charge], size: int, now_ns: int) -> int:
     """Bytes of such reads, one of `size` bytes with these charges, that fit before a limit is in debt."""
-    return min((limit.headroom(now_ns) * size // units for limit, units in amounts.items() if units), default=UNLIMITED)
+    return min((limit.headroom(now_ns) * size // units for limit, units in charges if units), default=UNLIMITED)
 
 
 def worst_debt(limits: Iterable[Limit], now_ns: int) -> tuple[int, Limit | None]:

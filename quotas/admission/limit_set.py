@@ -4,7 +4,7 @@ Frames pass their limits by `quotas.admission.frame`. Here is what needs no fram
 requests, which are never held, and requests that are decided as a whole.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -102,9 +102,10 @@ def spend_all(charges: list[BatchCharge], sums: tuple[int, ...], now_ns: int) ->
     return fitting
 
 
-def spend_amounts(amounts: Mapping[Limit, int], size: int, now_ns: int) -> int:
-    """As `spend_all`, with an amount for each limit; `size`: the bytes that they are charged for."""
-    return spend_all([(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values()), now_ns)
+def spend_charges(charges: Sequence[tuple[Limit, int]], size: int, now_ns: int) -> int:
+    """As `spend_all`, with the units of each limit; `size`: the bytes that they are charged for."""
+    sums = (size, *[units for _, units in charges])
+    return spend_all([(limit, at) for at, (limit, _) in enumerate(charges, 1)], sums, now_ns)
 
 
 def _unspend(charges: list[BatchCharge], sums: tuple[int, ...], refusing: Limit) -> None:

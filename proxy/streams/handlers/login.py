@@ -55,5 +55,5 @@ class RefuseLogin(Forward):
         self.count(requests, now_ns)
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
         answer = _ANSWERS[kind.api_key, kind.version]
-        requests.responses.answer(correlation_id, INT32.pack(correlation_id) + answer)
+        requests.responses.answers.add(correlation_id, INT32.pack(correlation_id) + answer)
         return requests.discard(pos, end, length)

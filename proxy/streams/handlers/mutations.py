@@ -105,7 +105,7 @@ class Mutations(Forward):
             return requests.forward(kind, ThrottledMutation(self, kind, now_ns + wait_ns), pos, end)
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
         answer = request.refusal(correlation_id, self.throttle_ms(connection, now_ns + wait_ns, now_ns))
-        requests.responses.answer(correlation_id, answer)
+        requests.responses.answers.add(correlation_id, answer)
         return requests.discard(pos, end, length)
 
     def _partitions_of(self, topic: Topic) -> int | None:

@@ -40,7 +40,7 @@ class Negotiate(Forward):
                 requests.connection.identity.refusal_error = refusal_error(software)
             return super().admit(requests, kind, pos, end, now_ns)
         self.count(requests, now_ns)
-        requests.responses.answer(correlation_id, unsupported_version_answer(correlation_id))
+        requests.responses.answers.add(correlation_id, unsupported_version_answer(correlation_id))
         return requests.discard(pos, end, length)
 
     def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:

@@ -12,10 +12,9 @@ from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
 from protocol.request_header import unpack_prefix
 from proxy.enforcement.identity import Client
 from proxy.streams.connection import Connection
-from proxy.streams.handlers.produce_content import ProduceContent, needs_first_topic, topics_of
+from proxy.streams.handlers.produce_content import ProduceContent, Refusal, needs_first_topic, topics_of
 from proxy.streams.handlers.reject.refusals import (
     LOOKAHEAD,
-    Refusal,
     UnknownTopicId,
     answer,
     follow,
@@ -30,9 +29,9 @@ from proxy.streams.memory import READ_SIZE
 from proxy.streams.request import Handler, Kind, Request, Requests
 from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS, REPLACE, YIELD
-from quotas.admission.frame import in_order, room_for
+from quotas.admission.frame import room_for
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import spend_amounts
+from quotas.admission.limit_set import spend_charges
 
 #: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
@@ -47,85 +46,109 @@ class ProduceRequest(Request):
     """A Produce request that is decided alone, or does not arrive whole.
 
     unread     bytes of the frame that have not been read for its charges
-    content    what it contains; None: nothing needs that
-    refusal    how it is answered, if it is refused
+    content    what it contains, and how it is answered if it is refused; None: nothing needs that
     produce_version
                see `Pending`
     """
 
-    __slots__ = ("content", "produce_version", "refusal", "unread")
+    __slots__ = ("content", "produce_version", "unread")
 
     def __init__(self, kind: Kind, client: Client, size: int, unread: int) -> None:
         super().__init__(kind, client, size)
         self.unread = unread
         self.content: ProduceContent | None = None
-        self.refusal: Refusal | None = None
         self.produce_version = kind.produce_version
 
     # ---- from the client to the broker
 
+    def begin(self, requests: Requests, pos: int, read_to: int, now_ns: int) -> int:
+        """Its first read ends at `read_to`. Returns the step."""
+        read = read_to - pos - 4
+        self.unread = self.size - read
+        self._charge_read(requests.connection, read, 1, now_ns)
+        requests.current = self
+        return self._pass(requests, read, self.size, now_ns, pos)
+
     def admit(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
-        if requests.current is self:  # it was held here
-            is_passed = self._ask_again(requests, self.size - self.unread, self.size, now_ns)
-        else:
-            step = self._read_first(requests, pos, end, now_ns)
-            if step != PASS:
-                return step
-            is_passed = self._ask(requests, 1, self.size - self.unread, self.size, now_ns)
-        if not is_passed:
-            requests.current = self
-            return HOLD
-        self.client.entity.produce_requests += 1
-        content = self.content
-        if content is not None and topics_of(requests.connection).counts_errors:
-            content.count_accepted(len(requests.responses.in_flight), answered=self.is_answered)
-            self.produce_version = -1
-        requests.put_in_flight(self.kind, self, pos)
-        return self._pass(requests, self.size - self.unread, pos, pos + 4 + self.size - self.unread, now_ns)
+        self._renew(requests, now_ns)
+        return self._pass(requests, self.size - self.unread, self.size, now_ns, pos)
 
     def go_on(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
-        if self.refusal is not None:
-            return self._discard(requests, self.refusal, pos, end, now_ns)
+        content = self.content
+        if content is not None and content.refusal is not None:
+            return self._discard(requests, content, content.refusal, pos, end, now_ns)
         left = requests.remaining
         read = left - self.unread
         if read:  # it was held here
-            is_passed = self._ask_again(requests, read, left, now_ns)
+            self._renew(requests, now_ns)
         else:
             read = self._read_more(requests.buf, pos, end, is_last=end - pos == left)
             if not read:
                 return self._nothing_read()
             self.unread = left - read
-            content = self.content
             if content is not None and content.has_unknown_topic(topics_of(requests.connection)):
                 raise UnknownTopicId("the first part of the request has passed")
-            is_passed = self._ask(requests, 0, read, left, now_ns)
-        return self._pass(requests, read, pos, pos + read, now_ns) if is_passed else HOLD
+            self._charge_read(requests.connection, read, 0, now_ns)
+        step = self._pass(requests, read, left, now_ns)
+        return step if step == HOLD else pos + read
 
-    def _read_first(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
-        """Read what has arrived, for its charges. Returns `PASS`, or a step: more is needed, or it is refused."""
-        connection, kind = requests.connection, self.kind
-        frame_end = pos + 4 + self.size
-        read_to = min(end, frame_end)
-        if connection.identity.limits.walks:
-            lists = may_refuse(connection, kind)
-            ahead = min(self.size, LOOKAHEAD) - (read_to - pos - 4)
-            if lists and ahead > 0 and (waits_for_refused(connection) or not connection.context.memory.is_tight):
-                requests.want = ahead if requests.room < READ_SIZE else READ_SIZE
-                return NEED
-            body, topics = pos + kind.header.body_offset, topics_of(connection)
-            content = self.content = ProduceContent(kind, self.size, lists_partitions=lists)
-            arrived_to, read_to = read_to, content.read(requests.buf, body, read_to)
-            if needs_first_topic(kind, connection):
-                if not content.knows_first_topic and arrived_to < frame_end:
-                    requests.want = _TO_FIRST_TOPIC
-                    return NEED
-                if content.has_unknown_topic(topics) or (content.walk.topic and topics.is_refused(content.walk.topic)):
-                    return self._refuse(requests, unknown_topic_refusal(), pos, arrived_to, now_ns)
-            refusal = refusal_of(connection, content, now_ns) if lists else None
-            if refusal is not None:
-                return self._refuse(requests, refusal, pos, arrived_to, now_ns)
-        self.unread = frame_end - read_to
-        return PASS
+    def _charge_read(self, connection: Connection, read: int, number: int, now_ns: int) -> None:
+        """Set what the read that was just made is charged. `number`: 1 for the first read, else 0."""
+        limits, content = self.client.limits, self.content
+        self.charges = limits.charges_of(read, number)
+        if content is not None:
+            self.charges = content.add_to(self.charges, topics_of(connection), limits.producer_ids, now_ns)
+
+    def _renew(self, requests: Requests, now_ns: int) -> None:
+        """Its hold is over."""
+        self.drop_replaced(requests.connection)
+        if self.content is not None:
+            self.charges = self.content.recount_ids(self.charges, self.client.limits.producer_ids, now_ns)
+        requests.room = 0
+
+    def _pass(self, requests: Requests, read: int, left: int, now_ns: int, pos: int = -1) -> int:
+        """Pass the latest read, if its limits let it. `pos`: where its frame begins; -1: it has begun to pass.
+
+        Returns `HOLD`, or where the read ends if `pos` is given.
+        """
+        connection, content, charges = requests.connection, self.content, self.charges
+        room = -1
+        if requests.room >= READ_SIZE:
+            room = spend_charges(charges, read, now_ns)
+        if room >= 0:
+            self.charges = []
+        elif not self.pass_limits(connection, read, left, now_ns):
+            return HOLD
+        elif self.debt_until_ns <= now_ns:
+            room = room_for(charges, read, now_ns)
+        requests.room = max(room, 0)
+        entity = self.client.entity
+        entity.produce_bytes += read
+        if pos >= 0:
+            entity.produce_requests += 1
+            if content is not None and topics_of(connection).counts_errors:
+                content.count_accepted(len(requests.responses.in_flight), answered=self.is_answered)
+                self.produce_version = -1
+            requests.put_in_flight(self.kind, self, pos)
+        if content is not None:
+            if content.lists_partitions:
+                follow(connection, content, now_ns)
+            content.passed(connection, topics_of(connection), now_ns)
+        requests.remaining = self.unread
+        if not self.unread:
+            self._finish(requests, now_ns)
+        return pos + 4 + read
+
+    def _finish(self, requests: Requests, now_ns: int) -> None:
+        """All of it has passed."""
+        connection = requests.connection
+        requests.current = None
+        self.leave_debt(connection, now_ns)
+        if self.delay is not None:
+            self.produce_version = -1
+        elif self.counted_by is None and requests.room < READ_SIZE:
+            notify_early(connection, self.kind, now_ns)
+        self.end(connection, now_ns)
 
     def _read_more(self, buf: bytearray, pos: int, end: int, *, is_last: bool) -> int:
         """Read on, for the charges. Returns how many bytes."""
@@ -141,33 +164,6 @@ class ProduceRequest(Request):
         """The step where no byte could be read: more must arrive, or this step has done its share of work."""
         return NEED if self.content is None or self.content.walk.work_left > 0 else YIELD
 
-    # ---- its limits
-
-    def _ask(self, requests: Requests, number: int, read: int, left: int, now_ns: int) -> bool:
-        """Charge the read that was just made. False: the request is held. `number`: 1 for its first read, else 0."""
-        connection, limits, content = requests.connection, self.client.limits, self.content
-        amounts = limits.amounts(read, number)
-        if content is not None:
-            content.add_to(amounts, topics_of(connection), limits.producer_ids, now_ns)
-        if requests.room >= READ_SIZE:
-            requests.room = room = spend_amounts(amounts, read, now_ns)
-            if room >= 0:
-                return True
-        self.charges = in_order(amounts)
-        if not self.pass_limits(connection, read, left, now_ns):
-            return False
-        requests.room = 0 if self.debt_until_ns > now_ns else room_for(amounts, read, now_ns)
-        return True
-
-    def _ask_again(self, requests: Requests, read: int, left: int, now_ns: int) -> bool:
-        """Go on to charge a read after a hold."""
-        connection, content = requests.connection, self.content
-        self.drop_replaced(connection)
-        if content is not None:
-            self.charges = content.recount_ids(self.charges, self.client.limits.producer_ids, now_ns)
-        requests.room = 0
-        return self.pass_limits(connection, read, left, now_ns)
-
     def owes(self, limit: Limit) -> bool:
         """Not to limits that refuse its records: Java would wait with all topics."""
         return not limit.rejects or self.content is None or not self.content.lists_partitions
@@ -176,53 +172,34 @@ class ProduceRequest(Request):
         content = self.content
         return () if content is None else content.topics_at(limit, topics_of(connection), now_ns)
 
-    def _pass(self, requests: Requests, read: int, pos: int, read_to: int, now_ns: int) -> int:
-        """The latest read passes its limits. Returns the step."""
-        connection, content = requests.connection, self.content
-        self.client.entity.produce_bytes += read
-        if content is not None:
-            if content.lists_partitions:
-                follow(connection, content, now_ns)
-            content.passed(connection, topics_of(connection), now_ns)
-        requests.remaining = self.unread
-        if self.unread:
-            requests.current = self
-            return read_to
-        requests.current = None
-        self.leave_debt(connection, now_ns)
-        if self.delay is not None:
-            self.produce_version = -1
-        if self.counted_by is None and requests.room < READ_SIZE:
-            notify_early(connection, self.kind, now_ns)
-        self.end(connection, now_ns)
-        return read_to
-
     # ---- requests that are refused
 
-    def _refuse(self, requests: Requests, refusal: Refusal, pos: int, end: int, now_ns: int) -> int:
+    def refuse(self, requests: Requests, refusal: Refusal, pos: int, end: int, now_ns: int) -> int:
         """Drop the request at `pos`; it is answered when its end has arrived. Returns the step."""
         kind = self.kind
         if not self.is_answered:
             raise UnknownTopicId("the request expects no response (acks=0)")
         kind.handler.count(requests, now_ns)
         kind.counter.value += 1
-        self.content = ProduceContent(kind, self.size, lists_partitions=True)
-        self.refusal = refusal
+        content = self.content = ProduceContent(kind, self.size, lists_partitions=True)
+        content.refusal = refusal
         refusal.correlation_id = unpack_prefix(requests.buf, pos)[2]
         self.on(LifeEvent.REFUSE)
         body = pos + kind.header.body_offset
         requests.current = self
-        requests.remaining = self.size + 4 - (body - pos)
-        self._discard(requests, refusal, body, end, now_ns)
+        requests.remaining = pos + 4 + self.size - body
+        self._discard(requests, content, refusal, body, end, now_ns)
         return REPLACE
 
-    def _discard(self, requests: Requests, refusal: Refusal, pos: int, end: int, now_ns: int) -> int:
+    def _discard(
+        self, requests: Requests, content: ProduceContent, refusal: Refusal, pos: int, end: int, now_ns: int
+    ) -> int:
         """More of a refused request has arrived. Returns the step."""
-        connection, content = requests.connection, self.content
+        connection = requests.connection
         requests.output = b""
         requests.resume_at = pos + self._read_more(requests.buf, pos, end, is_last=end - pos == requests.remaining)
         requests.remaining -= requests.resume_at - pos
-        if content is not None and refuse(connection, content, refusal, now_ns):
+        if refuse(connection, content, refusal, now_ns):
             requests.current = None
             answer(requests.responses, self.kind, refusal)
             self.end(connection, now_ns)
@@ -285,16 +262,44 @@ def _respond(responses: ResponseStream, version: int, pos: int, end: int, length
 
 @final
 class Produce(Handler):
-    """Begins a request, and answers for those of which the kind is in flight."""
+    """Makes the first read of a request, and answers for those of which the kind is in flight."""
 
     __slots__ = ()
 
     batchable = True
 
     def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+        connection = requests.connection
         length = unpack_prefix(requests.buf, pos)[0]
-        request = ProduceRequest(kind, requests.connection.identity.client, length, 0)
-        return request.admit(requests, pos, end, now_ns)
+        request = ProduceRequest(kind, connection.identity.client, length, 0)
+        frame_end = pos + 4 + length
+        read_to = min(end, frame_end)
+        if not connection.identity.limits.walks:
+            return request.begin(requests, pos, read_to, now_ns)
+        return self._read_content(requests, request, pos, read_to, frame_end, now_ns)
+
+    def _read_content(
+        self, requests: Requests, request: ProduceRequest, pos: int, read_to: int, frame_end: int, now_ns: int
+    ) -> int:
+        """The first read of a request at `pos` of which the content counts. Returns the step."""
+        connection, kind, length = requests.connection, request.kind, request.size
+        lists = may_refuse(connection, kind)
+        ahead = min(length, LOOKAHEAD) - (read_to - pos - 4)
+        if lists and ahead > 0 and (waits_for_refused(connection) or not self.context.memory.is_tight):
+            requests.want = ahead if requests.room < READ_SIZE else READ_SIZE
+            return NEED
+        content = request.content = ProduceContent(kind, length, lists_partitions=lists)
+        walked_to = content.read(requests.buf, pos + kind.header.body_offset, read_to)
+        if needs_first_topic(kind, connection):
+            if not content.knows_first_topic and read_to < frame_end:
+                requests.want = _TO_FIRST_TOPIC
+                return NEED
+            if content.has_unknown_topic(topics_of(connection)):
+                return request.refuse(requests, unknown_topic_refusal(), pos, read_to, now_ns)
+        refusal = refusal_of(connection, content, now_ns) if lists else None
+        if refusal is not None:
+            return request.refuse(requests, refusal, pos, read_to, now_ns)
+        return request.begin(requests, pos, walked_to, now_ns)
 
     def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         return _respond(responses, kind.version, pos, end, length, now_ns)

@@ -9,7 +9,7 @@ from proxy.streams.connection import Connection
 from proxy.streams.request import Kind
 from proxy.streams.topic_charges import TopicChargesCache
 from quotas.admission.client_limits import ProducerIdLimit
-from quotas.admission.frame import Charge
+from quotas.admission.frame import Charge, in_order
 from quotas.admission.limit import Limit
 
 #: Topics, partitions and batches that one step reads. A new topic costs up to 20 us, a known one 5 us.
@@ -31,6 +31,29 @@ def topics_of(connection: Connection) -> TopicChargesCache:
 
 
 @final
+class Refusal:
+    """A refused request.
+
+    error        the code for each of its partitions
+    message      for the client's log
+    limit        the limit that it is over; None: it is refused for the order, or for an unknown topic
+    wait_ns      until that limit has room
+    partitions   those that have been found
+    correlation_id   of the request
+    """
+
+    __slots__ = ("correlation_id", "error", "limit", "message", "partitions", "wait_ns")
+
+    def __init__(self, error: int, message: str, limit: Limit | None = None, wait_ns: int = 0) -> None:
+        self.error = error
+        self.message = message
+        self.limit = limit
+        self.wait_ns = wait_ns
+        self.partitions: list[tuple[Topic, int]] = []
+        self.correlation_id = 0
+
+
+@final
 class ProduceContent:
     """The content of one request.
 
@@ -38,10 +61,11 @@ class ProduceContent:
     found       what the latest read contained, by topic
     partitions  and by partition, if `lists_partitions`: where the request may be refused
     new_ids     producer ids of the latest read that count as new
+    refusal     how it is answered, if it is refused
     counted     usages for the response, the first ones; None where no threshold counts accepted records
     """
 
-    __slots__ = ("_most_counted", "counted", "found", "lists_partitions", "new_ids", "partitions", "walk")
+    __slots__ = ("_most_counted", "counted", "found", "lists_partitions", "new_ids", "partitions", "refusal", "walk")
 
     def __init__(self, kind: Kind, length: int, *, lists_partitions: bool) -> None:
         made = ProducePartitionsWalk if lists_partitions else ProduceRequestWalk
@@ -50,6 +74,7 @@ class ProduceContent:
         self.found: list[TopicUsage] = []
         self.partitions: list[PartitionData] = []
         self.new_ids: tuple[int, ...] = ()
+        self.refusal: Refusal | None = None
         self.counted: list[TopicUsage] | None = None
         self._most_counted = 0
 
@@ -70,20 +95,23 @@ class ProduceContent:
 
     def has_unknown_topic(self, topics: TopicChargesCache) -> bool:
         """Whether the latest read has a topic of which the name is not known, though a limit needs it."""
-        return any(topics.is_refused(usage.topic) for usage in self.found)
+        is_unknown = topics.is_unknown
+        return any(is_unknown(usage.topic) for usage in self.found) or is_unknown(self.walk.topic)
 
     # ---- charges
 
     def add_to(
-        self, amounts: dict[Limit, int], topics: TopicChargesCache, producer_ids: ProducerIdLimit | None, now_ns: int
-    ) -> None:
-        """Add what the latest read is charged, besides its bytes."""
+        self, charges: list[Charge], topics: TopicChargesCache, producer_ids: ProducerIdLimit | None, now_ns: int
+    ) -> list[Charge]:
+        """What the latest read is charged, in the order in which its frame passes its limits. `charges`: its bytes."""
+        amounts = dict(charges)
         topics.add_records(amounts, self.found, now_ns)
         if producer_ids is not None:
             seen = {each for usage in self.found for each in usage.producer_ids}
             self.new_ids = producer_ids.known.unknown(seen, now_ns)
             if self.new_ids:
                 amounts[producer_ids.limit] = len(self.new_ids)
+        return in_order(amounts)
 
     def recount_ids(self, charges: list[Charge], producer_ids: ProducerIdLimit | None, now_ns: int) -> list[Charge]:
         """The charges of the latest read after a hold: another request may have brought its new producer ids."""

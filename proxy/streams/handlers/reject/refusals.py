@@ -22,17 +22,16 @@ sends all batches again, in order.
 """
 
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Final
 
 from protocol.errors import ProtocolError
 from protocol.produce import FIRST_FLEXIBLE
 from protocol.produce_partitions import PartitionData
 from protocol.produce_refusals import UNKNOWN_TOPIC_ID, refused_produce_response
-from protocol.topics import Topic
 from proxy.enforcement.identity import NS_PER_MS
 from proxy.enforcement.report import REJECT, reason_of
 from proxy.streams.connection import Connection
-from proxy.streams.handlers.produce_content import ProduceContent, topics_of
+from proxy.streams.handlers.produce_content import ProduceContent, Refusal, topics_of
 from proxy.streams.handlers.reject.sequences import RefusedSequences
 from proxy.streams.request import Kind
 from proxy.streams.response_stream import ResponseStream
@@ -66,29 +65,6 @@ class UnknownTopicId(ProtocolError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"a limit needs the name of a topic, and no Metadata response has had its id; {why}", -1)
-
-
-@final
-class Refusal:
-    """A refused request.
-
-    error        the code for each of its partitions
-    message      for the client's log
-    limit        the limit that it is over; None: it is refused for the order, or for an unknown topic
-    wait_ns      until that limit has room
-    partitions   those that have been found
-    correlation_id   of the request
-    """
-
-    __slots__ = ("correlation_id", "error", "limit", "message", "partitions", "wait_ns")
-
-    def __init__(self, error: int, message: str, limit: Limit | None = None, wait_ns: int = 0) -> None:
-        self.error = error
-        self.message = message
-        self.limit = limit
-        self.wait_ns = wait_ns
-        self.partitions: list[tuple[Topic, int]] = []
-        self.correlation_id = 0
 
 
 def sequences_of(connection: Connection) -> RefusedSequences:
@@ -158,7 +134,7 @@ def answer(responses: ResponseStream, kind: Kind, refusal: Refusal) -> None:
     correlation_id, partitions = refusal.correlation_id, refusal.partitions
     response = refused_produce_response(kind.version, correlation_id, partitions, refusal.error, refusal.message)
     throttle_at = len(response) - (1 if kind.version >= FIRST_FLEXIBLE else 0)  # the last field before tags
-    responses.answer(correlation_id, response, throttle_at)
+    responses.answers.add(correlation_id, response, throttle_at)
 
 
 def follow(connection: Connection, content: ProduceContent, now_ns: int) -> None:
