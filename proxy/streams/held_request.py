@@ -164,6 +164,8 @@ class HeldRequest(Pending):
             passed, limit, wait_ns = decide(charges, self.number, self.limit, now_ns)
             for each, units in charges[:passed]:
                 each.overdrawn_by = self.number
+                if each in self.served:
+                    count_throttled(each, units, now_ns)
                 debt_ns = each.algorithm.record(units, now_ns)
                 if debt_ns and now_ns + debt_ns > self.debt_until_ns and self.owes(each):
                     self.debt, self.debt_until_ns = each, now_ns + debt_ns
@@ -172,14 +174,13 @@ class HeldRequest(Pending):
                 return True
             self._find_debt(connection, limit, wait_ns, now_ns)
             units = charges[passed][1]
-            if limit not in self.served:
-                count_throttled(limit, units, now_ns)
             if connection.context.measures.enforces:
                 self.charges = charges[passed:]
                 self._wait(connection, limit, wait_ns, self.queued(limit, units, read, left), now_ns)
                 return False
             # A dry run charges it all the same, so that the debt is that of an enforced limit whose client sends the
             # same at the same times.
+            count_throttled(limit, units, now_ns)
             if wait_ns < MOST_DRY_RUN_DEBT_NS:
                 limit.algorithm.record(units, now_ns)
             charges = charges[passed + 1 :]

@@ -25,7 +25,7 @@ from protocol.errors import ProtocolError
 READ_SIZE: Final = 524_288
 SMALLEST_READ_SIZE: Final = 8_192
 #: The same until a connection has sent its first request, which is short.
-FIRST_READ_SIZE: Final = 65_536
+FIRST_READ_SIZE: Final = READ_SIZE // 2
 #: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
 HEAD_READ_SIZE: Final = 128
 MAX_VIEWS: Final = 1_024

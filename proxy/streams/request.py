@@ -46,8 +46,8 @@ class Requests(Stream):
     responses      the other direction, with what is in flight
     kind           of the latest request
     current        the request under way, if it has an object: it is held, or has not arrived whole
-    room           bytes of such data requests that fit before a limit is in debt, as of the latest one: below
-                   `READ_SIZE` it was close to its limit
+    room           bytes more of its data requests that fitted after the latest one, before a limit is in debt; 0: it
+                   left debt or was held, so the next one is decided alone
     has_request    a complete request has passed
     is_discarding  the current frame is not forwarded, and was answered
     """

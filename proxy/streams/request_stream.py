@@ -51,7 +51,7 @@ class RequestStream(Requests):
         if most <= 0:
             return self.full()
         kind = self.kind
-        if kind is None or not kind.batchable or self.room < READ_SIZE or self.current is not None:
+        if kind is None or not kind.batchable or not self.room or self.current is not None:
             return self._take_frame(pos, end, most, now_ns)
         if not connection.takes_requests:
             return self.full()
@@ -79,7 +79,7 @@ class RequestStream(Requests):
         kind = self._kind_at(pos, end, now_ns)
         if kind is None:
             return NEED
-        if kind is not before and kind.batchable and self.room >= READ_SIZE:
+        if kind is not before and kind.batchable and self.room:
             passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
             if passed_to > pos:
                 return self._end_batch(passed_to, end)

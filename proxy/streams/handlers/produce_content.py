@@ -146,12 +146,19 @@ class ProduceContent:
             producer_ids.known.remember(self.new_ids, now_ns)
             self.new_ids = ()
         if self.counted is not None:
-            room = self._most_counted - len(self.counted)
-            self.counted += found[:room]
-            for usage in found[room:]:
-                name = connection.context.topics.name_of(usage.topic)
-                if name is not None:
-                    connection.context.registry.topics.accepted(name, usage.record_bytes, usage.messages, now_ns)
+            for usage in found:
+                self._count(self.counted, usage, connection, now_ns)
+
+    def _count(self, counted: list[TopicUsage], usage: TopicUsage, connection: Connection, now_ns: int) -> None:
+        if counted and counted[-1].topic == usage.topic:  # of one topic, as it arrives
+            record_bytes, messages = counted[-1].record_bytes, counted[-1].messages
+            counted[-1] = TopicUsage(usage.topic, record_bytes + usage.record_bytes, messages + usage.messages, ())
+        elif len(counted) < self._most_counted:
+            counted.append(usage)
+        else:
+            name = connection.context.topics.name_of(usage.topic)
+            if name is not None:
+                connection.context.registry.topics.accepted(name, usage.record_bytes, usage.messages, now_ns)
 
     # ---- partitions, for requests that may be refused
 
