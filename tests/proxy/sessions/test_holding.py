@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from proxy.sessions.lifecycle import State
-from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.memory import HEAD_READ_SIZE
 from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.dialogue import held
 from tests.proxy.frames import produce, produced

@@ -207,7 +207,7 @@ class Half:
             "counts": world.counts(),
             "topics": world.topics(),
             "bytes": [bytes(pair.to_broker) for pair in self.pairs],
-            "in flight": [[number for number, _ in pair.connection.in_flight] for pair in self.pairs],
+            "in flight": [[number for number, _ in pair.response_stream.in_flight] for pair in self.pairs],
             "holds": [pair.held and (repr(pair.held.limit), pair.held.size, pair.held.units) for pair in self.pairs],
             "notices": [pair.connection.identity.notice.until_ns for pair in self.pairs],
             "unanswered": [pair.connection.sent_unanswered for pair in self.pairs],
@@ -295,7 +295,7 @@ def outcome(half: Half, data: bytes) -> tuple[object, ...]:
         pair.client_sends(data)
     except ProtocolError as raised:
         error = str(raised)
-    in_flight = [number for number, _ in pair.connection.in_flight]
+    in_flight = [number for number, _ in pair.response_stream.in_flight]
     return error, in_flight, error or bytes(pair.to_broker), half.world.levels(), half.world.counts()
 
 

@@ -47,7 +47,7 @@ def converse(pair: Pair, said: list[Exchange], *, in_turn: bool) -> None:
     else:
         pair.client_sends(*(each.request for each in said))
         pass_holds(pair.world)
-    while pair.connection.in_flight or pair.requests.paused & IN_FLIGHT:  # a fetch may wait for the one before it
+    while pair.response_stream.in_flight or pair.requests.paused & IN_FLIGHT:  # a fetch may wait for the one before it
         answer_what_came(pair, said)
         pass_holds(pair.world)
     pass_holds(pair.world)
@@ -72,8 +72,8 @@ def outcome(pair: Pair) -> dict[str, Any]:
     return {
         "broker": bytes(pair.to_broker),
         "client": bytes(pair.to_client),
-        "in flight": len(pair.connection.in_flight),
-        "owed": pair.connection.owed_bytes,
+        "in flight": len(pair.response_stream.in_flight),
+        "owed": pair.response_stream.answers.owed_bytes,
         "levels": world.levels(),
         "reserved": world.reserved(),
         "counts": world.counts(),
@@ -115,8 +115,8 @@ def test_each_handler(name: str, quotas: list[QuotaEntry], manner: str) -> None:
         if each.returned:
             assert by_number[each.correlation_id] == each.returned
     assert REAL_HOST.encode() not in pair.to_client
-    assert not pair.connection.in_flight
-    assert pair.connection.owed_bytes == 0
+    assert not pair.response_stream.in_flight
+    assert pair.response_stream.answers.owed_bytes == 0
     assert pair.world.memory.buffered_bytes == 0
     assert pair.request_stream.remaining == pair.response_stream.remaining == 0
 
@@ -130,7 +130,7 @@ def test_any_cut_is_as_the_whole(drawn: list[tuple[str, int]], sizes: list[int],
         converse(pair, said, in_turn=in_turn)
     assert outcome(in_pieces) == outcome(whole)
     assert in_pieces.world.memory.buffered_bytes == 0
-    assert not whole.connection.in_flight
+    assert not whole.response_stream.in_flight
 
 
 @given(st.lists(st.integers(0, 2_000), min_size=1, max_size=40), st.integers(0, 1_000_000), st.integers(0, 1))
@@ -167,4 +167,4 @@ def test_produce_responses_in_runs_are_as_one_by_one(
     assert outcome(in_pieces) == outcome(whole)
     assert REAL_HOST.encode() not in whole.to_client
     assert len(correlation_ids(whole.received(), requests=False)) >= 40
-    assert not whole.connection.in_flight
+    assert not whole.response_stream.in_flight

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.produce_walk import ProduceRequestWalk
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.produce_usage import PIECES
+from proxy.streams.handlers.produce_content import PIECES
 from proxy.streams.steps import PIECES_PER_STEP
 from quotas.limit_kinds import BYTES_THRESHOLD
 from quotas.parsing.parse import parse_spec

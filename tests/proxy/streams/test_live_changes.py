@@ -45,7 +45,7 @@ def test_a_removed_limit_releases_at_once(spec: str) -> None:
     pair = held(spec.format(slowest(spec)))
     replace_quotas(pair.world, [])
     assert pair.sent() == ROWS[1:3]
-    assert pair.world.holds.limits == {}
+    assert pair.world.queues == {}
 
 
 @pytest.mark.parametrize("spec", SLOW)

@@ -29,7 +29,7 @@ UPSTREAM = ClientSettings(login=LoginSettings(mechanism="PLAIN", username="etl",
 def own_request(pair: Pair) -> OwnRequest:
     """The proxy has sent a request of its own."""
     sent = OwnRequest(Login(pair.world.context))
-    pair.connection.in_flight.append((CORRELATION_ID, sent))
+    pair.response_stream.in_flight.append((CORRELATION_ID, sent))
     return sent
 
 

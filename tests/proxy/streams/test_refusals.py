@@ -22,7 +22,8 @@ from protocol.messages import decode, encode
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.streams import refusals
-from proxy.streams.refusals import MAX_REFUSED_NS, OutOfOrder, refusal_error
+from proxy.streams.handlers.reject.clients import refusal_error
+from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
@@ -116,7 +117,7 @@ def test_a_request_over_its_limit_is_answered_in_order(version: int, cuts: tuple
     assert tallies is not None
     [tally] = tallies.taken()
     assert (tally.entity, tally.refused_bytes, tally.delayed_bytes) == ("topic:noisy", 2 * SIZE, 0)
-    assert (world.memory.used, pair.connection.owed_bytes) == (0, 0)
+    assert (world.memory.used, pair.response_stream.answers.owed_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("cuts", [(), (70_000, 10)])
@@ -375,7 +376,7 @@ def test_thresholds_count_a_refused_sequence_once() -> None:
 
 def release_due(world: World) -> None:
     """Let the held frames pass that are due."""
-    for limit in list(world.holds.limits):
+    for limit in list(world.queues):
         while (frame := world.holds.next(limit, world.clock())) is not None:
             release(frame)
 

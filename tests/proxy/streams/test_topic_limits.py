@@ -6,7 +6,7 @@ A limit of 1 per second that holds nothing turns what it has counted into second
 import pytest
 
 from protocol.errors import ProtocolError
-from proxy.streams.handlers.data import HEAD_READ_SIZE
+from proxy.streams.memory import HEAD_READ_SIZE
 from proxy.streams.memory import READ_SIZE
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
