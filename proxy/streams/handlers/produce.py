@@ -113,7 +113,7 @@ class ProduceRequest(Request):
         """
         connection, content, charges = requests.connection, self.content, self.charges
         room = -1
-        if requests.room:
+        if requests.room and not self.served:
             room = spend_charges(charges, read, now_ns)
         if room >= 0:
             self.charges = []
