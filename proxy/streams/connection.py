@@ -24,7 +24,7 @@ class Connection:
     takes_requests    a request may begin to pass: not while closing, or while the proxy's own responses take too much
                       memory
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
-    last_fetch_size   bytes of the latest Fetch response
+    last_batch        bytes of the latest Fetch response, if its first batch was above its `max_bytes`; else 0
     needs_session     the session has something to do besides the bytes: see `Session.after_step`
     is_negotiated     the broker has answered ApiVersions
     """
@@ -35,7 +35,7 @@ class Connection:
         "identity",
         "is_closing",
         "is_negotiated",
-        "last_fetch_size",
+        "last_batch",
         "max_in_flight",
         "needs_session",
         "refused",
@@ -51,7 +51,7 @@ class Connection:
         self.is_closing = False
         self.takes_requests = True
         self.sent_unanswered = False
-        self.last_fetch_size = 0
+        self.last_batch = 0
         self.needs_session = False
         self.is_negotiated = False
         self.topics: TopicChargesCache | None = None

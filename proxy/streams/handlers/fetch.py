@@ -31,6 +31,8 @@ from quotas.admission.limit import Limit
 #: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 16
 
+#: Responses up to this size count as empty: they contain no batch.
+EMPTY_RESPONSE: Final = 512
 #: Length, correlation id, tag buffer and throttle time of a response: all that is read and changed before the walk.
 _MOST_NEEDED: Final = 4 + 4 + 1 + 4
 _max_bytes = Struct(">4xi").unpack_from
@@ -42,8 +44,8 @@ class FetchRequest(Request):
     follow on this connection.
 
     shares   the limits in which it counts as open; None: it does not, any more
-    unread   bytes of the response that have not been read for its charges; before it arrives, those of the connection's
-             latest response: the best guess at its size
+    unread   bytes of the response that have not been read for its charges; before it arrives, what it may have: while
+             the request waits `Connection.last_batch`, then its `max_bytes`, or 0 if that was not lowered
     is_told  the client has been told of the debt that the response leaves, or there is none
     """
 
@@ -51,11 +53,11 @@ class FetchRequest(Request):
 
     may_be_late = True
 
-    def __init__(self, kind: Kind, client: Client, last_size: int) -> None:
+    def __init__(self, kind: Kind, client: Client, last_batch: int) -> None:
         super().__init__(kind, client, 0)
         self.shares: ClientLimits | None = client.limits
         client.limits.fetches += 1
-        self.unread = last_size
+        self.unread = last_batch
         self.is_told = False
 
     # ---- the request
@@ -72,8 +74,10 @@ class FetchRequest(Request):
             requests.current = self
             return HOLD
         requests.current = None
+        self.unread = 0
         if limits.fetch.limits and connection.context.measures.enforces:
-            _lower_budget(requests.buf, pos, kind, fetch_budget(limits, now_ns))
+            self.unread = fetch_budget(limits, now_ns)
+            _lower_budget(requests.buf, pos, kind, self.unread)
         return requests.forward(kind, self, pos, end)
 
     # ---- the response
@@ -103,7 +107,8 @@ class FetchRequest(Request):
     def _begin_response(self, connection: Connection, size: int, now_ns: int) -> None:
         """The response has arrived, in part: its size is known."""
         client = self.client
-        self.size = self.unread = connection.last_fetch_size = size
+        connection.last_batch = size if size > self.unread + self.unread // 8 + EMPTY_RESPONSE else 0
+        self.size = self.unread = size
         self._leave_share()
         if client.limits.generation != connection.context.registry.generation:
             client.refresh(now_ns)
@@ -119,8 +124,11 @@ class FetchRequest(Request):
         connection, limits = responses.connection, self.client.limits.fetch
         read, self.unread = self.unread - left, left
         if self.charges:  # it was held here
+            read = self.charges[0][1]
             self.drop_replaced(connection)
             room = 0
+        elif not read:  # the walk has more to do with what was charged
+            return PASS
         else:
             self.client.entity.fetch_bytes += read
             room = limits.spend(read, now_ns)
@@ -191,7 +199,7 @@ class Fetch(Handler):
 
     def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         connection = requests.connection
-        request = FetchRequest(kind, connection.identity.client, connection.last_fetch_size)
+        request = FetchRequest(kind, connection.identity.client, connection.last_batch)
         return request.admit(requests, pos, end, now_ns)
 
 

@@ -27,9 +27,10 @@ class Consumer:
         spec = f"client-id=etl,consumer_byte_rate={rate},burst_seconds={burst_seconds}"
         self.world = World([parse_spec(spec)])
         self.first = first
-        #: Since when each connection waits for a response, and how long one has waited at most for the end of it.
+        #: Since when each connection waits for a response, and how long one has waited at most: for a fetch to be
+        #: forwarded, and, after the first one, for the end of its response.
         self.asked_ns = [0] * len(batches)
-        self.longest_ns = 0
+        self.longest_held_ns = self.longest_ns = 0
         self.began_ns = self.world.clock()
         self.batches = batches
         self.latency_ns = latency_ns
@@ -86,10 +87,12 @@ class Consumer:
                 self.left[at] -= len(pair.to_client)
                 pair.to_client.clear()
                 if not self.left[at]:
-                    self.longest_ns = max(self.longest_ns, now_ns - self.asked_ns[at])
+                    if self.numbers[at] > 1:
+                        self.longest_ns = max(self.longest_ns, now_ns - self.asked_ns[at])
                     self.ask(at)
             if at in self.asking and not pair.is_held:
                 self.asking.remove(at)
+                self.longest_held_ns = max(self.longest_held_ns, now_ns - self.asked_ns[at])
                 heappush(self.due, (now_ns + self.latency_ns, at))
 
     def bins(self) -> list[int]:
@@ -146,10 +149,12 @@ def over(arrived: list[tuple[int, int]], rate: int) -> float:
 @pytest.mark.parametrize("connections", [8, 16, 32])
 @pytest.mark.parametrize("batch", [16_000, 100_000])
 def test_no_connection_waits_for_a_response_of_burst_size_again(connections: int, batch: int) -> None:
-    """The first connection receives 5 MB at 5 MB/s: none waits longer than that, and two fair rounds."""
+    """The first connection receives 5 MB at 5 MB/s, and the next ones their shares of that: then none waits longer than
+    that second, and two fair rounds; neither for its fetch to be forwarded, nor for the end of the response.
+    """
     rate = 5_000_000
     consumer = Consumer(rate, [batch] * connections, 3_000_000, burst_seconds=1, first=rate)
     consumer.run(40)
     round_ns = connections * max(batch, rate // 100) * SECOND // rate
-    assert consumer.longest_ns <= SECOND + 2 * round_ns
+    assert max(consumer.longest_held_ns, consumer.longest_ns) <= SECOND + 2 * round_ns
     assert min(consumer.numbers) > 10
