@@ -200,7 +200,7 @@ def share_fetched(correlation: int, version: int = 1, record_bytes: int = 300, l
     )
     topic = of_response(SHARE_FETCH, version, "ShareFetchableTopicResponse", topic_id=TOPIC_ID, partitions=(partition,))
     endpoint = of_response(SHARE_FETCH, version, "NodeEndpoint", node_id=7, host=REAL_HOST, port=REAL_PORT)
-    values = {"responses": (topic,), "node_endpoints": (endpoint,)}
+    values: dict[str, Any] = {"responses": (topic,), "node_endpoints": (endpoint,)}
     values["acquisition_lock_timeout"] = datetime.timedelta(milliseconds=lock_ms)
     return answer(SHARE_FETCH, version, correlation, of_response(SHARE_FETCH, version, "ShareFetchResponse", **values))
 
