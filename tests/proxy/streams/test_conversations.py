@@ -75,7 +75,6 @@ def outcome(pair: Pair) -> dict[str, Any]:
         "in flight": len(pair.response_stream.in_flight),
         "owed": pair.response_stream.answers.owed_bytes,
         "levels": world.levels(),
-        "reserved": world.reserved(),
         "counts": world.counts(),
         "time": world.clock(),
     }
