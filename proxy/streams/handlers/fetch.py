@@ -112,7 +112,9 @@ class FetchRequest(Request):
         self._leave_share()
         if client.limits.generation != connection.context.registry.generation:
             client.refresh(now_ns)
-        client.entity.fetch_requests += 1
+        entity = client.entity
+        entity.fetch_requests += 1
+        entity.fetch_bytes += size  # of which its walk counts the bytes of a partition as soon as their length is there
         if self.counted_by is not None:
             connection.context.measures.report.exceeded(client, self.counted_by, size)
 
@@ -130,7 +132,6 @@ class FetchRequest(Request):
         elif not read:  # the walk has more to do with what was charged
             return PASS
         else:
-            self.client.entity.fetch_bytes += read
             room = limits.spend(read, now_ns)
             if room < 0:
                 self.charges, room = in_order(dict.fromkeys(limits.limits, read)), 0
