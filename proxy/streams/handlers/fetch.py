@@ -17,6 +17,7 @@ from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle
 from protocol.walk import FrameWalk
 from proxy.enforcement.identity import NS_PER_MS, Client
+from proxy.enforcement.report import NOTIFY
 from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.connection import Connection
 from proxy.streams.fetch_ledger import equal_share, fetch_budget
@@ -146,11 +147,16 @@ class FetchRequest(Request):
         return PASS
 
     def _tell(self, connection: Connection, now_ns: int) -> None:
-        """The first bytes pass: the throttle time in them is the debt as if all had passed."""
+        """The first bytes pass: the throttle time in them is the debt as if all had passed. A delay is for what has passed
+        only: what comes after it is charged then, and holds the next fetch.
+        """
         self.is_told = True
-        limits = self.client.limits
-        owing = [(limit.algorithm.debt_ns(now_ns, self.unread), limit) for limit in limits.fetch.limits]
-        for wait_ns, limit in [*owing, worst_debt(limits.requests.limits, now_ns)]:
+        limits, measures = self.client.limits, connection.context.measures
+        owing = [worst_debt(limits.requests.limits, now_ns)]
+        for each in limits.fetch.limits:
+            more = self.unread if measures.mode_of(each, self.reply) == NOTIFY else 0
+            owing.append((each.algorithm.debt_ns(now_ns, more), each))
+        for wait_ns, limit in owing:
             if limit is not None and wait_ns and now_ns + wait_ns > self.debt_until_ns:
                 self.debt, self.debt_until_ns = limit, now_ns + wait_ns
         self.leave_debt(connection, now_ns)
