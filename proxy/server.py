@@ -5,6 +5,7 @@ import resource
 import secrets
 import signal
 import socket
+import sys
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
 from proxy.enforcement.report import connection_status
 from proxy.observability.admin import Pages, Status, ThrottleStatus, start_admin
-from proxy.observability.logs import EventLog
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
 from proxy.sessions.gate import Gate
@@ -43,6 +44,7 @@ WAITING_PARTS = 10
 LISTED_AT_ONCE = 200
 
 _log = EventLog("proxy.server")
+_ignored = RateLimited()
 
 
 def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
@@ -51,6 +53,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
     `read_again`: the configuration again, with its file as it is then. Raises ConfigError.
     """
     raise_descriptor_limit(config)
+    sys.unraisablehook = _log_ignored
     loop_factory: Callable[[], AbstractEventLoop] | None = None
     if config.event_loop == "uvloop":
         import uvloop
@@ -58,6 +61,12 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(Server(config, read_again=read_again).serve())
+
+
+def _log_ignored(ignored: Any) -> None:
+    """In place of Python's traceback for each: a client causes one by a server name that is not ASCII."""
+    what = f"{ignored.exc_type.__name__}: {ignored.exc_value}"
+    _ignored.event(_log.warning, "exception_ignored", ignored.exc_type, time.monotonic_ns(), detail=what)
 
 
 def raise_descriptor_limit(config: Config) -> None:
@@ -189,7 +198,7 @@ class Server:
     # ---- accepting
 
     def _accepted(self, client: socket.socket, peer: tuple[Any, ...], port: int, header_ns: int) -> None:
-        shared = self.shared
+        shared, nodes = self.shared, self.shared.context.nodes
         if self._draining:
             client.close()
             return
@@ -206,7 +215,7 @@ class Server:
         session = Session(shared, client, origin, self._on_closed)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.admit(session, verdict, lambda: session.connect(self.ports.brokers_at(port, shared.context.nodes)))
+        self.gate.admit(session, verdict, lambda: session.connect(lambda _: self.ports.brokers_at(port, nodes)))
 
     def _on_closed(self, session: Session) -> None:
         self.sessions.discard(session)

@@ -127,12 +127,12 @@ class Session(Owner, FrameOwner):
 
     # ---- opening
 
-    def connect(self, candidates: Sequence[Address]) -> None:
-        """Open the client's wire, then connect to the first of ``candidates`` that answers."""
+    def connect(self, route: Callable[[Wire], Sequence[Address]]) -> None:
+        """Open the client's wire, then connect to the first broker of its route that answers."""
         self.opening_ns = self._shared.clock() - self.origin.header_ns
-        self.client.open(partial(self._on_open, candidates), self._on_not_open)
+        self.client.open(partial(self._on_open, route), self._on_not_open)
 
-    def _on_open(self, candidates: Sequence[Address]) -> None:
+    def _on_open(self, route: Callable[[Wire], Sequence[Address]]) -> None:
         shared = self._shared
         assert self.opening_ns is not None  # noqa: S101 - for the type checker
         now_ns = shared.clock()
@@ -143,7 +143,7 @@ class Session(Owner, FrameOwner):
         if user is not None:
             self.identity.authenticate(user, now_ns)
         attempt = shared.upstream.connect(
-            candidates,
+            route(self.client),
             shared.wires.to_broker,
             partial(self._on_connected, spent_ns),
             shared.health.failed,

@@ -113,6 +113,10 @@ class TlsWire(Wire):
         certificate: bytes | None = self._tls.getpeercert(binary_form=True)
         return certificate
 
+    @property
+    def server_name(self) -> str | None:
+        return getattr(self._tls, "server_name", None)
+
     # ---- reading and writing
 
     def _recv_into(self, buffer: Any, size: int) -> int:

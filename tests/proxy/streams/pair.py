@@ -142,7 +142,7 @@ class Pair:
         self.client, self.broker = MemoryWire(world.loop), MemoryWire(world.loop)
         self.to_broker, self.to_client = self.broker.taken, self.client.taken
         self.session = Session(world.shared, cast("Any", self.client), Origin("peer", 1, ()), self._on_closed)
-        self.session.connect(cast("Any", [self.broker]))
+        self.session.connect(lambda _: cast("Any", [self.broker]))
         self.connection = self.session.connection
         self.requests, self.responses = self.session.requests, self.session.responses
         self.request_stream, self.response_stream = self.session.request_stream, self.session.response_stream
