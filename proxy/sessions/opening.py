@@ -74,3 +74,4 @@ class Opening:
         """The session is closed."""
         if self._attempt is not None:
             self._attempt.cancel()
+            self._attempt = None  # the traceback of its cancellation refers to this object

@@ -29,9 +29,9 @@ from proxy.streams.response_stream import ResponseStream
 class Session(Owner, FrameOwner, Ended):
     """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
 
-    opening     None: it has not begun, or a broker is connected
+    opening     None: it has not begun, a broker is connected, or both sides are closed
 
-    These exist while a broker is connected (`upstream`):
+    These exist while a broker is connected (`upstream`). They refer to the session, and it to them, until `_close`:
 
     requests    the pump from client to broker; `responses`: the one back; each with its stream
     watch, timeouts, throttling, ending
@@ -58,6 +58,7 @@ class Session(Owner, FrameOwner, Ended):
         "upstream",
         "watch",
     )
+    __deletable__ = ("ending", "requests", "responses", "throttling", "timeouts", "watch")
 
     request_stream: RequestStream
     requests: Pump
@@ -172,6 +173,10 @@ class Session(Owner, FrameOwner, Ended):
             self.requests.stop()
             self.responses.stop()
             self.upstream.close()
+            # So that reference counting frees all of a closed connection at once: full collections hardly ever come
+            # (`proxy.ticks`). What calls a method of the session from further up the stack finds it `CLOSED`.
+            del self.requests, self.responses, self.watch, self.timeouts, self.throttling, self.ending
+        self.opening = self.login = self.upstream = None
         self.client.close()
         self.connection.cancel_all(now_ns)
         shared.pumps.memory_returned()
@@ -192,14 +197,16 @@ class Session(Owner, FrameOwner, Ended):
             self.ending.drop_held_frame(frame)
             return
         frame.ticket.at_limit = frame.limit
-        self.requests.parse_kept()
+        requests = self.requests
+        requests.parse_kept()  # which may close the session
         if self.connection.frame is frame and frame.state is Life.RELEASED:
             self.request_stream.put_back(self._shared.clock())
         if not self.is_held:
-            self.requests.resume(QUOTA)
+            requests.resume(QUOTA)
 
     def read_on(self) -> None:
-        self.requests.read_on()
+        if self.state is not State.CLOSED:
+            self.requests.read_on()
 
     # ---- what pumps tell
 
@@ -218,7 +225,8 @@ class Session(Owner, FrameOwner, Ended):
             self.login.after_step()
         if self.requests.paused & IN_FLIGHT and connection.has_room_again:
             self.requests.resume(IN_FLIGHT)
-        # While answers are owed: the response that ends before one of them may be the last that the broker sends.
+        # Ask for a call after the next step, too, while something waits for it. Answers of the proxy wait for responses
+        # of the broker before them: the step that ends the last of these may be followed by no other event.
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
         connection.needs_session = bool(connection.is_closing or connection.owed_bytes or waits)
         if connection.is_closing:
@@ -242,6 +250,9 @@ class Session(Owner, FrameOwner, Ended):
         self.ending.on_sink_failed(pump, error)
 
     def close_for(self, error: Exception, pump: Pump | None = None) -> None:
+        if self.state is State.CLOSED:  # by the same turn, before this error
+            self._shared.faults.defect(self.identity, error)
+            return
         self.ending.report(error, pump)
         self.close()
 

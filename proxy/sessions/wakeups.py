@@ -47,6 +47,7 @@ class Wakeups:
         """The frame will not pass."""
         self._forget_end(frame)
         self._holds.remove(frame)
+        frame.owner = None  # a queue may refer to the frame for longer: see `FairQueue.discard`
         self.rearm()
 
     def rearm(self) -> None:
@@ -152,6 +153,7 @@ class Wakeups:
 
     def _ask_some_again(self) -> None:
         """For the time of one pass, at most `MOST_AT_ONCE` frames and limits; the rest in the loop's next round."""
+        # The next queue is emptied when all frames of the one before have been decided again.
         frames, limits = self._asking_again, self._changed_limits
         ends_ns = self._clock() + LONGEST_PASS_NS
         for _ in range(MOST_AT_ONCE):
