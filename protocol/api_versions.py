@@ -68,14 +68,13 @@ def client_software(request: bytes, version: int) -> ClientSoftware:
 def negotiate(
     response: bytes, version: int, *, pass_unknown_apis: bool, hides_sasl: bool = False, throttle_time_ms: int = 0
 ) -> bytes:
-    """A broker's ApiVersions response, limited to the versions of the table.
+    """A broker's ApiVersions response, limited to the newest versions of the table.
 
-    Each range becomes its intersection with the table's range. Empty ranges, keys outside of the table and undefined
-    tags are removed. Features and everything else stay. Brokers that refuse Produce below 3 offer it from 0, since
-    librdkafka needs that (KAFKA-18659); this passes too.
+    Each range keeps the broker's minimum: librdkafka before 2.11.1 tests for versions that it does not send. It logs in
+    only where SaslHandshake 0 is offered, and brokers offer Produce 0 for its sake and refuse it (KAFKA-18659). Ranges
+    without a version of the table, keys outside of it and undefined tags are removed. Features and all else stay.
 
-    A broker answers an unknown version with error 35 and the body of version 0 (KIP-511), and the client sends another
-    request. Such a response is limited in the same way.
+    A broker answers an unknown version with error 35 and the body of version 0 (KIP-511), limited in the same way.
 
     Args:
         response: the whole response from its correlation id on.
@@ -115,9 +114,9 @@ def _cut(body: bytes, version: int, pass_unknown_apis: bool, hides_sasl: bool) -
     for each in message.api_keys:
         api = APIS.get(each.api_key)
         if api is not None:
-            lowest, highest = max(each.min_version, api.min_version), min(each.max_version, api.max_version)
-            if lowest <= highest and not (hides_sasl and api.key in _SASL):
-                kept.append(replace(each, min_version=i16(lowest), max_version=i16(highest)))
+            highest = min(each.max_version, api.max_version)
+            if max(each.min_version, api.min_version) <= highest and not (hides_sasl and api.key in _SASL):
+                kept.append(replace(each, max_version=i16(highest)))
         elif pass_unknown_apis:
             kept.append(each)
     flexible = version >= FIRST_FLEXIBLE

@@ -1,4 +1,4 @@
-"""ApiVersions: the version ranges of the response are cut to the table.
+"""ApiVersions: the version ranges of the response are cut to the maxima of the table.
 
 A version that the table does not list is answered by the proxy as a broker would answer it (KIP-511). The software that
 the client names decides which error its refused partitions have (`refusals`).
