@@ -25,7 +25,8 @@ from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.config.config import Config, ListeningOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
 from proxy.server import Server
-from proxy.sessions.pump import CONNECTING, Owner, Pump, PumpSet
+from proxy.sessions.pump import Owner, Pump
+from proxy.sessions.pump_set import CONNECTING, PumpSet
 from proxy.sessions.turns import Turns
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection

@@ -19,7 +19,7 @@ from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report
 from proxy.observability.metrics import Metrics
 from proxy.sessions.faults import Faults
-from proxy.sessions.pump import PumpSet
+from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.shared import Shared
 from proxy.sessions.tls_wire import Wires
 from proxy.sessions.turns import Turns

@@ -76,6 +76,10 @@ class Login:
         except OSError as error:
             raise LoginRefused(f"{error.filename}: {error.strerror}") from None
 
+    def close(self) -> None:
+        """It ends here, perhaps before it is done: the exchange refers to this object, and must not be referred to."""
+        del self._frames
+
     def _exchange(self) -> Generator[bytes, bytes, None]:
         mechanism = self._settings.mechanism
         response = yield request_frame(SaslHandshakeRequest(mechanism=mechanism), CORRELATION_ID)
@@ -157,6 +161,9 @@ async def log_in(ask: Callable[[bytes], Awaitable[bytes]], settings: LoginSettin
     `ask` raises.
     """
     login = Login(settings)
-    while login.frame:
-        response = await ask(login.frame)
-        await asyncio.get_running_loop().run_in_executor(THREAD, login.advance, response)
+    try:
+        while login.frame:
+            response = await ask(login.frame)
+            await asyncio.get_running_loop().run_in_executor(THREAD, login.advance, response)
+    finally:
+        login.close()

@@ -27,7 +27,7 @@ MAX_REQUEST_CELLS: Final = 4096
 
 # Each reason has a series from the start, so that a rate over it exists before its first event. Reasons come from the
 # code, never from the wire, so new ones are not bounded.
-#: In the order of the bits in `proxy.sessions.pump`.
+#: In the order of the bits in `proxy.sessions.pump_set`.
 PAUSE_REASONS: Final = (
     "connecting",
     "quota",

@@ -13,7 +13,8 @@ from typing import Final, final
 from proxy.brokers.login import CORRELATION_ID, THREAD, Login
 from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed
 from proxy.enforcement.identity import ANONYMOUS
-from proxy.sessions.pump import LOGIN, Owner, Pump
+from proxy.sessions.pump import Owner, Pump
+from proxy.sessions.pump_set import LOGIN
 from proxy.sessions.shared import Shared
 from proxy.streams.handlers.login import Login as Handler
 from proxy.streams.handlers.login import OwnRequest
@@ -73,21 +74,23 @@ class BrokerLogin:
         if self._timer is None and not connection.in_flight:
             self._timer = self._shared.loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_silent)
         connection.in_flight.append((CORRELATION_ID, self._sent))
-        self._requests.write(login.frame)
+        self._requests.writer.write(login.frame)
 
     def _on_advanced(self, done: "Future[None]") -> None:
         login = self._login
+        # Not `result`: the traceback of an error that is raised here would refer to `done`, which refers to the error.
+        error = done.exception()
         if login is None:  # closed
-            done.exception()
             return
         try:
-            done.result()
-            if login.frame:
+            if isinstance(error, Exception):
+                self._owner.close_for(error)
+            elif login.frame:
                 self._send(login)
             else:
                 self._end(login)
-        except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
-            self._owner.close_for(error)
+        except Exception as defect:  # noqa: BLE001 - it may cost its own connection, never the process
+            self._owner.close_for(defect)
 
     def _on_silent(self) -> None:
         detail = f"no answer to the login of the proxy within {CONNECT_TIMEOUT_SECONDS:g} s"
@@ -109,6 +112,8 @@ class BrokerLogin:
 
     def close(self) -> None:
         """The connection is closed, or the login has ended."""
-        self._login = None
+        if self._login is not None:
+            self._login.close()
+            self._login = None
         if self._timer is not None:
             self._timer.cancel()

@@ -47,6 +47,7 @@ class Wakeups:
         """The frame will not pass."""
         self._forget_end(frame)
         self._holds.remove(frame)
+        frame.owner = None  # a queue may refer to the frame for longer: see `FairQueue.discard`
         self.rearm()
 
     def rearm(self) -> None:
@@ -106,36 +107,43 @@ class Wakeups:
         return self._loop.call_later(wait_ms / 1000, callback, *arguments)
 
     def _pass(self, limit: Limit) -> None:
-        """The debt should be paid: release waiters, one frame each, until there is debt again.
-
-        A released connection reads its next frame at once. The queue is fair only among its members: a session of
-        small frames that came back in the loop's next round would pass one for each large frame of another.
-
-        Where the limit has room for all, a released connection reads on in its own turn. So the queue ends when what
-        has been read has passed: otherwise clients that never stop sending would queue for each other without end, a
-        frame at a time, however little of the limit that uses. Until then the queue stays: a connection can have read
-        hundreds of frames before its limit was in debt, and would use all of the room. A queue that is too long for
-        one pass is emptied at once.
-        """
+        """The debt should be paid: release waiters, one frame each, until there is debt again or the time is over."""
         self._timers.pop(limit, None)
-        holds = self._holds
         now_ns = self._clock()
         ends_ns = now_ns + LONGEST_PASS_NS
-        while now_ns < ends_ns:
-            has_room = limit.has_room_for_all(now_ns)
-            frame = holds.next(limit, now_ns)
-            if frame is None:
-                break
-            owner = self._release(frame)
-            for _ in range(0 if has_room else READS_TO_NEXT_FRAME):
-                if owner is not None:
-                    owner.read_on()
+        while self._serve_round(limit, now_ns):
             now_ns = self._clock()
-        else:  # the time is over; those that were released would come back to the end of the queue before the next pass
-            if limit.waiters.waiting and not limit.debt_ns(now_ns) and limit.has_room_for_all(now_ns):
-                self._ask_again((limit,))
-        holds.changed[limit] = None
+            if now_ns >= ends_ns:
+                self._dissolve(limit, now_ns)
+                break
+        self._holds.changed[limit] = None
         self.rearm()
+
+    def _serve_round(self, limit: Limit, now_ns: int) -> bool:
+        """Release the waiter whose turn it is. Returns whether there was one."""
+        has_room = limit.has_room_for_all(now_ns)  # before its frame is charged
+        frame = self._holds.next(limit, now_ns)
+        if frame is None:
+            return False
+        owner = self._release(frame)
+        if owner is not None and not has_room:
+            # It reads its next frame now, so that it is back in the queue before the next waiter is released. The queue
+            # is fair only among its members: a session of small frames that came back in the loop's next round would
+            # pass one for each large frame of another.
+            for _ in range(READS_TO_NEXT_FRAME):
+                owner.read_on()
+        # Where the limit has room for all, the connection reads on in its own turn, and no more comes back than what it
+        # has read already. So the queue ends: otherwise clients that never stop sending would queue for each other
+        # without end, a frame at a time, however little of the limit that uses. Until then the queue stays: a
+        # connection can have read hundreds of frames before its limit was in debt, and would use all of the room.
+        return True
+
+    def _dissolve(self, limit: Limit, now_ns: int) -> None:
+        """End a queue that is too long for one pass, if the limit has room for all. The waiters that were released
+        would come back to its end before the next pass, so by passes alone it would never end.
+        """
+        if limit.waiters.waiting and not limit.debt_ns(now_ns) and limit.has_room_for_all(now_ns):
+            self._ask_again((limit,))
 
     def _ask_again(self, limits: Iterable[Limit]) -> None:
         """Empty the queues of these limits, and decide their frames again."""
@@ -145,6 +153,7 @@ class Wakeups:
 
     def _ask_some_again(self) -> None:
         """For the time of one pass, at most `MOST_AT_ONCE` frames and limits; the rest in the loop's next round."""
+        # The next queue is emptied when all frames of the one before have been decided again.
         frames, limits = self._asking_again, self._changed_limits
         ends_ns = self._clock() + LONGEST_PASS_NS
         for _ in range(MOST_AT_ONCE):

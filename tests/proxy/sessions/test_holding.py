@@ -91,7 +91,7 @@ async def test_a_held_acks_0_frame_is_delivered_after_its_client_hung_up(open_st
 async def test_a_held_acks_0_frame_waits_for_its_turn_for_30_s_after_its_client_hung_up(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.sessions.session.FLUSH_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("proxy.sessions.ending.FLUSH_TIMEOUT_SECONDS", 0.01)
     stage = open_stage(quotas=[SLOW])
     client, broker = await in_debt(stage)
     await client.send(produce(2, acks=0))
@@ -119,7 +119,7 @@ async def test_a_dropped_frame_changes_nothing_else(open_stage: OpenStage) -> No
         session.connection.held is None
     ):  # the broker takes a little at a time, so that the proxy always has bytes for it
         received += await broker.read(4_000)
-    assert session.requests.pending is not None
+    assert session.requests.writer.pending is not None
     await sending
     client.close()
     stage.clock.pass_seconds(1)

@@ -212,7 +212,7 @@ async def test_a_login_is_renewed_while_a_frame_is_held(stage_of: OpenStage) -> 
         stage.clock.pass_seconds(60)
         stage.shared.wakeups.limits_changed()
         await until(lambda: not session.is_held)
-        assert (kafka.requests, session.bound) == (requests[:1], "")
+        assert (kafka.requests, session.throttling.bound) == (requests[:1], "")
         kafka.answers.set()
         assert (await client.frame())[4:8] == produced(2)[4:8]
         assert await client.frame() == heartbeat_answer(3)
@@ -247,7 +247,7 @@ async def test_a_client_that_has_gone_before_the_login_is_done(stage_of: OpenSta
         await until(lambda: kafka.begun)
         session = stage.session_of(client)
         client.close()
-        await until(lambda: session._timer is not None)
+        await until(lambda: session.ending._timer is not None)
         kafka.answers.set()
         await until(lambda: kafka.requests)
         assert kafka.requests == [produce(1, acks=0)]

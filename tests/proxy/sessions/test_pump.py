@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from proxy.config.config import SecurityOptions
 from proxy.enforcement.data_frame import FrameEvent
-from proxy.sessions.pump import (
+from proxy.sessions.pump import Pump
+from proxy.sessions.pump_set import (
     CONNECTING,
     DRAIN,
     IN_FLIGHT,
@@ -18,7 +19,6 @@ from proxy.sessions.pump import (
     STOPPED,
     TURN,
     WRITE_BACKPRESSURE,
-    Pump,
 )
 from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS
 from proxy.streams.connection import FIRST_READ_SIZE
@@ -53,7 +53,7 @@ class Recorded:
 
     def on_sink_failed(self, pump: Pump, error: OSError) -> None:
         self.told.append("sink failed")
-        pump.discard()
+        pump.writer.discard()
 
     def close_for(self, error: Exception, pump: Pump | None = None) -> None:
         self.told.append(type(error).__name__)
@@ -169,7 +169,7 @@ def test_partial_writes_change_no_bytes(rooms: list[int], count: int) -> None:
         if bench.broker.on_writable is not None:
             bench.broker.on_writable()
         bench.wake(bench.client)
-        left = 0 if bench.requests.pending is None else len(bench.requests.pending)
+        left = 0 if bench.requests.writer.pending is None else len(bench.requests.writer.pending)
         assert bench.world.memory.buffered_bytes == left
     bench.broker.room = None
     if bench.broker.on_writable is not None:
@@ -215,7 +215,7 @@ def test_a_source_that_ends_or_fails_is_reported() -> None:
 def test_an_incomplete_head_is_kept() -> None:
     bench = Bench()
     bench.client_sends(produce(1)[:9])
-    assert (bench.requests.kept, bench.requests.unparsed) == (produce(1)[:9], False)
+    assert (bench.requests.backlog.kept, bench.requests.backlog.unparsed) == (produce(1)[:9], False)
     assert bench.world.memory.buffered_bytes == 9
     assert bench.paused() == {}
     bench.client_sends(produce(1)[9:])
@@ -229,14 +229,14 @@ def test_a_hold_keeps_what_was_read_and_stops_reading() -> None:
     assert bytes(bench.broker.taken) == produce(1)
     assert bench.requests.paused == QUOTA
     assert bench.owner.told == ["hold"]
-    assert bench.requests.kept == produce(2) + produce(3)
+    assert bench.requests.backlog.kept == produce(2) + produce(3)
     bench.world.clock.pass_seconds(10)
     frame = bench.connection.frame
     assert frame is not None
     frame.on(FrameEvent.RELEASE)
     bench.requests.parse_kept()
     assert bytes(bench.broker.taken) == produce(1) + produce(2)
-    assert bench.requests.kept == produce(3)
+    assert bench.requests.backlog.kept == produce(3)
 
 
 def test_a_full_queue_stops_reading_until_the_session_is_needed() -> None:
@@ -288,22 +288,22 @@ def test_a_turn_ends_after_its_time_and_reads_shrink_and_grow() -> None:
     first = len(bench.broker.taken)
     assert 0 < first < len(sent)
     assert bench.requests.paused == TURN
-    assert bench.requests.unparsed
+    assert bench.requests.backlog.unparsed
     assert bench.client.on_readable is None, "nothing more is read meanwhile"
-    assert len(bench.requests.kept) == len(sent) - first
+    assert len(bench.requests.backlog.kept) == len(sent) - first
     assert bench.world.memory.buffered_bytes == len(sent) - first
     bench.rounds.round()
     assert first < len(bench.broker.taken) <= 3 * first
     bench.run()
     assert bytes(bench.broker.taken) == sent
-    shrunk = bench.requests._read_limit
+    shrunk = bench.requests.backlog.read_limit
     assert shrunk <= 8_192
     bench.client.reads.clear()
     bench.work.step_ns = 0
     bench.client_sends(produce(901, 3 * READ_SIZE, acks=0), wakes=8)
     grown = [min(READ_SIZE, shrunk * 2**each) for each in range(8)]
     assert bench.client.reads == grown, "each read that is parsed in one turn doubles the next"
-    assert bench.requests._read_limit == READ_SIZE
+    assert bench.requests.backlog.read_limit == READ_SIZE
 
 
 def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
@@ -368,7 +368,7 @@ def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
     full.client_sends(produce(1, 100_000 + RESERVE))
     waiting = Bench(world)
     waiting.client_sends(frames.metadata(1)[:9])
-    waiting.requests._keep(bytes(RESERVE))  # its reserve is used up
+    waiting.requests.backlog.keep(bytes(RESERVE))  # its reserve is used up
     waiting.client_sends(produce(2))
     assert waiting.requests.paused == MEMORY
     assert list(full.pumps.short) == [waiting.requests]

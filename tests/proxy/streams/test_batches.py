@@ -354,7 +354,7 @@ def test_a_long_request_passes_as_soon_as_the_header_of_its_batch_has_come(size:
     before = pair.world.levels()
     pair.client_sends(frame[: head - 1])
     assert pair.world.levels() == before
-    assert pair.requests.kept
+    assert pair.requests.backlog.kept
     pair.client_sends(frame[head - 1 : head])
     assert pair.to_broker.endswith(frame[:head])
     after = pair.world.levels()
@@ -376,7 +376,7 @@ def test_tags_that_have_come_are_looked_at() -> None:
     tagged = bytearray(RUN.frame(2)[4:-3] + b"\x01\x05\x00\x00\x00")
     frame = frames.frame(bytes(tagged))
     pair.client_sends(frame[:-1])
-    assert pair.requests.kept == frame[:-1]
+    assert pair.requests.backlog.kept == frame[:-1]
     pair.client_sends(frame[-1:])
     assert pair.sent()[-1] == frame
 

@@ -11,7 +11,7 @@ from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedRespo
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
 from proxy.config.config import Address, EnforcementOptions, ListeningOptions, SecurityOptions
-from proxy.sessions.pump import DRAIN, IN_FLIGHT, RESPONSE_MEMORY
+from proxy.sessions.pump_set import DRAIN, IN_FLIGHT, RESPONSE_MEMORY
 from proxy.streams.connection import MAX_OWED_BYTES
 from proxy.streams.handlers.produce import CountedProduce
 from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.apis import FETCH, SHARE_FETCH
-from proxy.sessions.pump import IN_FLIGHT
+from proxy.sessions.pump_set import IN_FLIGHT
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.config.config import EnforcementOptions
-from proxy.sessions.pump import DELAY
+from proxy.sessions.pump_set import DELAY
 from proxy.streams.handler import DELAYED_READ_SIZE
 from quotas.modes import MODES
 from tests.proxy.conversation import without_burst
@@ -62,10 +62,10 @@ def test_after_a_delay_the_next_one_keeps_few_bytes() -> None:
         pass_holds(pair.world)
         pair.broker_sends(fetched(number, size=300_000))
         assert pair.responses.paused == DELAY
-        assert len(pair.responses.kept) > DELAYED_READ_SIZE or number == 2
+        assert len(pair.responses.backlog.kept) > DELAYED_READ_SIZE or number == 2
         if number == 1:
             pair.end_delay()
-    assert len(pair.responses.kept) <= DELAYED_READ_SIZE
+    assert len(pair.responses.backlog.kept) <= DELAYED_READ_SIZE
 
 
 @pytest.mark.parametrize("version", [0, 1, 7, 8, 12])

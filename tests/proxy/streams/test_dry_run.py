@@ -106,7 +106,7 @@ def replay(arrivals: list[Arrival], quotas: list[QuotaEntry], *, dry_run: bool) 
     for at_ns, pair, frame in arrivals:
         run_until(world, began_ns + at_ns)
         pairs[pair].client_sends(frame)
-    return world, sum(len(pair.requests.kept) + len(pair.client.received) for pair in pairs)
+    return world, sum(len(pair.requests.backlog.kept) + len(pair.client.received) for pair in pairs)
 
 
 def excess(world: World) -> dict[str, int]:

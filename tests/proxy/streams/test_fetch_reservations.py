@@ -7,7 +7,7 @@ from kio.static.constants import EntityType
 from protocol.apis import SHARE_FETCH
 from protocol.messages import decode
 from proxy.enforcement.holds import LAPSE_NS
-from proxy.sessions.pump import IN_FLIGHT
+from proxy.sessions.pump_set import IN_FLIGHT
 from proxy.streams.fetch_ledger import LARGEST_BATCH, ledger_of
 from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec

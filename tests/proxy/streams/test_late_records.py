@@ -82,7 +82,7 @@ def test_a_request_is_decided_when_64_kib_have_arrived_or_all_of_it(size: int) -
     data = produce_records(1, {"rows": [batch(1, size)]})
     needed = min(len(data), 4 + LOOKAHEAD)
     pair.client_sends(data[: needed - 1])
-    assert len(pair.requests.kept) == needed - 1
+    assert len(pair.requests.backlog.kept) == needed - 1
     pair.client_sends(data[needed - 1 : needed])
     assert pair.to_broker == data[:needed]
     pair.client_sends(data[needed:] + heartbeat(2))

@@ -87,7 +87,7 @@ def test_a_limit_of_topics_that_is_set_while_the_head_of_a_frame_waits() -> None
     long = produce_records(2, {"rows": [batch(1, 30_000)]})
     pair.client_sends(ROWS[1])
     pair.client_sends(long)
-    assert len(pair.requests.kept) < 1_000
+    assert len(pair.requests.backlog.kept) < 1_000
     replace_quotas(world, [limit, parse_spec("topic=rows,bytes_in_rate=1")])
     wait(world, 1)
     assert pair.sent() == [ROWS[1], long]
@@ -103,7 +103,7 @@ def test_limits_that_come_and_go_while_a_request_passes(cuts: list[int]) -> None
     long = produce_records(1, {"early": [batch(1, 70_000)], "late": [batch(3, 1_000)], "last": [batch(1, 300_000)]})
     for number, quotas in enumerate(([], [any_topic])):
         pair.client_sends(long[:90_000])
-        assert len(pair.requests.kept) < 100
+        assert len(pair.requests.backlog.kept) < 100
         replace_quotas(world, quotas)
         pair.client_sends(long[90_000:], ROWS[number])
         assert pair.sent()[2 * number :] == [long, ROWS[number]]

@@ -15,7 +15,7 @@ from protocol.errors import MalformedFrame
 from protocol.messages import decode, encode
 from proxy.brokers.login import CORRELATION_ID, MAX_RESPONSE
 from proxy.config.client_settings import ClientSettings, LoginSettings
-from proxy.sessions.pump import IN_FLIGHT
+from proxy.sessions.pump_set import IN_FLIGHT
 from proxy.streams.handlers.login import Login, OwnRequest
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import answer, api_versions, frame, heartbeat, heartbeat_answer, produce, produced, request

@@ -126,7 +126,7 @@ def test_a_long_request_is_discarded_as_it_arrives(cuts: tuple[int, ...]) -> Non
     pair = pair_of(world, cuts)
     over = produce_records(2, {NOISY: [idempotent(4, payload=bytes(900_000)), idempotent(0, payload=bytes(90_000))]})
     pair.client_sends(over[:500_000])
-    assert (pair.sent(), pair.received(), pair.requests.kept) == ([], [], b"")
+    assert (pair.sent(), pair.received(), pair.requests.backlog.kept) == ([], [], b"")
     pair.client_sends(over[500_000:])
     assert [each[:3] for each in errors_of(pair.received()[0])[0]] == [(NOISY, 0, 89), (NOISY, 1, 89)]
     assert pair.sent() == []

@@ -258,7 +258,7 @@ def test_the_holds_of_a_lapsed_frame_keep_few_bytes() -> None:
     kept = []
     for _ in range(10):
         assert pair.is_held
-        kept.append(len(pair.requests.kept))
+        kept.append(len(pair.requests.backlog.kept))
         pass_one_hold(world)
     assert max(kept[1:]) <= HEAD_READ_SIZE
 

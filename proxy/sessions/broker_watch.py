@@ -1,0 +1,115 @@
+"""Whether the broker of one connection works: it answers, is silent, or ends the connection. `proxy.brokers.health`
+counts and logs that.
+"""
+
+import ssl
+from typing import Any, Final, cast, final
+
+from protocol.apis import FETCH, SHARE_FETCH
+from proxy.brokers.health import REPEAT_NS, Health
+from proxy.sessions.pump import Pump
+from proxy.streams.connection import Answer, InFlight
+from proxy.streams.handler import Delayed, RequestKind
+from proxy.streams.handlers.fetch import OpenFetch
+from proxy.streams.response_stream import ResponseStream
+from proxy.tls import failure_of
+
+SILENT_NS: Final = 5_000_000_000
+_JOIN_GROUP: Final = 11
+_SYNC_GROUP: Final = 14
+#: Their responses may be late on purpose.
+_LONG_POLLS: Final = frozenset({FETCH, SHARE_FETCH, _JOIN_GROUP, _SYNC_GROUP})
+
+
+@final
+class BrokerWatch:
+    """Watches the broker of one connection. `broker`: its address."""
+
+    __slots__ = (
+        "_begun_ns",
+        "_connection",
+        "_head",
+        "_head_ns",
+        "_health",
+        "_is_silent",
+        "_requests",
+        "_response_stream",
+        "_responses",
+        "broker",
+    )
+
+    def __init__(
+        self,
+        health: Health,
+        broker: str,
+        requests: Pump,
+        responses: Pump,
+        response_stream: ResponseStream,
+        now_ns: int,
+    ) -> None:
+        self._health = health
+        self.broker = broker
+        self._requests = requests
+        self._responses = responses
+        self._response_stream = response_stream
+        self._connection = response_stream.connection
+        #: What the broker does now proves that it works, if nothing has failed since.
+        self._begun_ns = now_ns
+        self._is_silent = False
+        #: The oldest request in flight, and since when it is; a minute later after each report.
+        self._head: object = None
+        self._head_ns = now_ns
+
+    def check(self, now_ns: int) -> None:
+        """Report a broker that does not respond for `SILENT_NS`, and one that does.
+
+        Only the oldest request counts, and only if it is on its way to the broker, its response is no long poll, and no
+        limit or client delays what the broker sends.
+        """
+        in_flight = self._connection.in_flight
+        head: object = cast("Any", in_flight)[0] if in_flight else None  # typed, a compiled read makes a new tuple
+        if head is not self._head or self._responses.paused or not self._is_due(in_flight):
+            if head is not self._head and self._is_silent:
+                # It has answered after all. Its answers count again though this connection is older than the report.
+                self._is_silent, self._begun_ns = False, now_ns
+            self._head, self._head_ns = head, now_ns
+        elif now_ns - self._head_ns >= SILENT_NS:
+            self.failed("silent", f"no response for {SILENT_NS // 1_000_000_000} s to a request in flight")
+            self._is_silent, self._head_ns = True, now_ns + REPEAT_NS - SILENT_NS
+        if self._response_stream.has_begun:
+            self._health.worked(self.broker, self._begun_ns)
+
+    def _is_due(self, in_flight: InFlight) -> bool:
+        """Whether a broker answers the oldest of these requests as soon as it can."""
+        requests = self._requests
+        if not in_flight or (len(in_flight) == 1 and requests.stream.remaining and requests.writer.pending is None):
+            return False  # the rest of it has not arrived
+        awaited = in_flight[0][1]
+        if isinstance(awaited, RequestKind):
+            return awaited.api_key not in _LONG_POLLS
+        return not isinstance(awaited, Answer | Delayed | OpenFetch)
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether requests wait for their responses, and the broker has sent none but that to ApiVersions."""
+        return bool(self._connection.in_flight) and not self._response_stream.has_begun
+
+    def failed(self, reason: str, detail: str) -> None:
+        """Report a failure: the label of the metric, and a sentence."""
+        self._health.failed(self.broker, reason, detail)
+
+    def lost(self, error: OSError | None) -> None:
+        """The broker's connection broke; without an error: it closed it before a response."""
+        self.failed(*self._failure_of(error))
+
+    def _failure_of(self, error: OSError | None) -> tuple[str, str]:
+        """The reason and a sentence: why the broker's connection ended."""
+        if isinstance(error, ssl.SSLError):
+            return failure_of(error)
+        detail = "" if error is None else f": {error.strerror or error}"
+        if not self.is_unheard:
+            return "connection_reset", f"the connection broke{detail}"
+        # A broker closes the connection at a request that it does not allow, without a word: only the place tells why.
+        if self._connection.is_negotiated:
+            return "sasl_required", f"it closed the connection at a request after ApiVersions{detail}"
+        return "closed_early", f"it closed the connection before its first response{detail}"
