@@ -28,6 +28,7 @@ from proxy.enforcement.holds import Holds
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report, connection_status
 from proxy.observability.admin import Pages, Status, ThrottleStatus, start_admin
+from proxy.observability.exposition import MetricsPage
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 from proxy.observability.supervisor import Supervisor
@@ -146,7 +147,11 @@ class Server:
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
         readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
         pages = Pages(
-            self.metrics, self._health, readiness.check, self._throttles, lambda: self.active_config.quotas.exemptions
+            MetricsPage(self.metrics),
+            self._health,
+            readiness.check,
+            self._throttles,
+            lambda: self.active_config.quotas.exemptions,
         )
         try:
             admin = await start_admin(self.config.observability, pages)

@@ -13,10 +13,9 @@ from typing import Final
 
 from proxy.config.config import ObservabilityOptions
 from proxy.config.errors import BindError
-from proxy.observability.exposition import expose
+from proxy.observability.exposition import MetricsPage, format_of
 from proxy.observability.http_server import HttpServer, Response, text_response
 from proxy.observability.logs import text_value
-from proxy.observability.metrics import Metrics
 
 #: Rows of /throttles: about 1 ms to write.
 MAX_WAITING_SHOWN: Final = 100
@@ -84,12 +83,12 @@ async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServ
 class Pages:
     """`throttles` yields groups of connections that are held; the event loop runs between them."""
 
-    metrics: Metrics
+    metrics: MetricsPage
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
     throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]]
     exemptions: Callable[[], Sequence[str]] = tuple
-    #: One scrape or list at a time: many monitors must not add up to a busy loop.
+    #: One list at a time: many monitors must not add up to a busy loop.
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def respond(self, path: str, accept: str) -> Response:
@@ -97,9 +96,8 @@ class Pages:
             case "/":
                 return text_response(INDEX)
             case "/metrics":
-                async with self.writing:
-                    body, content_type = await expose(self.metrics, accept)
-                return Response(body, content_type, fields=_VARY)
+                form = format_of(accept)
+                return Response(await self.metrics.body(form), form.content_type, fields=_VARY)
             case "/healthz":
                 return _status_response(self.health())
             case "/readyz":

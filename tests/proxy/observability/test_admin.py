@@ -17,6 +17,7 @@ from proxy.observability.admin import (
     start_admin,
     waiting_table,
 )
+from proxy.observability.exposition import MetricsPage
 from proxy.observability.metrics import Metrics
 
 CONFIG = Config(bootstrap_servers=(("127.0.0.1", 9092),))
@@ -48,7 +49,7 @@ async def admin(
     throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]] = tuple,
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
-    server = await start_admin(options, Pages(Metrics(CONFIG), health, readiness, throttles, exemptions))
+    server = await start_admin(options, Pages(MetricsPage(Metrics(CONFIG)), health, readiness, throttles, exemptions))
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
             yield client

@@ -18,7 +18,18 @@ from prometheus_client.registry import Collector
 from protocol.wire import MAX_NAME
 from proxy.config.config import Config, ObservabilityOptions
 from proxy.observability.entities import ENTITY_IDLE_NS
-from proxy.observability.exposition import PREFIX, SUM_SLICE, expose, families
+from proxy.observability.exposition import (
+    OPENMETRICS,
+    PREFIX,
+    RENDERED_FOR_NS,
+    SUM_SLICE,
+    TEXT,
+    Format,
+    MetricsPage,
+    expose,
+    families,
+    format_of,
+)
 from proxy.observability.labels import label_value
 from proxy.observability.metrics import MAX_REQUEST_CELLS, Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS, Histogram, ThrottleWindow
@@ -87,8 +98,9 @@ def metrics_with(clock: Clock, max_metric_entities: int = 1000) -> Metrics:
 
 
 async def scrape(metrics: Metrics, accept: str = "") -> dict[str, Metric]:
-    body, content_type = await expose(metrics, accept)
-    parse = parse_openmetrics if "openmetrics" in content_type else parse_text
+    form = format_of(accept)
+    body = await expose(metrics, form)
+    parse = parse_openmetrics if form is OPENMETRICS else parse_text
     parsed = list(parse(body.decode()))
     names = [family.name for family in parsed]
     assert len(set(names)) == len(names), "every family has one HELP and one TYPE"
@@ -307,7 +319,7 @@ def test_any_name_from_the_wire_gives_a_scrape_that_parses(
     metrics.entities.throttled("producer_byte_rate", user, client_id, "notify", 1, 0)
     owners = [Entity(user or "u", limit_of), Entity(None, limit_of + "\r"), Entity(None, limit_of + "\0")]
     metrics.limits_in_use = lambda: [Limit("producer_byte_rate", owner, TokenBucket(1)) for owner in owners]
-    check_lines(asyncio.run(expose(metrics, accept))[0])
+    check_lines(asyncio.run(expose(metrics, format_of(accept))))
     shown = asyncio.run(scrape(metrics, accept))
     produced = [one for one in shown["bytes"].samples if one.labels["direction"] == "produce"]
     assert sum(sample.value for sample in produced) == 2
@@ -324,7 +336,7 @@ def test_long_names_stay_apart_and_short(clock: Clock) -> None:
     for one in ids:
         metrics.entities.of("u", one).produce_bytes += 1
     assert len({label_value(one) for one in ids}) == 100
-    body, _ = asyncio.run(expose(metrics))
+    body = asyncio.run(expose(metrics))
     check_lines(body)
     assert len(body) < 500_000
     assert len(asyncio.run(scrape(metrics))["quota_limit"].samples) == 100
@@ -468,3 +480,71 @@ def test_limits_that_are_only_summed_up_take_turns_with_the_loop_too(clock: Cloc
         most = max(most, len(asked))
         asked.clear()
     assert 0 < most <= SUM_SLICE
+
+
+# ---- how often it is rendered
+
+
+def rendered(metrics: Metrics) -> list[None]:
+    """Grows by one with each rendering."""
+    times: list[None] = []
+    metrics.limits_in_use = lambda: times.append(None) or ()  # type: ignore[func-returns-value]
+    return times
+
+
+async def test_scrapes_within_a_second_get_the_same_bytes(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    fill(metrics, clock)
+    metrics.connections.open = 1
+    times, page = rendered(metrics), MetricsPage(metrics)
+    pages = await asyncio.gather(*(page.body(form) for form in (TEXT, OPENMETRICS) * 50))
+    assert len(times) == 2
+    assert len(set(map(id, pages))) == 2
+    metrics.connections.open = 2
+    clock.now_ns += RENDERED_FOR_NS - 1
+    assert [await page.body(TEXT), await page.body(OPENMETRICS)] == pages[:2]
+    clock.now_ns += 1
+    for form in (TEXT, OPENMETRICS):
+        assert b"kafka_quota_proxy_connections 2.0\n" in await page.body(form)
+    assert len(times) == 4
+
+
+async def test_scrapes_that_end_early_begin_no_further_rendering(clock: Clock) -> None:
+    """As those of clients that hang up."""
+    metrics = metrics_with(clock)
+    times, page = rendered(metrics), MetricsPage(metrics)
+    for _ in range(10):
+        scrape = asyncio.ensure_future(page.body(TEXT))
+        await asyncio.sleep(0)
+        scrape.cancel()
+    assert (await page.body(TEXT)).startswith(b"# HELP ")
+    assert len(times) == 1
+
+
+async def test_a_rendering_that_fails_is_not_the_last(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    metrics.produced = lambda: [("bytes", "accepted", cast("float", "no number"))]
+    page = MetricsPage(metrics)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no number"):
+            await page.body(TEXT)
+    metrics.produced = tuple
+    clock.now_ns += RENDERED_FOR_NS
+    assert (await page.body(TEXT)).startswith(b"# HELP ")
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", TEXT),
+        ("*/*", TEXT),
+        ("text/plain; version=abc", TEXT),
+        ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5", TEXT),
+        ("text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6, application/openmetrics-text;version=1.0.0", TEXT),
+        ("Application/OpenMetrics-Text ; version=abc", OPENMETRICS),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.5", OPENMETRICS),
+        ("text/html, application/openmetrics-text, text/plain", OPENMETRICS),
+    ],
+)
+def test_which_format_a_scrape_gets(accept: str, form: Format) -> None:
+    assert format_of(accept) is form
