@@ -11,8 +11,7 @@ from proxy.brokers.upstream import Attempt, BrokerFailed
 from proxy.config.config import Address, format_address
 from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.report import throttle_status
-from proxy.observability.admin import ThrottleStatus
+from proxy.enforcement.report import ThrottleStatus, throttle_status
 from proxy.sessions.faults import ClosedMidFrame, HandshakeFailed
 from proxy.sessions.lifecycle import Event, State, next_state
 from proxy.sessions.login import BrokerLogin

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from protocol.apis import FETCH, PRODUCE
+from proxy.admin.exposition import expose
 from proxy.brokers import login as messages
 from proxy.brokers.readiness import Readiness
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from proxy.config.config import QuotaOptions, SecurityOptions
-from proxy.observability.exposition import expose
 from proxy.sessions.lifecycle import State
 from tests.proxy.conversation import PATIENCE_SECONDS, OpenStage, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced

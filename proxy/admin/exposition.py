@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from proxy.admin.http_server import VARY, Response
 from proxy.observability.build import BUILD
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
@@ -85,6 +86,10 @@ class MetricsPage:
         self._metrics = metrics
         self._rendering: dict[Format, asyncio.Task[bytes]] = {}
         self._rendered_ns: dict[Format, int] = {}
+
+    async def respond(self, accept: str) -> Response:
+        form = format_of(accept)
+        return Response(await self.body(form), form.content_type, fields=VARY)
 
     async def body(self, form: Format) -> bytes:
         rendering = self._rendering.get(form)

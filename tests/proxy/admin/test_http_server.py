@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.observability import http_server
-from proxy.observability.http_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, HttpServer, Response, text_response
+from proxy.admin import http_server
+from proxy.admin.http_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, HttpServer, Response, text_response
 from tests.proxy.conversation import until
 
 REQUEST = b"GET /a?b=/c HTTP/1.1\r\nHost: localhost\r\nAccept: x\r\nAccept: y\r\n\r\n"

@@ -36,6 +36,8 @@ the newest response may be larger.
 LINGER_SECONDS: Final = 1.0
 """After the response, input is discarded for so long: closing at once would reset the connection, response included."""
 _ALLOW: Final = (("Allow", "GET, HEAD"),)
+VARY: Final = (("Vary", "Accept"),)
+"""For pages whose format depends on Accept."""
 
 _log = EventLog(__name__)
 
