@@ -83,10 +83,12 @@ class Entities:
                 entity.window.roll(slot, entity.requests)
 
     def expire(self, now_ns: int) -> None:
-        """Forget entities that have no session and counted nothing for an hour."""
+        """Forget entities that have no session and counted nothing for an hour, and such tallies."""
         for key, entity in list(self._known.items()):
             if entity.idle_ns(now_ns) >= ENTITY_IDLE_NS and not entity.sessions:
                 del self._known[key]
+        if self.throttle_tallies is not None:
+            self.throttle_tallies.expire(now_ns, ENTITY_IDLE_NS)
         if self._series is not None:
             self._series.value = sum(len(entity.topics) for entity in self if entity.topics is not None)
 
