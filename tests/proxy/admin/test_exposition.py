@@ -28,12 +28,15 @@ from proxy.admin.exposition import (
     families,
     format_of,
 )
+from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, REJECT
+from proxy.observability.entities import ENTITY_IDLE_NS
 from proxy.observability.labels import label_value
 from proxy.observability.metrics import Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS
 from quotas.admission.limit import Limit
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import Entity
+from quotas.limit_kinds import LIMIT_NAMES
 from tests.proxy.conversation import Clock
 from tests.proxy.metrics import NAMES, metrics_with
 
@@ -219,6 +222,56 @@ async def test_above_the_bound_clients_are_other_with_one_log_line(
     assert clients == {"client-0": 1, "client-1": 1, "other": 98}
     other = {"limit": "producer_byte_rate", "user": "other", "client_id": "other", "mode": "notify"}
     assert value(shown, "throttled", "throttled_total", **other) == 98
+
+
+@pytest.mark.parametrize("form", [TEXT, OPENMETRICS])
+async def test_the_number_of_series_levels_off_whatever_names_come(clock: Clock, form: Format) -> None:
+    """Ten and twenty times as many clients as have a name here, throttled by each limit in each mode, and their limits.
+
+    The bound is that of docs/operate.md.
+    """
+    most = 20
+    metrics, calls = metrics_with(clock, max_metric_entities=most), 0
+    limits: list[Limit] = []
+    metrics.limits_in_use = lambda: limits
+    counts = []
+    for number in range(20 * most):
+        entity = metrics.entities.of("u", f"client-{number}")
+        for name in LIMIT_NAMES:
+            limits.append(limit(name, f"client-{number}", 1))
+            entity.exceed(name, 1)
+            for mode in (NOTIFY, DELAY, PAUSE, REJECT):
+                metrics.entities.throttled(name, "u", f"client-{number}", mode, 1, clock.now_ns)
+                calls += 1
+        if number + 1 in {most // 2, 10 * most, 20 * most}:
+            lines = (await expose(metrics, form)).splitlines()
+            counts.append(sum(not line.startswith(b"#") for line in lines))
+    assert counts[0] < counts[1] == counts[2] <= 36 * most + 1_500
+    assert sum(sample.value for sample in (await scrape(metrics))["throttled"].samples) == calls
+
+
+async def test_idle_clients_make_room_for_throttles(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=2)
+    entities = metrics.entities
+
+    def throttle(client_id: str, *modes: str) -> None:
+        for mode in modes:
+            entities.throttled("producer_byte_rate", "u", client_id, mode, 1, clock.now_ns)
+
+    throttle("a", NOTIFY, PAUSE)
+    throttle("b", NOTIFY)
+    throttle("a", NOTIFY)
+    assert {(each.client_id, *key): found.count for each in entities for key, found in each.throttles.items()} == {
+        ("a", "producer_byte_rate", NOTIFY): 2,
+        ("a", "producer_byte_rate", PAUSE): 1,
+        ("other", "producer_byte_rate", NOTIFY): 1,
+    }
+    assert entities.of("u", "b").window.max_and_mean(1) == (1.0, 1.0), "which has no limit in its labels"
+    entities.expire(clock.now_ns)
+    clock.now_ns += ENTITY_IDLE_NS
+    entities.expire(clock.now_ns)
+    throttle("b", NOTIFY, PAUSE)
+    assert [(each.client_id, len(each.throttles)) for each in entities] == [("b", 2)]
 
 
 async def test_beyond_the_bound_limits_are_summed_up(clock: Clock) -> None:
