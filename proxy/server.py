@@ -8,21 +8,22 @@ import socket
 import sys
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from proxy.active_config import ActiveConfig
+from proxy.admin.exposition import MetricsPage
+from proxy.admin.pages import Pages, start_admin
+from proxy.admin.throttles import ThrottlesPage, throttled
 from proxy.assemble import assemble
-from proxy.brokers.readiness import Readiness
+from proxy.brokers.readiness import Readiness, Status
 from proxy.config.config import Config, format_address, unmapped
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
-from proxy.enforcement.report import connection_status
-from proxy.observability.admin import Pages, Status, ThrottleStatus, start_admin
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
@@ -40,8 +41,6 @@ EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
 #: Of --max-connections, the part that may wait to be closed.
 WAITING_PARTS = 10
-#: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
-LISTED_AT_ONCE = 200
 
 _log = EventLog("proxy.server")
 _ignored = RateLimited()
@@ -119,9 +118,9 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
         readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
-        pages = Pages(
-            self.metrics, self._health, readiness.check, self._throttles, lambda: self.active_config.quotas.exemptions
-        )
+        throttles = partial(throttled, self.sessions, self.gate, self._clock)
+        throttles_page = ThrottlesPage(throttles, lambda: self.active_config.quotas.exemptions)
+        pages = Pages(MetricsPage(self.metrics), throttles_page, self._health, readiness.check)
         try:
             admin = await start_admin(self.config.observability, pages)
         except BindError:
@@ -257,19 +256,6 @@ class Server:
         if self._draining:
             return Status(True, "draining")
         return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
-
-    def _throttles(self) -> Iterator[list[ThrottleStatus]]:
-        """The connections that are throttled, in groups."""
-        sessions = list(self.sessions)
-        for first in range(0, len(sessions), LISTED_AT_ONCE):
-            group = map(self._throttle_status, sessions[first : first + LISTED_AT_ONCE])
-            yield [status for status in group if status is not None]
-
-    def _throttle_status(self, session: Session) -> ThrottleStatus | None:
-        pending = self.gate.wait_of(session)
-        if pending is None:
-            return session.throttle_status
-        return connection_status(session.identity.client, pending.verdict, pending.since_ns, self._clock())
 
     def _log_start(self, metrics_port: int) -> None:
         config, quotas = self.config, self.active_config.quotas

@@ -7,8 +7,7 @@ from typing import final
 from proxy.config.config import Address, format_address
 from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.report import throttle_status
-from proxy.observability.admin import ThrottleStatus
+from proxy.enforcement.report import ThrottleStatus, throttle_status
 from proxy.sessions.broker_watch import BrokerWatch
 from proxy.sessions.client_timeouts import ClientTimeouts
 from proxy.sessions.ending import Ended, Ending

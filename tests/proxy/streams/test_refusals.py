@@ -114,7 +114,7 @@ def test_a_request_over_its_limit_is_answered_in_order(version: int, cuts: tuple
     assert world.throttled() == {("etl", "bytes_in_rate", "reject"): 2}
     tallies = world.metrics.entities.throttle_tallies
     assert tallies is not None
-    [tally] = tallies.taken()
+    [tally] = tallies
     assert (tally.entity, tally.refused_bytes, tally.delayed_bytes) == ("topic:noisy", 2 * SIZE, 0)
     assert (world.memory.used, pair.connection.owed_bytes) == (0, 0)
 
