@@ -204,7 +204,7 @@ def healthcheck(metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
 
     Prints the answer. Exit codes: 0 if it works, 1 if it does not or does not answer, 2 for a wrong option.
     """
-    from proxy.observability.healthcheck import check
+    from proxy.admin.healthcheck import check
 
     for name, value in (("--metrics-listen", metrics_listen), ("--timeout", timeout)):
         if isinstance(value, Invalid):

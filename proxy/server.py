@@ -5,24 +5,26 @@ import resource
 import secrets
 import signal
 import socket
+import sys
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from proxy.active_config import ActiveConfig
+from proxy.admin.exposition import MetricsPage
+from proxy.admin.pages import Pages, start_admin
+from proxy.admin.throttles import ThrottlesPage, throttled
 from proxy.assemble import assemble
-from proxy.brokers.readiness import Readiness
+from proxy.brokers.readiness import Readiness, Status
 from proxy.config.config import Config, format_address, unmapped
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
-from proxy.enforcement.report import connection_status
-from proxy.observability.admin import Pages, Status, ThrottleStatus, start_admin
-from proxy.observability.logs import EventLog
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
 from proxy.sessions.gate import Gate
@@ -39,10 +41,9 @@ EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
 #: Of --max-connections, the part that may wait to be closed.
 WAITING_PARTS = 10
-#: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
-LISTED_AT_ONCE = 200
 
 _log = EventLog("proxy.server")
+_ignored = RateLimited()
 
 
 def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
@@ -51,6 +52,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
     `read_again`: the configuration again, with its file as it is then. Raises ConfigError.
     """
     raise_descriptor_limit(config)
+    sys.unraisablehook = _log_ignored
     loop_factory: Callable[[], AbstractEventLoop] | None = None
     if config.event_loop == "uvloop":
         import uvloop
@@ -58,6 +60,12 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(Server(config, read_again=read_again).serve())
+
+
+def _log_ignored(ignored: Any) -> None:
+    """In place of Python's traceback for each: a client causes one by a server name that is not ASCII."""
+    what = f"{ignored.exc_type.__name__}: {ignored.exc_value}"
+    _ignored.event(_log.warning, "exception_ignored", ignored.exc_type, time.monotonic_ns(), detail=what)
 
 
 def raise_descriptor_limit(config: Config) -> None:
@@ -110,9 +118,9 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
         readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
-        pages = Pages(
-            self.metrics, self._health, readiness.check, self._throttles, lambda: self.active_config.quotas.exemptions
-        )
+        throttles = partial(throttled, self.sessions, self.gate, self._clock)
+        throttles_page = ThrottlesPage(throttles, lambda: self.active_config.quotas.exemptions)
+        pages = Pages(MetricsPage(self.metrics), throttles_page, self._health, readiness.check)
         try:
             admin = await start_admin(self.config.observability, pages)
         except BindError:
@@ -189,7 +197,7 @@ class Server:
     # ---- accepting
 
     def _accepted(self, client: socket.socket, peer: tuple[Any, ...], port: int, header_ns: int) -> None:
-        shared = self.shared
+        shared, nodes = self.shared, self.shared.context.nodes
         if self._draining:
             client.close()
             return
@@ -206,7 +214,7 @@ class Server:
         session = Session(shared, client, origin, self._on_closed)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.admit(session, verdict, lambda: session.connect(self.ports.brokers_at(port, shared.context.nodes)))
+        self.gate.admit(session, verdict, lambda: session.connect(lambda _: self.ports.brokers_at(port, nodes)))
 
     def _on_closed(self, session: Session) -> None:
         self.sessions.discard(session)
@@ -248,19 +256,6 @@ class Server:
         if self._draining:
             return Status(True, "draining")
         return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
-
-    def _throttles(self) -> Iterator[list[ThrottleStatus]]:
-        """The connections that are throttled, in groups."""
-        sessions = list(self.sessions)
-        for first in range(0, len(sessions), LISTED_AT_ONCE):
-            group = map(self._throttle_status, sessions[first : first + LISTED_AT_ONCE])
-            yield [status for status in group if status is not None]
-
-    def _throttle_status(self, session: Session) -> ThrottleStatus | None:
-        pending = self.gate.wait_of(session)
-        if pending is None:
-            return session.throttle_status
-        return connection_status(session.identity.client, pending.verdict, pending.since_ns, self._clock())
 
     def _log_start(self, metrics_port: int) -> None:
         config, quotas = self.config, self.active_config.quotas

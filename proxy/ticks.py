@@ -15,7 +15,8 @@ TICK_SECONDS: Final = 0.1
 HOUSEKEEPING_TICKS: Final = 100
 #: A collection stops the loop for up to 0.1 s per million objects that it visits. The first two numbers bound that:
 #: net allocations until a young collection, and young ones until one of the next generation. Smaller numbers cost
-#: nothing, since each object is in one of each. Full ones have no bound; cycles here are small, so they are rare.
+#: nothing, since each object is in one of each. Full ones have no bound, so they are rare. Nothing waits for them: a
+#: closed connection is freed by reference counting (`Session._close`), whatever it was doing.
 GC_THRESHOLDS: Final = (1_000, 5, 40_000)
 
 

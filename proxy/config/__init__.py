@@ -2,6 +2,7 @@
 
 options ─▶ option_types ─▶ values                     each option once, and the form of its value (host_names)
 toml_file, quotas_file ─▶ checks, ports ─▶ config     the options together, or an `errors` list
+given                                                 the values of all options, and every problem
 quota_sources                                         the quotas of flags and file, as they apply together
 connections ─▶ client_file ─▶ client_settings         connections: the options together, the file of --command-config
 java_properties                                       what the values of that file may be

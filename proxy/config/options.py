@@ -247,7 +247,8 @@ OBSERVABILITY: Final = cloup.option_group(
     _setting(
         "--max-metric-entities",
         Checked("N", values.whole_number(1, 1_000_000), default="1000"),
-        "Number of clients with their own metrics; further ones are counted as 'other'.",
+        "Number of clients, of their throttles and of limits with their own metrics; further ones are counted as "
+        "'other'.",
     ),
     _setting(
         "--log-format",

@@ -1,11 +1,10 @@
 """Reports of throttling: log lines, metrics, and the list of throttled clients."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.config.config import EnforcementOptions
 from proxy.enforcement.delay import Delay
 from proxy.enforcement.identity import NS_PER_MS, Client, Identity, throttle_time_ms
-from proxy.observability.admin import ThrottleStatus
 from proxy.observability.entities import Entities
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.throttle_tallies import ThrottleTally
@@ -166,6 +165,25 @@ def _of(limit: Limit) -> tuple[str, str, int | float]:
 
 
 # ---- /throttles
+
+
+class ThrottleStatus(NamedTuple):
+    """One connection that a quota holds now: the client, the limit and its entity, and for how long.
+
+    The fields are the keys in JSON, and the columns of the table. `limit_value`: the rate that the limit allows, in its
+    unit per second.
+    """
+
+    client_id: str
+    user: str
+    peer: str
+    limit: str
+    entity: str
+    limit_value: float
+    waited_seconds: float
+    remaining_seconds: float
+    mode: str
+    reason: str = "debt"
 
 
 def throttle_status(

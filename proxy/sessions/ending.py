@@ -166,6 +166,7 @@ class Ending:
         """The session is closed."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None  # it refers to this object
         stream = self._request_stream
         self._forget(stream.held)
         self._forget(stream.responses.held)

@@ -79,17 +79,19 @@ class BrokerLogin:
 
     def _on_advanced(self, done: "Future[None]") -> None:
         login = self._login
+        # Not `result`: the traceback of an error that is raised here would refer to `done`, which refers to the error.
+        error = done.exception()
         if login is None:  # closed
-            done.exception()
             return
         try:
-            done.result()
-            if login.frame:
+            if isinstance(error, Exception):
+                self._owner.close_for(error)
+            elif login.frame:
                 self._send(login)
             else:
                 self._end(login)
-        except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
-            self._owner.close_for(error)
+        except Exception as defect:  # noqa: BLE001 - it may cost its own connection, never the process
+            self._owner.close_for(defect)
 
     def _on_silent(self) -> None:
         detail = f"no answer to the login of the proxy within {CONNECT_TIMEOUT_SECONDS:g} s"
@@ -111,6 +113,8 @@ class BrokerLogin:
 
     def close(self) -> None:
         """The connection is closed, or the login has ended."""
-        self._login = None
+        if self._login is not None:
+            self._login.close()
+            self._login = None
         if self._timer is not None:
             self._timer.cancel()

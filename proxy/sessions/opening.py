@@ -37,12 +37,12 @@ class Opening:
         self._since_ns: int | None = None
         self._attempt: Attempt[Wire] | None = None
 
-    def begin(self, candidates: Sequence[Address], header_ns: int) -> None:
-        """Connect to the first of ``candidates`` that answers. `header_ns`: how long the PROXY header took."""
+    def begin(self, route: Callable[[Wire], Sequence[Address]], header_ns: int) -> None:
+        """Connect to the first broker of the route that answers. `header_ns`: how long the PROXY header took."""
         self._since_ns = since_ns = self._shared.clock() - header_ns
-        self._client.open(partial(self._on_open, candidates, since_ns), self._on_not_open)
+        self._client.open(partial(self._on_open, route, since_ns), self._on_not_open)
 
-    def _on_open(self, candidates: Sequence[Address], since_ns: int) -> None:
+    def _on_open(self, route: Callable[[Wire], Sequence[Address]], since_ns: int) -> None:
         shared = self._shared
         self._since_ns = None
         now_ns = shared.clock()
@@ -51,7 +51,7 @@ class Opening:
         if user is not None:
             self._identity.authenticate(user, now_ns)
         self._attempt = shared.upstream.connect(
-            candidates,
+            route(self._client),
             shared.wires.to_broker,
             partial(self._on_connected, now_ns - since_ns),
             shared.health.failed,
@@ -74,3 +74,4 @@ class Opening:
         """The session is closed."""
         if self._attempt is not None:
             self._attempt.cancel()
+            self._attempt = None  # the traceback of its cancellation refers to this object

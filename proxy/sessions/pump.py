@@ -156,6 +156,7 @@ class Pump(Turn, Direction):
         if turns.is_busy and (self.is_heavy or turns.used_ns >= ROUND_NS) and not turns.may_begin(self):
             self._wait_for_turn()
             return
+        # Not counted as memory: the bytes leave the shared buffer before this call ends, or are kept and counted then.
         memory, receive, want = shared.memory, self._recv_into, self.stream.want
         if backlog.kept or memory.is_tight or backlog.read_limit < want:
             self._read_less(want)

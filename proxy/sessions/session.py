@@ -6,8 +6,7 @@ from typing import final
 
 from proxy.config.config import Address, format_address
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.report import throttle_status
-from proxy.observability.admin import ThrottleStatus
+from proxy.enforcement.report import ThrottleStatus, throttle_status
 from proxy.sessions.broker_watch import BrokerWatch
 from proxy.sessions.client_timeouts import ClientTimeouts
 from proxy.sessions.ending import Ended, Ending
@@ -29,9 +28,9 @@ from proxy.streams.response_stream import ResponseStream
 class Session(Owner, HoldOwner, Ended):
     """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
 
-    opening     None: it has not begun, or a broker is connected
+    opening     None: it has not begun, a broker is connected, or both sides are closed
 
-    These exist while a broker is connected (`upstream`):
+    These exist while a broker is connected (`upstream`). They refer to the session, and it to them, until `_close`:
 
     requests    the pump from client to broker; `responses`: the one back; each with its stream
     watch, timeouts, throttling, ending
@@ -58,6 +57,7 @@ class Session(Owner, HoldOwner, Ended):
         "upstream",
         "watch",
     )
+    __deletable__ = ("ending", "requests", "responses", "throttling", "timeouts", "watch")
 
     request_stream: RequestStream
     requests: Pump
@@ -111,10 +111,10 @@ class Session(Owner, HoldOwner, Ended):
 
     # ---- opening
 
-    def connect(self, candidates: Sequence[Address]) -> None:
-        """Open the client's wire, then connect to the first of ``candidates`` that answers."""
+    def connect(self, route: Callable[[Wire], Sequence[Address]]) -> None:
+        """Open the client's wire, then connect to the first broker of its route that answers."""
         self.opening = Opening(self._shared, self.client, self.identity, self._on_connected, self.close)
-        self.opening.begin(candidates, self.origin.header_ns)
+        self.opening.begin(route, self.origin.header_ns)
 
     def _on_connected(self, upstream: Wire, address: str, spent_ns: int) -> None:
         self.opening = None
@@ -178,6 +178,10 @@ class Session(Owner, HoldOwner, Ended):
             self.requests.stop()
             self.responses.stop()
             self.upstream.close()
+            # So that reference counting frees all of a closed connection at once: full collections hardly ever come
+            # (`proxy.ticks`). What calls a method of the session from further up the stack finds it `CLOSED`.
+            del self.requests, self.responses, self.watch, self.timeouts, self.throttling, self.ending
+        self.opening = self.login = self.upstream = None
         self.client.close()
         self.identity.leave()
         shared.pumps.memory_returned()
@@ -200,7 +204,7 @@ class Session(Owner, HoldOwner, Ended):
             return
         pump = self.requests if is_request else self.responses
         stream = self.request_stream if is_request else self.response_stream
-        pump.parse_kept()
+        pump.parse_kept()  # which may close the session: then nothing below has an effect
         if stream.held is None:
             pump.resume(QUOTA)
         for _ in range(reads):
@@ -221,7 +225,8 @@ class Session(Owner, HoldOwner, Ended):
             self.login.after_step()
         if self.requests.paused & IN_FLIGHT and self.response_stream.has_room_again:
             self.requests.resume(IN_FLIGHT)
-        # While answers are owed: the response that ends before one of them may be the last that the broker sends.
+        # Ask for a call after the next step, too, while something waits for it. Answers of the proxy wait for responses
+        # of the broker before them: the step that ends the last of these may be followed by no other event.
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
         connection.needs_session = bool(connection.is_closing or self.response_stream.answers.owed_bytes or waits)
         if connection.is_closing:
@@ -245,6 +250,9 @@ class Session(Owner, HoldOwner, Ended):
         self.ending.on_sink_failed(pump, error)
 
     def close_for(self, error: Exception, pump: Pump | None = None) -> None:
+        if self.state is State.CLOSED:  # by the same turn, before this error
+            self._shared.faults.defect(self.identity, error)
+            return
         self.ending.report(error, pump)
         self.close()
 

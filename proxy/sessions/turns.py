@@ -98,10 +98,12 @@ class Turns:
         self.is_busy = False
         self.used_ns = self.heavy_used_ns = 0
         light, heavy, handshakes = self._light, self._heavy, self._handshakes
+        # As many as wait now: one whose turn comes may queue again, for the round after this.
         for _ in range(len(light)):
             if self.used_ns >= ROUND_NS:
                 break
             light.popleft().on_turn()
+        # One handshake before the others and the rest after them: neither queue can keep the other from its turn.
         first = min(1, len(handshakes))
         for waiting, count in ((handshakes, first), (heavy, len(heavy)), (handshakes, len(handshakes) - first)):
             for _ in range(count):

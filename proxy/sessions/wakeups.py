@@ -142,6 +142,7 @@ class Wakeups:
 
     def _ask_some_again(self) -> None:
         """For the time of one pass, at most `MOST_AT_ONCE` requests and limits; the rest in the loop's next round."""
+        # The next queue is emptied when all requests of the one before have been decided again.
         requests, limits = self._asking_again, self._changed_limits
         ends_ns = self._clock() + LONGEST_PASS_NS
         for _ in range(MOST_AT_ONCE):

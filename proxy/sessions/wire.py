@@ -56,6 +56,11 @@ class Wire:
         """The verified certificate that the peer has shown, as DER."""
         return None
 
+    @property
+    def server_name(self) -> str | None:
+        """The host that the client has named in its TLS handshake (SNI): neither checked nor normalized."""
+        return None
+
     def when_readable(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever something can be read, until `stop_reading`."""
         self._is_read = True

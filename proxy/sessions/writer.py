@@ -16,6 +16,7 @@ class Writer:
     """
 
     __slots__ = ("_holding", "_pump", "_send", "_shared", "_sink", "discarding", "pending")
+    __deletable__ = ("_pump",)
 
     def __init__(self, shared: PumpSet, pump: Direction, holding: Holding, sink: Wire) -> None:
         self._shared = shared
@@ -92,3 +93,4 @@ class Writer:
         if self.pending is not None:
             self.pending = None
             self._sink.stop_writing()
+        del self._pump  # which refers to this object: see `Session._close`

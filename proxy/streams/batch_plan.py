@@ -31,8 +31,10 @@ from protocol.record_batch import (
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.observability.tallies import TopicTraffic
+from proxy.streams.connection import Connection
 from proxy.streams.handlers.produce_content import PIECES
-from proxy.streams.request import Kind, Requests
+from proxy.streams.request import Kind
+from proxy.streams.response_stream import InFlight
 from proxy.streams.steps import PIECES_PER_STEP
 from proxy.streams.topic_charges import TopicChargesCache
 from quotas.admission.client_limits import ClientLimits, TopicCharges
@@ -74,10 +76,10 @@ class BatchPlan:
 
     __slots__ = ("_in_flight", "_known", "_longest", "count", "producer_id")
 
-    def __init__(self, requests: Requests) -> None:
-        self._in_flight: Final = requests.responses.in_flight
+    def __init__(self, connection: Connection, in_flight: InFlight) -> None:
+        self._in_flight: Final = in_flight
         #: The longest request that is accepted.
-        self._longest: Final = requests.connection.context.config.security.max_request_bytes
+        self._longest: Final = connection.context.config.security.max_request_bytes
         self.count = 0
         self.producer_id = -1
         #: A producer id, until when it is known, and which limit knows it.
@@ -137,9 +139,11 @@ class PartitionPlan(BatchPlan):
         "prefix",
     )
 
-    def __init__(self, requests: Requests, kind: Kind, prefix: bytes, charges: TopicCharges) -> None:
-        super().__init__(requests)
-        identity = requests.connection.identity
+    def __init__(
+        self, connection: Connection, in_flight: InFlight, kind: Kind, prefix: bytes, charges: TopicCharges
+    ) -> None:
+        super().__init__(connection, in_flight)
+        identity = connection.identity
         client = identity.limits
         self.kind: Final = kind
         self.prefix: Final = prefix
@@ -222,8 +226,8 @@ class TopicsPlan(BatchPlan):
 
     __slots__ = ("_counts_topics", "_found", "_topics", "_usages")
 
-    def __init__(self, requests: Requests, topics: TopicChargesCache) -> None:
-        super().__init__(requests)
+    def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
+        super().__init__(connection, in_flight)
         self._topics: Final = topics
         self._counts_topics: Final = topics.counts_topics
         self._found: dict[Limit, int] = {}
@@ -283,18 +287,19 @@ def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list
 class BatchPlans:
     """The plans of one connection."""
 
-    __slots__ = ("_plans", "_requests", "_topics", "_topics_plan")
+    __slots__ = ("_connection", "_in_flight", "_plans", "_topics", "_topics_plan")
 
-    def __init__(self, requests: Requests, topics: TopicChargesCache) -> None:
-        self._requests: Final = requests
+    def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
+        self._connection: Final = connection
+        self._in_flight: Final = in_flight
         self._topics: Final = topics
         #: The latest one first.
         self._plans: list[PartitionPlan] = []
-        self._topics_plan: Final = TopicsPlan(requests, topics)
+        self._topics_plan: Final = TopicsPlan(connection, in_flight, topics)
 
     def find(self, kind: Kind, buf: bytearray, pos: int, end: int, now_ns: int) -> BatchPlan | None:
         """The plan of the requests from `pos` on, if the first is of this kind. None: that one is decided alone."""
-        plans, identity = self._plans, self._requests.connection.identity
+        plans, identity = self._plans, self._connection.identity
         for index, known in enumerate(plans):
             if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
                 if known.generation != identity.generation or known.client is not identity.limits:
@@ -323,4 +328,4 @@ class BatchPlans:
         charges = self._topics.lasting(topic, now_ns)
         if charges is None or prefix_end - start > MAX_PREFIX:
             return None
-        return PartitionPlan(self._requests, kind, bytes(buf[start:prefix_end]), charges)
+        return PartitionPlan(self._connection, self._in_flight, kind, bytes(buf[start:prefix_end]), charges)

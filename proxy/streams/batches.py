@@ -134,7 +134,7 @@ class Batches:
         if waits_for_refused(connection):  # those have to pass first
             return None, pos
         if plans is None:
-            plans = self._plans = BatchPlans(requests, topics_of(connection))
+            plans = self._plans = BatchPlans(connection, requests.responses.in_flight, topics_of(connection))
         buf = requests.buf
         plan = plans.find(kind, buf, pos, end, now_ns)
         if plan is None:

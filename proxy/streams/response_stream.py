@@ -80,6 +80,10 @@ class Pending:
         return False
 
 
+InFlight = deque[tuple[int, Pending]]
+"""Correlation id, and what is to be answered. Brokers answer the requests of a connection in order."""
+
+
 @final
 class Answer(Pending):
     """A response of the proxy's own. It is sent after all earlier responses.
@@ -107,7 +111,7 @@ class Answer(Pending):
 class Answers:
     """The proxy's own responses among those in flight.
 
-    in_flight   correlation id, and what is to be answered; brokers answer the requests of a connection in order
+    in_flight   all that is in flight
     owed        bytes in memory: answers, and what is added to other responses in flight
     """
 
@@ -115,7 +119,7 @@ class Answers:
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
-        self.in_flight: Final[deque[tuple[int, Pending]]] = deque()
+        self.in_flight: Final[InFlight] = deque()
         self.owed: Final = Holding()
 
     @property

@@ -96,7 +96,9 @@ class FairQueue(Generic[T]):
         if frame in self._frames:
             self._remove(frame)
             heap = self._heap
-            if len(heap) > _COMPACT_FROM and len(heap) > 2 * self.waiting:
+            if not self.waiting:
+                heap.clear()
+            elif len(heap) > _COMPACT_FROM and len(heap) > 2 * self.waiting:
                 heap[:] = [entry for entry in heap if self._is_queued(entry[2], entry[1])]
                 heapify(heap)
 

@@ -22,8 +22,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from proxy.admin.throttles import throttled
 from proxy.config.config import Config, ListeningOptions, QuotaOptions
-from proxy.observability.admin import ThrottleStatus
+from proxy.enforcement.report import ThrottleStatus
 from proxy.server import Server
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
@@ -252,7 +253,7 @@ class Stage:
 
     def waiting(self) -> list[ThrottleStatus]:
         """What `/throttles` shows."""
-        return [each for group in self.server._throttles() for each in group]
+        return [each for group in throttled(self.sessions, self.server.gate, self.server._clock) for each in group]
 
     def close(self) -> None:
         self.server.close()

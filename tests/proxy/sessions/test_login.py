@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from protocol.apis import FETCH, PRODUCE
+from proxy.admin.exposition import expose
 from proxy.brokers import login as messages
+from proxy.brokers.readiness import Readiness
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from proxy.config.config import QuotaOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
@@ -235,6 +237,31 @@ async def test_a_refused_login_closes_the_client_in_the_words_of_the_broker(
     assert fields["detail"] == f"sasl_authentication_failed: {REFUSED} with SASL mechanism SCRAM-SHA-512"
     assert stage.metrics.errors.upstream["login_refused"] == 1
     assert PASSWORD not in caplog.text
+
+
+async def test_what_a_broker_repeats_of_the_password_is_in_no_log_page_or_metric(
+    stage_of: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker(password="another password")
+    kafka.words = f"wrong: {PASSWORD}"
+    async with playing(stage, kafka) as [client]:
+        await client.closed()
+    readiness = Readiness([stage.broker.address], stage.server.tls, stage.shared.health, stage.clock)
+    probe = readiness._probing()
+    with pytest.raises(EOFError):
+        await kafka.play(await stage.broker.accept())
+    await probe
+    status = await readiness.check()
+    detail = "sasl_authentication_failed: wrong: ***"
+    assert {fields["detail"] for name, fields in lines_of(caplog.records) if name == "broker_failed"} == {detail}
+    assert detail in status.reason
+    written = [
+        status.reason,
+        str([vars(record) for record in caplog.records]),
+        (await expose(stage.metrics)).decode(),
+    ]
+    assert not [text for text in written if PASSWORD in text]
 
 
 async def test_a_client_that_has_gone_before_the_login_is_done(stage_of: OpenStage) -> None:

@@ -131,6 +131,13 @@ class World:
 class Pair:
     """A client, a broker, and the session between them."""
 
+    @staticmethod
+    def on_closed(_: Session) -> None:
+        """Raise the error for which the session is closed, if there is one."""
+        error = sys.exception()
+        if error is not None:
+            raise error
+
     def __init__(self, world: World, *, cuts: Sequence[int] = (), breaks: bool = False) -> None:
         self.world = world
         self.cuts = cuts
@@ -139,8 +146,8 @@ class Pair:
             world.loop.before_round = self._use_buffer
         self.client, self.broker = MemoryWire(world.loop), MemoryWire(world.loop)
         self.to_broker, self.to_client = self.broker.taken, self.client.taken
-        self.session = Session(world.shared, cast("Any", self.client), Origin("peer", 1, ()), self._on_closed)
-        self.session.connect(cast("Any", [self.broker]))
+        self.session = Session(world.shared, cast("Any", self.client), Origin("peer", 1, ()), self.on_closed)
+        self.session.connect(lambda _: cast("Any", [self.broker]))
         self.connection = self.session.connection
         self.requests, self.responses = self.session.requests, self.session.responses
         self.request_stream, self.response_stream = self.session.request_stream, self.session.response_stream
@@ -148,11 +155,6 @@ class Pair:
     def _use_buffer(self) -> None:
         """As others do between two turns."""
         self.world.memory.data[:] = _OTHERS_BYTES
-
-    def _on_closed(self, _: Session) -> None:
-        error = sys.exception()
-        if error is not None:
-            raise error
 
     def client_sends(self, *data: bytes) -> None:
         self._receives(self.client, b"".join(data))

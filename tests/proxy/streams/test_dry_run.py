@@ -115,7 +115,7 @@ def excess(world: World) -> dict[str, int]:
     (entity,) = world.metrics.entities
     for_usage = Counter[str]()
     tallies = world.metrics.entities.throttle_tallies
-    for tally in () if tallies is None else tallies.taken():
+    for tally in () if tallies is None else tallies:
         is_dry = world.report.is_dry_run
         for_usage[tally.limit_name] += tally.would_have_bytes if is_dry else tally.delayed_bytes
         assert (tally.delayed_bytes if is_dry else tally.would_have_bytes) == 0

@@ -23,7 +23,7 @@ from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.streams.handlers.reject import refusals
 from proxy.streams.handlers.reject.clients import refusal_error
-from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder, UnknownTopicId, sequences_of
+from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder, sequences_of
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
@@ -115,7 +115,7 @@ def test_a_request_over_its_limit_is_answered_in_order(version: int, cuts: tuple
     assert world.throttled() == {("etl", "bytes_in_rate", "reject"): 2}
     tallies = world.metrics.entities.throttle_tallies
     assert tallies is not None
-    [tally] = tallies.taken()
+    [tally] = tallies
     assert (tally.entity, tally.refused_bytes, tally.delayed_bytes) == ("topic:noisy", 2 * SIZE, 0)
     assert (world.memory.used, pair.response_stream.answers.owed_bytes) == (0, 0)
 

@@ -5,14 +5,16 @@ Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units,
 
 import asyncio
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics import exposition as openmetrics
 
+from proxy.admin.http_server import VARY, Response
 from proxy.observability.build import BUILD
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
@@ -28,6 +30,8 @@ Rows are read slice by slice, and the event loop runs in between: an iterator re
 """
 
 PREFIX: Final = "kafka_quota_proxy_"
+RENDERED_FOR_NS: Final = 1_000_000_000
+"""From the end of a rendering, which takes 10 ms for a thousand series."""
 SLICE: Final = 100
 """Rows per step: the event loop runs between two steps, after about 1 ms."""
 HISTOGRAM_SLICE: Final = 5
@@ -46,20 +50,74 @@ _THROTTLE: Final = ("limit", *_CLIENT, "mode")
 _log = EventLog(__name__)
 
 
-async def expose(metrics: Metrics, accept: str = "") -> tuple[bytes, str]:
-    """Body and content type in the format that the Accept header asks for. The event loop runs between slices."""
-    encode, content_type = choose_encoder(accept)
-    end = b"# EOF\n" if "openmetrics" in content_type else b""
+class Format(NamedTuple):
+    """How a scrape is written. `end`: after the last family."""
+
+    content_type: str
+    encode: Callable[[Any], bytes]
+    end: bytes
+
+
+TEXT: Final = Format(CONTENT_TYPE_PLAIN_0_0_4, generate_latest, b"")
+OPENMETRICS: Final = Format(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest, b"# EOF\n")
+
+
+def format_of(accept: str) -> Format:
+    """The first of an Accept header that is known, without weights; else the text. Escaping schemes make no difference:
+    names here need none.
+    """
+    for accepted in accept.lower().split(","):
+        kind, *parameters = map(str.strip, accepted.split(";"))
+        if kind == "application/openmetrics-text" and "version=0.0.1" not in parameters:  # a draft
+            return OPENMETRICS
+        if kind == "text/plain":
+            return TEXT
+    return TEXT
+
+
+class MetricsPage:
+    """The page `/metrics`: rendered once a second at most in each format, and scrapes meanwhile get the same bytes.
+
+    A rendering ends, whatever becomes of the scrape that it began for: a client that connects and hangs up, again and
+    again, keeps no other one from a page.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._rendering: dict[Format, asyncio.Task[bytes]] = {}
+        self._rendered_ns: dict[Format, int] = {}
+
+    async def respond(self, accept: str) -> Response:
+        form = format_of(accept)
+        return Response(await self.body(form), form.content_type, fields=VARY)
+
+    async def body(self, form: Format) -> bytes:
+        rendering = self._rendering.get(form)
+        if rendering is None or (
+            rendering.done() and self._metrics.clock_ns() - self._rendered_ns[form] >= RENDERED_FOR_NS
+        ):
+            rendering = self._rendering[form] = asyncio.ensure_future(self._render(form))
+        return await asyncio.shield(rendering)
+
+    async def _render(self, form: Format) -> bytes:
+        try:
+            return await expose(self._metrics, form)
+        finally:
+            self._rendered_ns[form] = self._metrics.clock_ns()
+
+
+async def expose(metrics: Metrics, form: Format = TEXT) -> bytes:
+    """All families in a format. The event loop runs between slices."""
     parts: list[bytes] = []
     previous = ""
     for family in families(metrics):
-        text = encode(_OneFamily(family)).removesuffix(end)
+        text = form.encode(_OneFamily(family)).removesuffix(form.end)
         if family.name == previous:  # a further slice of one family has no HELP and TYPE
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
         previous = family.name
         parts.append(text)
         await asyncio.sleep(0)
-    return b"".join([*parts, end]), content_type
+    return b"".join([*parts, form.end])
 
 
 class _OneFamily:

@@ -3,20 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict
 
 import pytest
 from aiohttp import ClientSession
 
+from proxy.admin.exposition import MetricsPage
+from proxy.admin.pages import Pages, start_admin
+from proxy.admin.throttles import MAX_SHOWN, ThrottlesPage, table
+from proxy.brokers.readiness import Status
 from proxy.config.config import Config, ObservabilityOptions
-from proxy.observability.admin import (
-    MAX_WAITING_SHOWN,
-    Pages,
-    Status,
-    ThrottleStatus,
-    start_admin,
-    waiting_table,
-)
+from proxy.enforcement.report import ThrottleStatus
 from proxy.observability.metrics import Metrics
 
 CONFIG = Config(bootstrap_servers=(("127.0.0.1", 9092),))
@@ -48,7 +44,8 @@ async def admin(
     throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]] = tuple,
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
-    server = await start_admin(options, Pages(Metrics(CONFIG), health, readiness, throttles, exemptions))
+    pages = Pages(MetricsPage(Metrics(CONFIG)), ThrottlesPage(throttles, exemptions), health, readiness)
+    server = await start_admin(options, pages)
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
             yield client
@@ -113,7 +110,7 @@ async def test_who_waits_as_json_by_default() -> None:
         client.get("/throttles") as response,
     ):
         assert response.content_type == "application/json"
-        assert await response.json() == {"total": 1, "waiting": [asdict(WAITING)], "exempt": exemptions}
+        assert await response.json() == {"total": 1, "waiting": [WAITING._asdict()], "exempt": exemptions}
 
 
 async def test_who_waits_as_a_table_for_people() -> None:
@@ -149,15 +146,15 @@ async def test_nobody_waits() -> None:
 async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:
     crowd = [
         ThrottleStatus(f"c{number}", "u", "p", "l", "e", 1, 0, float(number), "notify")
-        for number in range(MAX_WAITING_SHOWN + 5)
+        for number in range(MAX_SHOWN + 5)
     ]
     async with admin(throttles=lambda: [crowd[:70], [], crowd[70:]]) as client:
         async with client.get("/throttles") as response:
             shown = await response.json()
         table = (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2]
-    assert shown["total"] == MAX_WAITING_SHOWN + 5
-    assert len(shown["waiting"]) == MAX_WAITING_SHOWN
-    assert shown["waiting"][0]["client_id"] == f"c{MAX_WAITING_SHOWN + 4}"
+    assert shown["total"] == MAX_SHOWN + 5
+    assert len(shown["waiting"]) == MAX_SHOWN
+    assert shown["waiting"][0]["client_id"] == f"c{MAX_SHOWN + 4}"
     assert table.endswith("\n... and 5 more\n")
 
 
@@ -173,7 +170,7 @@ async def test_the_loop_runs_between_groups_of_a_long_list() -> None:
     def groups() -> Iterable[Sequence[ThrottleStatus]]:
         for _ in range(10):
             begun.append(rounds)
-            yield [WAITING] * MAX_WAITING_SHOWN
+            yield [WAITING] * MAX_SHOWN
 
     rounds_are_counted = True
     async with admin(throttles=groups) as client:
@@ -185,7 +182,7 @@ async def test_the_loop_runs_between_groups_of_a_long_list() -> None:
 
 def test_a_client_id_cannot_break_the_table() -> None:
     evil = ThrottleStatus("x\n\x1b[31m", "a b", "p", "l", "e", 1, 0, 0, "notify")
-    lines = waiting_table([evil], total=1).splitlines()
+    lines = table([evil], total=1).splitlines()
     assert len(lines) == 2
     assert all(line.isprintable() for line in lines)
 

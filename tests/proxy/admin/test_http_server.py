@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.observability import http_server
-from proxy.observability.http_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, HttpServer, Response, text_response
+from proxy.admin import http_server
+from proxy.admin.http_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, HttpServer, Response, text_response
 from tests.proxy.conversation import until
 
 REQUEST = b"GET /a?b=/c HTTP/1.1\r\nHost: localhost\r\nAccept: x\r\nAccept: y\r\n\r\n"
@@ -87,6 +87,40 @@ async def test_a_response_that_is_not_taken_in_time_is_cut(monkeypatch: pytest.M
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await reader.readexactly(50_000_000)
+    await server.close()
+
+
+async def test_responses_that_nobody_reads_are_kept_once_and_in_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three different ones, each for several clients, and room for two: the oldest clients are closed."""
+    size = 20_000_000
+    assert size > http_server.PIECE_BYTES
+    monkeypatch.setattr(http_server, "MAX_UNREAD_BYTES", 2 * size)
+    bodies = {f"/{letter}": Response(letter.encode() * size) for letter in "abc"}
+
+    async def respond(path: str, _accept: str) -> Response:
+        return bodies[path]
+
+    server = HttpServer(respond, ())
+    await server.listen(("127.0.0.1", 0))
+    peers = []
+    for number, path in enumerate(path for path in bodies for _ in range(4)):
+        peer = socket.socket()
+        peer.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(peer, ("127.0.0.1", server.port))
+        await asyncio.get_running_loop().sock_sendall(peer, REQUEST.replace(b"/a", path.encode()))
+        peers.append(peer)
+        kept = number + 1 if number < 8 else number - 3
+        await until(lambda kept=kept: len(server._unread) == len(server._connections) == kept)  # type: ignore[misc]
+    assert [body[:1] for body in server._unread.values()] == [b"b"] * 4 + [b"c"] * 4
+    for writer in server._connections:
+        assert writer.transport.get_write_buffer_size() <= http_server.PIECE_BYTES
+    assert {id(body) for body in server._unread.values()} == {id(bodies[path].body) for path in ("/b", "/c")}
+    reader, writer = await asyncio.open_connection(sock=peers[-1])
+    assert (await response_of(reader))[1] == bodies["/c"].body
+    writer.close()
+    for peer in peers[:-1]:
+        peer.close()
+    await until(lambda: not server._unread)
     await server.close()
 
 

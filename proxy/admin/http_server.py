@@ -1,13 +1,13 @@
 """A small HTTP/1.1 server in the event loop, for pages that are read by GET and HEAD: h11 on asyncio's streams.
 
-Everything a client can hold is bounded: the number of connections, the length of a request head, the time for a head
-and the time for a response. A connection is for one request, whose body is not read. A connection above the number
-closes the oldest that waits for no response, so that idle ones keep no probe out.
+Everything a client can hold is bounded: the number of connections, the length of a request head, the time for a head,
+the time for a response, and the bytes of responses that nobody reads. A connection is for one request, and its body is
+not read. One above the number closes the oldest that waits for no response, so that idle ones keep no probe out.
 """
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -27,9 +27,17 @@ HEAD_TIMEOUT_SECONDS: Final = 10.0
 """From the start of a connection to the end of the request head."""
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0
 """From the end of a request head until the client has taken the response."""
+PIECE_BYTES: Final = 65_536
+"""Of a response that are written at once: asyncio copies what the kernel does not take, for each connection."""
+MAX_UNREAD_BYTES: Final = 67_108_864
+"""Of all responses under way, where those with the same bytes count once. Above it the oldest connections are closed;
+the newest response may be larger.
+"""
 LINGER_SECONDS: Final = 1.0
 """After the response, input is discarded for so long: closing at once would reset the connection, response included."""
 _ALLOW: Final = (("Allow", "GET, HEAD"),)
+VARY: Final = (("Vary", "Accept"),)
+"""For pages whose format depends on Accept."""
 
 _log = EventLog(__name__)
 
@@ -62,6 +70,8 @@ class HttpServer:
         #: The oldest first; and those of them that wait for no response: they have sent no request, or were answered.
         self._connections: dict[StreamWriter, asyncio.Future[None]] = {}
         self._idle: dict[StreamWriter, None] = {}
+        #: The responses under way, the oldest first.
+        self._unread: dict[StreamWriter, bytes] = {}
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -82,16 +92,19 @@ class HttpServer:
 
     def _on_connection(self, reader: StreamReader, writer: StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
-            oldest = next(iter(self._idle or self._connections))
-            self._connections[oldest].cancel()
-            self._forget(oldest)
+            self._cut(next(iter(self._idle or self._connections)))
         self._connections[writer] = task = asyncio.ensure_future(self._serve(reader, writer))
         self._idle[writer] = None
         task.add_done_callback(lambda _: self._forget(writer))
 
+    def _cut(self, writer: StreamWriter) -> None:
+        self._connections[writer].cancel()
+        self._forget(writer)
+
     def _forget(self, writer: StreamWriter) -> None:
         self._connections.pop(writer, None)
         self._idle.pop(writer, None)
+        self._unread.pop(writer, None)
         writer.transport.abort()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
@@ -121,8 +134,19 @@ class HttpServer:
             except h11.RemoteProtocolError as error:
                 status, sentence = error.error_status_hint, str(error).partition(": ")[0]  # then come h11's bytes
                 response = text_response(f"{status}: {sentence}\n", status, _ALLOW)
-            writer.write(_encode(http, response, with_body=method != b"HEAD"))
-            await writer.drain()
+            self._unread[writer] = response.body
+            self._make_room()
+            for piece in _encode(http, response, with_body=method != b"HEAD"):
+                writer.write(piece)
+                await writer.drain()
+            del self._unread[writer]
+
+    def _make_room(self) -> None:
+        """Close the connections with the oldest responses, as `MAX_UNREAD_BYTES` wants it."""
+        while len(sizes := {id(body): len(body) for body in self._unread.values()}) > 1:
+            if sum(sizes.values()) <= MAX_UNREAD_BYTES:
+                break
+            self._cut(next(iter(self._unread)))
 
     async def _answer(self, request: h11.Request) -> Response:
         """Raises RemoteProtocolError for a host or a method that this port does not serve."""
@@ -150,7 +174,7 @@ def _location(target: str, host: str) -> tuple[str, str]:
     return (url.hostname or "").removesuffix("."), url.path or "/"
 
 
-def _encode(http: h11.Connection, response: Response, *, with_body: bool) -> bytes:
+def _encode(http: h11.Connection, response: Response, *, with_body: bool) -> Iterator[bytes | memoryview]:
     fields = [
         ("Date", formatdate(usegmt=True)),
         ("Content-Type", response.content_type),
@@ -160,5 +184,7 @@ def _encode(http: h11.Connection, response: Response, *, with_body: bool) -> byt
         *response.fields,
     ]
     head = h11.Response(status_code=response.status, headers=fields, reason=HTTPStatus(response.status).phrase)
-    body = [h11.Data(data=response.body)] if with_body else []
-    return b"".join(http.send(part) or b"" for part in (head, *body, h11.EndOfMessage()))
+    body = response.body if with_body else b""  # it needs no encoding, as its length is announced
+    yield (http.send(head) or b"") + body[:PIECE_BYTES]
+    rest = memoryview(body)
+    yield from (rest[start : start + PIECE_BYTES] for start in range(PIECE_BYTES, len(rest), PIECE_BYTES))

@@ -1,0 +1,41 @@
+"""What was given by flags, environment and the file of --config: a value for each option, and every problem."""
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from proxy.config.option_types import Invalid, place_of
+from quotas.problems import Problem
+
+
+class Given:
+    """The parsed values, which nothing changes: what is made of several is returned by a function that checks them.
+
+    params     the options as click has them, with an `Invalid` for each wrong value
+    wrong      the names of those with one
+    problems   found so far
+    """
+
+    def __init__(self, ctx: click.Context, problems: list[Problem]) -> None:
+        self._ctx = ctx
+        self.params = ctx.params
+        self.problems = problems
+        self.wrong: set[str] = set()
+        for name, value in ctx.params.items():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Invalid):
+                    self.wrong.add(name)
+                    self.problems += [replace(each, place=self.place(name, item.given)) for each in item.problems]
+
+    def get(self, name: str) -> Any:
+        """The value of an option, or its default; None without one, and for a wrong one."""
+        return None if name in self.wrong else self.params[name]
+
+    def place(self, name: str, value: object) -> str:
+        """Where a value comes from, as its user wrote it."""
+        return place_of(self._ctx, name, value)
+
+    def refuse(self, name: str, value: object, message: str, hint: str | None = None) -> None:
+        """Add a problem with this value of an option."""
+        self.problems.append(Problem(self.place(name, value), message, hint))
