@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final, final
 
 from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedResponse
-from protocol.produce import finish_usual_produce_response
+from protocol.produce import finish_usual_produce_response, usual_produce_run
 from protocol.request_header import TLS_ALERT_LENGTH, check_frame_length
 from protocol.rewriting_walk import RewritingWalk
 from protocol.throttle_time import INT32
@@ -26,6 +26,8 @@ HEAD_SIZE: Final = 8
 _TLS_ALERT_SIZE: Final = 7
 #: Responses that one step forwards.
 _MOST_AT_ONCE: Final = 500
+#: With this many bytes, eight responses to Produce requests or so, it pays to read them in a run.
+_RUN_SIZE: Final = 600
 #: Size of one read of a response that is rebuilt: bounds what one turn leaves unparsed.
 _REWRITING_READ_SIZE: Final = 65_536
 #: Size of one read between responses, close to a limit or after a delay: bounds what the next hold keeps in memory.
@@ -245,6 +247,8 @@ class ResponseStream(Stream):
         """
         in_flight, buf, longest = self.in_flight, self.buf, self._longest_in_batch
         left, first = _MOST_AT_ONCE, pos
+        if end - pos >= _RUN_SIZE and in_flight:
+            pos = self._take_produce_run(pos, end)
         while end - pos >= HEAD_SIZE and in_flight and left > 0:
             length, correlation_id = _head(buf, pos)
             expected, pending = in_flight[0]
@@ -262,6 +266,25 @@ class ResponseStream(Stream):
             pos = frame_end
         if pos > first:
             self.has_begun = True
+        return pos
+
+    def _take_produce_run(self, pos: int, end: int) -> int:
+        """Forward Produce responses of one size that answer requests of one kind. Returns where the last of them ends.
+
+        With 50 in a read this takes 0.3 us for each, and `_take_batch` 0.5 us: a third of all that a request costs then
+        (`python -m bench --only hot_path`).
+        """
+        in_flight = self.in_flight
+        pending = in_flight[0][1]
+        if pending.produce_version < 0:
+            return pos
+        size = 4 + _int32(self.buf, pos)[0]
+        frames = self.connection.context.memory.view[pos : min(end, pos + _MOST_AT_ONCE * size)]
+        for correlation_id in usual_produce_run(frames, size, pending.produce_version):
+            if not in_flight or in_flight[0] != (correlation_id, pending):
+                break
+            in_flight.popleft()
+            pos += size
         return pos
 
     # ---- what requests call for their responses
