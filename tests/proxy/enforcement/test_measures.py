@@ -13,7 +13,7 @@ from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Measures, Reply
 from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, SOFT, TOTAL, connection_status, throttle_status
 from quotas.admission.decision import Decision
-from quotas.admission.limit import SOFT_NS, Limit
+from quotas.admission.limit import SOFT_NS
 from quotas.connections import Verdict
 from quotas.modes import MODES
 from quotas.parsing.parse import parse_spec

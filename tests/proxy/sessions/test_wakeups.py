@@ -13,6 +13,7 @@ import pytest
 from proxy.enforcement.measures import Reply
 from proxy.sessions.wakeups import LONGEST_PASS_NS, MOST_AT_ONCE, Wakeups
 from proxy.streams.held_request import HeldRequest, HoldOwner, Life, LifeEvent
+from proxy.streams.response_stream import ResponseStream
 from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
@@ -60,9 +61,16 @@ class Client(HoldOwner):
         self._released.append(self)
 
 
+class Waiter(HeldRequest):
+    """A request that only waits."""
+
+    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+        raise NotImplementedError
+
+
 def held_at(limit: Limit) -> HeldRequest:
     """A request that waits for this limit."""
-    request = HeldRequest(cast("Any", None), Reply.NOTICE, 100)
+    request = Waiter(cast("Any", None), Reply.NOTICE, 100)
     request.limit = limit
     request.on(LifeEvent.WAIT)
     limit.enqueue(request, 100)
@@ -96,7 +104,7 @@ def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns:
     assert released == clients, "in their order"
     assert max(turns) <= MOST_AT_ONCE
     assert longest_ns <= LONGEST_PASS_NS + cost_ns
-    assert wakeups._timers == wakeups._owners == {}
+    assert (wakeups._timers, wakeups._owners) == ({}, {})
 
 
 # ---- timers
@@ -117,7 +125,8 @@ def test_a_limit_without_waiters_has_no_timer() -> None:
 
 
 @pytest.mark.pure
-def test_a_limit_has_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [200_000, 300_000, 400_000])
+def test_a_limit_has_one_timer(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its queue was ended, and some of those in it wait again."""
     monkeypatch.setattr(Limit, "has_room_for_all", lambda *_: True)
     world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")])
@@ -130,9 +139,9 @@ def test_a_limit_has_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     Pair(world).client_sends(produce(0, 1_400_000))
     pairs = [Pair(world) for _ in range(20)]
     for pair in pairs:
-        pair.client_sends(produce(1, 100_000))
+        pair.client_sends(produce(1, size))
     world.clock.pass_seconds(60)
     while world.loop.next():
         [limit] = world.registry.limits_in_use()
         assert len(world.loop.pending) == bool(limit.waiters.waiting)
-    assert all(pair.sent() == [produce(1, 100_000)] for pair in pairs)
+    assert all(pair.sent() == [produce(1, size)] for pair in pairs)

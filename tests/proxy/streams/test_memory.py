@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from proxy.streams.memory import HEAD_READ_SIZE
-from proxy.streams.memory import READ_SIZE, RESERVE, SHORT, Holding, MemoryPool
+from proxy.streams.memory import HEAD_READ_SIZE, READ_SIZE, RESERVE, SHORT, Holding, MemoryPool
 
 LIMIT = 400_000
 which = st.integers(0, 7)

@@ -16,10 +16,9 @@ from protocol.errors import MalformedFrame
 from protocol.topic_mutations import MAX_ITEMS
 from protocol.topics import Topic, TopicPartitions
 from proxy.config.config import EnforcementOptions
-from proxy.streams.memory import HEAD_READ_SIZE
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
 from proxy.streams.handlers.mutations import MutationRequestTooLarge
-from proxy.streams.memory import Holding
+from proxy.streams.memory import HEAD_READ_SIZE, Holding
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, noise, produce, produced, request

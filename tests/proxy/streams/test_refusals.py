@@ -23,7 +23,7 @@ from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
 from proxy.streams.handlers.reject import refusals
 from proxy.streams.handlers.reject.clients import refusal_error
-from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder, UnknownTopicId, sequences_of
+from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder, sequences_of
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
