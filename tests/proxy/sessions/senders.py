@@ -47,7 +47,9 @@ class Ledger:
     def on_charge(self, units: int, frame: int, now_ns: int) -> None:
         model = self.model
         model.pass_time(now_ns)
-        self.least = min(self.least, self.charged - model.earned + model.burst) if self.charged else model.burst - model.earned
+        self.least = (
+            min(self.least, self.charged - model.earned + model.burst) if self.charged else model.burst - model.earned
+        )
         self.charged += units
         self.most_over = max(self.most_over, self.charged - model.earned - self.least - frame)
 
