@@ -1,4 +1,4 @@
-"""A test for each cell of the table of a request's life, and what a request that is held charges, counts and reports."""
+"""A test for each cell of the table of a request's life, and what a held request is charged, counts and reports."""
 
 from collections.abc import Callable
 from typing import Any, cast
