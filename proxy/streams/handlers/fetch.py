@@ -119,6 +119,10 @@ class FetchRequest(Request):
         if self.counted_by is not None:
             connection.context.measures.report.exceeded(client, self.counted_by, size)
 
+    @property
+    def holds_response(self) -> bool:
+        return self.is_held  # in flight it does not wait with its request
+
     def pass_more(self, responses: ResponseStream, left: int, now_ns: int) -> int:
         return self._pass_read(responses, left, now_ns)
 

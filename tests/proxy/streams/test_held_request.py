@@ -243,3 +243,24 @@ def test_the_list_of_throttled_clients_has_its_place(request_of: Callable[..., b
     found = [pair.session.throttle_status for pair in pairs]
     assert [each and (each.mode, each.waited_seconds) for each in found] == [("pause", 0.02), ("pause", 0.01)]
     assert all(each is not None and 0.08 <= each.remaining_seconds < 0.1 for each in found)
+
+
+def test_responses_go_on_while_a_request_after_them_is_held_in_its_middle() -> None:
+    """The fetch had its turn, and the Produce request is the next in flight: it waits with its own rest."""
+    world = World([without_burst("client-id=etl,producer_byte_rate=1MB,consumer_byte_rate=1MB")])
+    pair, other = Pair(world), Pair(world)
+    sent = produce(2, 50_000)
+    pair.client_sends(fetch(1), sent[:10_000])
+    other.client_sends(fetch(1))
+    other.broker_sends(fetched(1, size=1_000))
+    pair.broker_sends(fetched(1, size=1_000))
+    assert pair.held_response is not None
+    world.clock.pass_seconds(0.01)
+    other.client_sends(produce(2, 1_000_000))
+    pair.client_sends(sent[10_000:])
+    assert pair.held is not None
+    wait(world)
+    assert len(pair.received()) == 1
+    wait(world, 1)
+    pair.broker_sends(produced(2))
+    assert len(pair.received()) == 2
