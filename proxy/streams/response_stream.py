@@ -77,8 +77,8 @@ class Pending:
         """The connection is closed: no response arrives, or no more of it."""
 
     @property
-    def is_held(self) -> bool:
-        """Whether it waits for a limit."""
+    def holds_response(self) -> bool:
+        """Whether its response waits for a limit, in part perhaps."""
         return False
 
 
@@ -444,7 +444,7 @@ class ResponseStream(Stream):
         pending = self.current
         if pending is None and self.in_flight:
             pending = self.in_flight[0][1]
-        return pending if pending is not None and pending.is_held else None
+        return pending if pending is not None and pending.holds_response else None
 
     def cancel_all(self, now_ns: int) -> None:
         """The connection is closed."""

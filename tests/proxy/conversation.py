@@ -275,7 +275,7 @@ class Stage:
             assert limit.waiters.waiting == 0
             assert limit.waiters.queued == 0
         wakeups = self.shared.wakeups
-        assert wakeups._timers == wakeups._owners == wakeups._delays == {}
+        assert (wakeups._timers, wakeups._owners, wakeups._delays) == ({}, {}, {})
         assert not self.shared.wires.incoming.pending, "what a wire left there, another would read"
         assert not self.shared.wires.outgoing.pending
         assert self.metrics.errors.protocol["defect"] == self.expected_defects

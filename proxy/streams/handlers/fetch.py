@@ -119,6 +119,10 @@ class FetchRequest(Request):
         if self.counted_by is not None:
             connection.context.measures.report.exceeded(client, self.counted_by, size)
 
+    @property
+    def holds_response(self) -> bool:
+        return self.is_held  # in flight it does not wait with its request
+
     def pass_more(self, responses: ResponseStream, left: int, now_ns: int) -> int:
         return self._pass_read(responses, left, now_ns)
 
@@ -147,8 +151,8 @@ class FetchRequest(Request):
         return PASS
 
     def _tell(self, connection: Connection, now_ns: int) -> None:
-        """The first bytes pass: the throttle time in them is the debt as if all had passed. A delay is for what has passed
-        only: what comes after it is charged then, and holds the next fetch.
+        """The first bytes pass: the throttle time in them is the debt as if all had passed. A delay is only for what has
+        passed: what comes after it is charged then, and holds the next fetch.
         """
         self.is_told = True
         limits, measures = self.client.limits, connection.context.measures

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.config import SecurityOptions
-from proxy.enforcement.data_frame import FrameEvent
 from proxy.sessions.pump import Pump
 from proxy.sessions.pump_set import (
     CONNECTING,
@@ -21,8 +20,7 @@ from proxy.sessions.pump_set import (
     WRITE_BACKPRESSURE,
 )
 from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS
-from proxy.streams.connection import FIRST_READ_SIZE
-from proxy.streams.memory import READ_SIZE, RESERVE
+from proxy.streams.memory import FIRST_READ_SIZE, READ_SIZE, RESERVE
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, produce
@@ -41,7 +39,7 @@ class Recorded:
     def after_step(self) -> None:
         self.told.append("after_step")
 
-    def on_hold(self) -> None:
+    def on_hold(self, pump: Pump) -> None:
         self.told.append("hold")
 
     def on_delay(self) -> None:
@@ -69,6 +67,7 @@ class Bench:
         self.client, self.broker = MemoryWire(), MemoryWire()
         pair = Pair(self.world)
         self.connection = pair.connection
+        self.request_stream, self.response_stream = pair.request_stream, pair.response_stream
         self.requests = Pump(self.pumps, self.owner, pair.request_stream, self.client, self.broker)
         self.responses = Pump(self.pumps, self.owner, pair.response_stream, self.broker, self.client)
         self.requests.resume(CONNECTING)
@@ -231,9 +230,11 @@ def test_a_hold_keeps_what_was_read_and_stops_reading() -> None:
     assert bench.owner.told == ["hold"]
     assert bench.requests.backlog.kept == produce(2) + produce(3)
     bench.world.clock.pass_seconds(10)
-    frame = bench.connection.frame
-    assert frame is not None
-    frame.on(FrameEvent.RELEASE)
+    request = bench.request_stream.held
+    assert request is not None
+    assert request.limit is not None
+    assert request.limit.waiters.pop() is request
+    request.on_release(bench.world.clock())
     bench.requests.parse_kept()
     assert bytes(bench.broker.taken) == produce(1) + produce(2)
     assert bench.requests.backlog.kept == produce(3)
@@ -246,7 +247,7 @@ def test_a_full_queue_stops_reading_until_the_session_is_needed() -> None:
     assert bench.requests.paused == IN_FLIGHT
     assert bench.owner.told == ["after_step"]
     bench.broker_sends(b"".join(heartbeat_answer(number) for number in range(MAX_IN_FLIGHT)))
-    assert bench.connection.has_room_again
+    assert bench.response_stream.has_room_again
     bench.requests.resume(IN_FLIGHT)
     bench.run()
     assert bytes(bench.broker.taken) == sent

@@ -390,10 +390,9 @@ def test_tags_that_have_come_are_looked_at() -> None:
     tagged = bytearray(RUN.frame(2)[4:-3] + b"\x01\x05\x00\x00\x00")
     frame = frames.frame(bytes(tagged))
     pair.client_sends(frame[:-1])
-    assert pair.request_stream.current is not None
+    assert len(pair.to_broker) < 3 * len(RUN.frame(0)) + len(frame)
     pair.client_sends(frame[-1:])
     assert pair.sent()[-1] == frame
-    assert pair.request_stream.current is None
     assert passed_by(pair.world)["topic:rows", "bytes_in_rate"] == 3 * 461
 
 

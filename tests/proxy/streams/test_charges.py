@@ -94,7 +94,8 @@ def test_a_request_that_stalled_while_another_took_the_limit_waits_in_its_middle
     pair.client_sends(sent[40_000:50_000])
     assert (pair.is_held, small.is_held) == (True, True)
     pass_one_hold(world)
-    assert (pair.to_broker, small.is_held) == (sent[:50_000], True)
+    assert pair.to_broker == sent[:50_000]
+    assert small.is_held
     pair.client_sends(sent[50_000:])
     assert pair.to_broker == sent
     pass_holds(world)
