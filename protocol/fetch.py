@@ -70,7 +70,7 @@ def lower_share_budget(buf: bytearray, budget_at: int, max_bytes: int) -> None:
     if 0 < lowered < own_max:
         at = budget_at + _MIN_AND_MAX_BYTES.size
         own_records: int = _INT32.unpack_from(buf, at)[0]
-        _INT32.pack_into(buf, at, max(1, own_records * lowered // own_max))
+        _INT32.pack_into(buf, at, min(own_records, max(1, own_records * lowered // own_max)))
 
 
 _SMALLEST_TOPIC = TOPIC_ID_SIZE + 2

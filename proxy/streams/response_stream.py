@@ -283,8 +283,12 @@ class ResponseStream(Stream):
 
     def throttle_ms(self, now_ns: int) -> int:
         """The throttle time for the data response at hand; 0: none."""
-        notice = self.connection.identity.notice
-        return max(notice.throttle_time_ms(now_ns) if notice.until_ns else 0, self._shown_delay_ms)
+        identity, notice_ms = self.connection.identity, 0
+        if identity.notice.until_ns:
+            if identity.generation != identity.registry.generation:  # its limit may be gone
+                identity.refresh(now_ns)
+            notice_ms = identity.notice.throttle_time_ms(now_ns)
+        return max(notice_ms, self._shown_delay_ms)
 
     def begin(self, pos: int, end: int, length: int) -> int:
         """Forward the response at `pos` without parsing it. Returns the step."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from protocol.produce_walk import TopicUsage
-from protocol.topics import Topic
+from protocol.topics import NO_TOPIC_ID, Topic
 from proxy.enforcement.identity import Identity
 from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.context import Context
@@ -85,8 +85,13 @@ class TopicChargesCache:
                 counters.produce_messages += usage.messages
 
     def is_unknown(self, topic: Topic) -> bool:
-        """Whether the id of this topic is not known, though some limit needs its name."""
-        return self._context.registry.limits_topics and self._context.topics.name_of(topic) is None
+        """Whether the id of this topic is not known, though some limit needs its name. Not in a dry run, which refuses
+        nothing. No topic has `NO_TOPIC_ID`.
+        """
+        context = self._context
+        if not context.registry.limits_topics or topic == NO_TOPIC_ID or not context.measures.enforces:
+            return False
+        return context.topics.name_of(topic) is None
 
     # ---- batches
 

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from struct import pack, unpack_from
+from struct import pack
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +23,6 @@ from protocol.produce import (
     MAX_COUNTED,
     ProduceResponseWalk,
     finish_usual_produce_response,
-    usual_produce_run,
 )
 from protocol.topics import NO_TOPIC_ID, Topic
 from protocol.wire import encode_varint
@@ -166,37 +165,6 @@ def test_usual_response(version: int, name: str) -> None:
         assert finish_usual(response, version, 1_800) == throttled
     assert parsed(PRODUCE, version, throttled).throttle_time == datetime.timedelta(milliseconds=1_800)
     assert finish(throttled, version, 5) == throttled
-
-
-@given(
-    version=st.sampled_from(KIO_VERSIONS),
-    name=st.sampled_from(["f", "flights", "n" * 126, "n" * 127]),
-    count=st.integers(1, 6),
-    change=st.none() | st.tuples(st.integers(0, 2_000), st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF])),
-    last=st.sampled_from(["whole", "cut", "longer name"]),
-)
-def test_a_run_ends_at_the_first_response_that_is_not_usual(
-    version: int, name: str, count: int, change: tuple[int, int] | None, last: str
-) -> None:
-    frames = bytearray()
-    for correlation_id in range(1, count + 1):
-        response = pack(">i", correlation_id) + one_partition(version, name)[4:]
-        frames += pack(">i", len(response)) + response
-    size = len(frames) // count
-    if change is not None:
-        frames[change[0] % len(frames)] = change[1]
-    if last == "cut":
-        del frames[-1:]
-    elif last == "longer name":
-        frames += pack(">i", size - 3) + one_partition(version, name + "x")
-
-    expected = []
-    for at in range(0, len(frames) - size + 1, size):
-        length, correlation_id = unpack_from(">ii", frames, at)
-        if length != size - 4 or finish_usual(bytes(frames[at + 4 : at + size]), version, 0) is None:
-            break
-        expected.append(correlation_id)
-    assert usual_produce_run(memoryview(frames), size, version) == (expected if version >= FIRST_FLEXIBLE else [])
 
 
 @pytest.mark.parametrize("version", FLEXIBLE_VERSIONS)
