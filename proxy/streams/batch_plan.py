@@ -148,7 +148,7 @@ class PartitionPlan(BatchPlan):
         self._topic: Final = charges.topic
         records = [(limit, 2) for limit in charges.bytes_in] + [(limit, 3) for limit in charges.messages_in]
         #: The sums are bytes, requests, bytes of records, messages.
-        self._charges: Final = client.charges + records
+        self._charges: Final = [*client.charges, *records]
         #: At the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
         #: Bytes of the length of the records, and what reads a request where it has so many.

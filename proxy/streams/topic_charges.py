@@ -103,8 +103,8 @@ class TopicChargesCache:
     def lasting(self, topic: Topic, now_ns: int) -> TopicCharges | None:
         """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
         if not self._context.registry.learns_topics:
-            known = self._context.topics.name_of(topic) if self.counts_topics else ""
-            return None if known is None else TopicCharges(self._identity.limits, TopicLimits(known))
+            name = self._context.topics.name_of(topic) if self.counts_topics else OTHER_TOPICS
+            return TopicCharges(self._identity.limits, TopicLimits(name)) if name else None
         charges = self.of(topic, now_ns)
         return charges if charges.topic.name and not self._may_reject(charges) else None
 

@@ -73,7 +73,7 @@ class LimitSet:
         return min((limit.algorithm.rate * span_ns // NS_PER_SECOND for limit in self.limits), default=UNLIMITED)
 
 
-def spend_all(charges: list[BatchCharge], sums: tuple[int, ...], now_ns: int) -> int:
+def spend_all(charges: Sequence[BatchCharge], sums: tuple[int, ...], now_ns: int) -> int:
     """Charge each limit with its sum if that leaves none in debt and none has waiters: so some requests could pass one
     by one. Each limit once. The first sum is that of bytes.
 
@@ -108,7 +108,7 @@ def spend_charges(charges: Sequence[tuple[Limit, int]], size: int, now_ns: int) 
     return spend_all([(limit, at) for at, (limit, _) in enumerate(charges, 1)], sums, now_ns)
 
 
-def _unspend(charges: list[BatchCharge], sums: tuple[int, ...], refusing: Limit) -> None:
+def _unspend(charges: Sequence[BatchCharge], sums: tuple[int, ...], refusing: Limit) -> None:
     """Undo the charges of the limits before the one that refuses: within this call nothing has passed."""
     for limit, unit in charges:
         if limit is refusing:

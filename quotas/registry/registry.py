@@ -210,17 +210,14 @@ class Registry:
         def limits(name: str, found: list[dict[str, Applies]] = found) -> tuple[Limit, ...]:
             return limits_for(user, client_id, self._store.get_all(name, found, now_ns))
 
-        client.produce = limit_set(limits(PRODUCER_BYTE_RATE))
+        client.set_produce(limit_set(limits(PRODUCER_BYTE_RATE)), limit_set(limits(REQUEST_RATE)))
         client.fetch = limit_set(limits(CONSUMER_BYTE_RATE))
-        client.requests = limit_set(limits(REQUEST_RATE))
         client.mutations = limit_set(limits(CONTROLLER_MUTATION_RATE))
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)
         client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own, now_ns)
-        charges = [(limit, 0) for limit in client.produce.limits] + [(limit, 1) for limit in client.requests.limits]
-        client.charges = sorted(charges, key=lambda each: each[0].rank)
-        client.counts_records = configured.counts_records or client.producer_ids is not None
-        client.walks = client.counts_records or self._reads_topics or self.rejects
+        counts_records = configured.counts_records or client.producer_ids is not None
+        client.walks = counts_records or self._reads_topics or self.rejects
         client.generation = self.generation
 
     def _producer_ids(self, own: dict[str, Applies], now_ns: int | None) -> ProducerIdLimit | None:

@@ -17,6 +17,7 @@ from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle
 from protocol.walk import FrameWalk
 from proxy.enforcement.identity import NS_PER_MS, Client
+from proxy.enforcement.report import NOTIFY
 from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.connection import Connection
 from proxy.streams.fetch_ledger import equal_share, fetch_budget
@@ -112,7 +113,9 @@ class FetchRequest(Request):
         self._leave_share()
         if client.limits.generation != connection.context.registry.generation:
             client.refresh(now_ns)
-        client.entity.fetch_requests += 1
+        entity = client.entity
+        entity.fetch_requests += 1
+        entity.fetch_bytes += size  # of which its walk counts the bytes of a partition as soon as their length is there
         if self.counted_by is not None:
             connection.context.measures.report.exceeded(client, self.counted_by, size)
 
@@ -130,7 +133,6 @@ class FetchRequest(Request):
         elif not read:  # the walk has more to do with what was charged
             return PASS
         else:
-            self.client.entity.fetch_bytes += read
             room = limits.spend(read, now_ns)
             if room < 0:
                 self.charges, room = in_order(dict.fromkeys(limits.limits, read)), 0
@@ -145,11 +147,16 @@ class FetchRequest(Request):
         return PASS
 
     def _tell(self, connection: Connection, now_ns: int) -> None:
-        """The first bytes pass: the throttle time in them is the debt as if all had passed."""
+        """The first bytes pass: the throttle time in them is the debt as if all had passed. A delay is for what has passed
+        only: what comes after it is charged then, and holds the next fetch.
+        """
         self.is_told = True
-        limits = self.client.limits
-        owing = [(limit.algorithm.debt_ns(now_ns, self.unread), limit) for limit in limits.fetch.limits]
-        for wait_ns, limit in [*owing, worst_debt(limits.requests.limits, now_ns)]:
+        limits, measures = self.client.limits, connection.context.measures
+        owing = [worst_debt(limits.requests.limits, now_ns)]
+        for each in limits.fetch.limits:
+            more = self.unread if measures.mode_of(each, self.reply) == NOTIFY else 0
+            owing.append((each.algorithm.debt_ns(now_ns, more), each))
+        for wait_ns, limit in owing:
             if limit is not None and wait_ns and now_ns + wait_ns > self.debt_until_ns:
                 self.debt, self.debt_until_ns = limit, now_ns + wait_ns
         self.leave_debt(connection, now_ns)

@@ -139,17 +139,18 @@ def test_a_clock_that_goes_back_charges_nothing(which: int) -> None:
 
 
 @pytest.mark.parametrize("which", range(5))
-def test_what_fits_beside_is_not_charged(which: int) -> None:
+def test_what_fits_is_spent_and_no_more(which: int) -> None:
     algorithm = every_algorithm()[which]
     headroom = algorithm.headroom(0)
-    assert spend(algorithm, 2, headroom - 1, 0) == -1
-    assert spend(algorithm, 2, headroom - 2, 0) == 0
+    assert spend(algorithm, headroom + 1, 0) == -1
+    assert algorithm.headroom(0) == headroom
+    assert spend(algorithm, 2, 0) == headroom - 2
     if which == 4:  # a threshold counts what responses accept
         assert algorithm.headroom(0) == headroom
         return
     assert algorithm.headroom(0) == headroom - 2
-    assert spend(algorithm, headroom - 2, 0, 0) == 0
-    assert spend(algorithm, 1, 0, 0) == -1
+    assert spend(algorithm, headroom - 2, 0) == 0
+    assert spend(algorithm, 1, 0) == -1
 
 
 def test_every_limit_that_has_a_rate_can_be_made() -> None:
