@@ -44,8 +44,12 @@ class Wakeups:
             self._arm(limit)
 
     def forget(self, request: HeldRequest) -> None:
-        """The request will not pass. It has left its queue, or leaves it now; a timer that finds nothing is no harm."""
-        self._owners.pop(request, None)
+        """The request will not pass: it leaves its queue."""
+        limit = request.limit
+        if self._owners.pop(request, None) is not None and limit is not None:
+            limit.waiters.discard(request)
+            if not limit.waiters.waiting:
+                self._disarm(limit)
 
     def limits_changed(self) -> None:
         """Limits or the measures have changed: decide all held requests again, those of a limit in order."""
@@ -53,9 +57,7 @@ class Wakeups:
 
     def rate_changed(self, limit: Limit) -> None:
         """The rate of this limit has changed: its waiters are due at another time."""
-        timer = self._timers.get(limit)
-        if timer is not None:
-            timer.cancel()
+        if limit in self._timers:
             self._arm(limit)
 
     # ---- delays
@@ -81,7 +83,13 @@ class Wakeups:
     # ---- inside
 
     def _arm(self, limit: Limit) -> None:
+        self._disarm(limit)
         self._timers[limit] = self._after(limit.debt_ns(self._clock()), self._pass, limit)
+
+    def _disarm(self, limit: Limit) -> None:
+        timer = self._timers.pop(limit, None)
+        if timer is not None:
+            timer.cancel()
 
     def _after(self, wait_ns: int, callback: Callable[..., None], *arguments: object) -> TimerHandle:
         # The loop's timers count in milliseconds. A late timer costs nothing: the bucket fills meanwhile.
@@ -101,7 +109,7 @@ class Wakeups:
         if limit.waiters.waiting:
             self._arm(limit)
         else:
-            self._timers.pop(limit, None)
+            self._disarm(limit)
 
     def _serve_round(self, limit: Limit, now_ns: int) -> bool:
         """Release the waiter whose turn it is. Returns whether there was one."""
@@ -143,9 +151,7 @@ class Wakeups:
                 limit = next(iter(limits))
                 del limits[limit]
                 requests.extend(limit.waiters.take_all())
-                timer = self._timers.pop(limit, None)  # as of the time before the change
-                if timer is not None:
-                    timer.cancel()
+                self._disarm(limit)  # as of the time before the change
             else:
                 break
             if self._clock() >= ends_ns:
