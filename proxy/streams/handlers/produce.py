@@ -32,6 +32,7 @@ from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS, REPLACE, YIELD
 from quotas.admission.frame import room_for
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import spend_charges
+from quotas.limit_kinds import PRODUCER_BYTE_RATE
 
 #: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
@@ -167,6 +168,14 @@ class ProduceRequest(Request):
     def owes(self, limit: Limit) -> bool:
         """Not to limits that refuse its records: Java would wait with all topics."""
         return not limit.rejects or self.content is None or not self.content.lists_partitions
+
+    def queued(self, limit: Limit, units: int, read: int, left: int) -> int:
+        content = self.content
+        if content is not None and limit.name != PRODUCER_BYTE_RATE:
+            # In proportion to records only: a read is often little more than the head of its frame.
+            record_bytes = sum(usage.record_bytes for usage in content.found)
+            read, left = record_bytes, left - read + record_bytes
+        return super().queued(limit, units, read, left)
 
     def topics_at(self, connection: Connection, limit: Limit, now_ns: int) -> tuple[str, ...]:
         content = self.content
