@@ -177,6 +177,10 @@ class Identity:
         self.notice.until_ns = self.request_notice.until_ns = 0
 
     def _look_up(self, now_ns: int) -> None:
-        self.client.refresh(now_ns)
-        self.limits = self.client.limits
+        client = self.client
+        client.refresh(now_ns)
+        self.limits = limits = client.limits
         self.generation = self.registry.generation
+        if self._config.quotas.client_id is None:
+            producing = limits.produce.limits + limits.requests.limits
+            self._entities.generated_ids.check(client.client_id, client.peer, producing)

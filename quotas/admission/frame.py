@@ -1,4 +1,4 @@
-"""The rule by which a frame passes its limits, read by read. Nothing is reserved.
+"""The rule by which a frame passes its limits, read by read.
 
 A *frame* is what carries data: a Produce request or a Fetch response. A *read* is what of it has arrived together.
 
