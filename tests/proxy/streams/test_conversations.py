@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.apis import FETCH
 from proxy.sessions.pump_set import IN_FLIGHT
+from quotas.entity import Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
@@ -146,7 +147,12 @@ def test_any_cut_is_as_the_whole(
     whole, in_pieces = Pair(World(limits)), Pair(World(limits), cuts=sizes, breaks=breaks)
     for pair in (whole, in_pieces):
         converse(pair, said, in_turn=in_turn)
-    assert outcome(in_pieces) == outcome(whole)
+    received = [outcome(whole), outcome(in_pieces)]
+    if isinstance(limits[0].entity, Named) and limits[0].entity.kind is Kind.TOPIC:
+        # A throttle time covers what has not arrived of a held request: as if all of that were for the topic, too.
+        for each in received:
+            each["client"] = len(each["client"])
+    assert received[0] == received[1]
     assert in_pieces.world.memory.buffered_bytes == 0
     assert not whole.response_stream.in_flight
 
