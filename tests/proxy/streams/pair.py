@@ -251,13 +251,15 @@ def release_due(world: World) -> bool:
     return bool(due)
 
 
-def release(world: World, limit: Limit) -> None:
-    """It is the turn of the first waiter of this limit."""
+def release(world: World, limit: Limit) -> HeldRequest:
+    """It is the turn of the first waiter of this limit. Returns it."""
     wakeups = world.shared.wakeups
-    wakeups._release(limit.waiters.pop(), 0)
+    request: HeldRequest = limit.waiters.pop()
+    wakeups._release(request, 0)
     if not limit.waiters.waiting:
         wakeups._timers.pop(limit).cancel()
     world.loop.run()
+    return request
 
 
 def frames_of(data: bytes | bytearray) -> list[bytes]:

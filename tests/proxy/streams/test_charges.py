@@ -44,6 +44,19 @@ def test_what_never_came_is_not_charged(arrived: int) -> None:
     assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
 
 
+@pytest.mark.parametrize("also", ["", ",request_rate=1000000"])
+def test_what_has_not_arrived_of_the_last_request_in_a_batch_is_charged_when_it_comes(also: str) -> None:
+    world = World([parse_spec(f"client-id=etl,{PRODUCE}=1GB{also}")])
+    pair = Pair(world)
+    limit = next(limit for limit in world.registry.resolve("ANONYMOUS", "etl").produce.limits)
+    sent = produce(1) + produce(2) + produce(3, 10_000)
+    for end in (len(sent) - 8_000, len(sent) - 10, len(sent)):
+        pair.client_sends(sent[len(pair.to_broker) : end])
+        assert pair.to_broker == sent[:end]
+        assert limit.algorithm.passed == end - 3 * 4
+        assert pair.connection.identity.entity.produce_bytes == end - 3 * 4
+
+
 @given(
     st.booleans(),
     st.lists(st.tuples(st.integers(100, 60_000), st.integers(0, 60_000)), min_size=1, max_size=4),
