@@ -52,7 +52,7 @@ class PumpSet:
     """Shared by all pumps. `paused`: how many are not read, for each reason.
 
     short    pumps that are not read because memory is used up, in order
-    queued   pumps with a frame that waits for memory to be collected: see `MemoryPool.reserve`
+    queued   pumps with a frame that waits for memory to be collected: see `MemoryPool.allocate`
     """
 
     __slots__ = ("clock", "memory", "paused", "queued", "short", "turns")
@@ -73,7 +73,7 @@ class PumpSet:
     def account(self, holding: Holding, kept: int, pending: int) -> None:
         """A direction keeps so many bytes from now on: read and not forwarded, and written and not taken."""
         before = holding.counted
-        self.memory.update(holding, kept, pending, holding.reserved)
+        self.memory.update(holding, kept, pending, holding.allocated)
         if holding.counted < before and (self.short or self.queued):
             self.memory_returned()
 

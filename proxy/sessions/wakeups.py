@@ -25,8 +25,9 @@ class Wakeups:
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self._loop = loop
         self._clock = clock
-        #: Of each limit with waiters: when it should be out of debt.
+        #: Of each limit with waiters: a timer, and the time for which it is set, when the limit should be out of debt.
         self._timers: dict[Limit, TimerHandle] = {}
+        self._due_ns: dict[Limit, int] = {}
         #: The connections of held requests.
         self._owners: dict[HeldRequest, HoldOwner] = {}
         self._delays: dict[Delay, TimerHandle] = {}
@@ -56,9 +57,14 @@ class Wakeups:
         self._ask_again(self._timers)
 
     def rate_changed(self, limit: Limit) -> None:
-        """The rate of this limit has changed: its waiters are due at another time."""
+        """The rate of this limit has changed: its waiters are due at another time. A timer that is too early now is set
+        anew when it fires, so that a rate that changes four times a second costs half as much.
+        """
         if limit in self._timers:
-            self._arm(limit)
+            now_ns = self._clock()
+            wait_ns = limit.debt_ns(now_ns)
+            if now_ns + wait_ns < self._due_ns[limit]:
+                self._set_timer(limit, wait_ns, now_ns)
 
     # ---- delays
 
@@ -83,13 +89,19 @@ class Wakeups:
     # ---- inside
 
     def _arm(self, limit: Limit) -> None:
+        now_ns = self._clock()
+        self._set_timer(limit, limit.debt_ns(now_ns), now_ns)
+
+    def _set_timer(self, limit: Limit, wait_ns: int, now_ns: int) -> None:
         self._disarm(limit)
-        self._timers[limit] = self._after(limit.debt_ns(self._clock()), self._pass, limit)
+        self._due_ns[limit] = now_ns + wait_ns
+        self._timers[limit] = self._after(wait_ns, self._pass, limit)
 
     def _disarm(self, limit: Limit) -> None:
         timer = self._timers.pop(limit, None)
         if timer is not None:
             timer.cancel()
+            del self._due_ns[limit]
 
     def _after(self, wait_ns: int, callback: Callable[..., None], *arguments: object) -> TimerHandle:
         # The loop's timers count in milliseconds. A late timer costs nothing: the bucket fills meanwhile.

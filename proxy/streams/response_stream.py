@@ -247,7 +247,7 @@ class ResponseStream(Stream):
         """
         in_flight, buf, longest = self.in_flight, self.buf, self._longest_in_batch
         left, first = _MOST_AT_ONCE, pos
-        if end - pos >= _RUN_SIZE and in_flight:
+        if end - pos >= _RUN_SIZE:
             pos = self._take_produce_run(pos, end)
         while end - pos >= HEAD_SIZE and in_flight and left > 0:
             length, correlation_id = _head(buf, pos)
@@ -275,8 +275,8 @@ class ResponseStream(Stream):
         (`python -m bench --only hot_path`).
         """
         in_flight = self.in_flight
-        pending = in_flight[0][1]
-        if pending.produce_version < 0:
+        pending = in_flight[0][1] if in_flight else None
+        if pending is None or pending.produce_version < 0:
             return pos
         size = 4 + _int32(self.buf, pos)[0]
         frames = self.connection.context.memory.view[pos : min(end, pos + _MOST_AT_ONCE * size)]
@@ -346,7 +346,7 @@ class ResponseStream(Stream):
         return passed_to if passed_to >= 0 else pos + 4
 
     def begin_rewrite(self, walk: RewritingWalk, pos: int, end: int, length: int) -> int:
-        """`walk` rebuilds the response at `pos`; memory for it is reserved. Returns the step."""
+        """`walk` rebuilds the response at `pos`; memory for it is allocated. Returns the step."""
         self.current = self._pop()
         self._rewriting = walk
         self.remaining = length

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from proxy.admin.exposition import expose
 from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.config.exemptions import exemptions_of
 from proxy.config.floor import FLOORS, JAVA, LIBRDKAFKA
 from proxy.config.quotas_file import Listeners, read_quotas
 from proxy.config.values import parse_fraction
-from proxy.admin.exposition import expose
 from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
@@ -90,7 +90,7 @@ def test_the_check_of_a_task_prints_what_the_page_shows(file: str, check: str, t
     command, *shown = check.splitlines()
     printed = [f"exempt: {line}" for line in exemptions_of(entries, options.share)]
     if "/metrics" in command:
-        body, _ = asyncio.run(expose(world.metrics))
+        body = asyncio.run(expose(world.metrics))
         printed = [line for line in body.decode().splitlines() if not line.startswith("#")]
     wanted = command.partition("| grep ")[2].strip("'").removeprefix("-e ").split(" -e ")
     assert [line for line in printed if any(each in line for each in wanted)] == shown

@@ -151,8 +151,8 @@ class FetchRequest(Request):
         return PASS
 
     def _tell(self, connection: Connection, now_ns: int) -> None:
-        """The first bytes pass: the throttle time in them is the debt as if all had passed. A delay is only for what has
-        passed: what comes after it is charged then, and holds the next fetch.
+        """The first bytes pass: the throttle time in them is the debt as if all had passed. A delay is only for what
+        has passed: what comes after it is charged then, and holds the next fetch.
         """
         self.is_told = True
         limits, measures = self.client.limits, connection.context.measures

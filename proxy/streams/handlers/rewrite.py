@@ -1,7 +1,7 @@
 """FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: brokers' addresses replaced or removed.
 
 The response is parsed and rebuilt in bounded pieces while it arrives; it is sent when it is complete, since its length
-comes first. Its announced length is reserved before the first byte is collected.
+comes first. Its announced length is allocated before the first byte is collected.
 """
 
 from typing import Final, final
@@ -35,7 +35,7 @@ class Rewriting(Forward):
         memory = self.context.memory
         if size > memory.largest_response:
             raise ResponseTooLarge(kind.header.api.name, length, memory.largest_response)
-        if not responses.holding.reserved and not memory.reserve(responses.holding, size):
+        if not responses.holding.allocated and not memory.allocate(responses.holding, size):
             return WAIT
         walk = rewriting_walk(kind.api_key, kind.version, length, self.context.nodes)
         return responses.begin_rewrite(walk, pos, end, length)

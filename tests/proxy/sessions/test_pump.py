@@ -20,7 +20,7 @@ from proxy.sessions.pump_set import (
     WRITE_BACKPRESSURE,
 )
 from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS
-from proxy.streams.memory import FIRST_READ_SIZE, READ_SIZE, RESERVE
+from proxy.streams.memory import FIRST_READ_SIZE, OWN_SIZE, READ_SIZE
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, produce
@@ -347,15 +347,15 @@ def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
     world = World(security=SecurityOptions(max_buffered_bytes=100_000))
     full = Bench(world)
     full.broker.room = 0
-    full.client_sends(produce(1, 100_000 + RESERVE))
+    full.client_sends(produce(1, 100_000 + OWN_SIZE))
     assert world.memory.read_size == 0
     short = Bench(world)
     short.client_sends(heartbeat(1) + heartbeat(2))
     assert bytes(short.broker.taken) == heartbeat(1) + heartbeat(2)
     short.broker.room = 0
     short.client_sends(produce(3, 5_000))
-    assert short.client.reads[-1] == RESERVE, "what it may hold outside of the pool"
-    assert world.memory.used <= 100_000 + RESERVE
+    assert short.client.reads[-1] == OWN_SIZE, "what it may hold outside of the pool"
+    assert world.memory.used <= 100_000 + OWN_SIZE
     full.broker.room = None
     assert full.broker.on_writable is not None
     full.broker.on_writable()
@@ -366,10 +366,10 @@ def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
     world = World(security=SecurityOptions(max_buffered_bytes=100_000))
     full = Bench(world)
     full.broker.room = 0
-    full.client_sends(produce(1, 100_000 + RESERVE))
+    full.client_sends(produce(1, 100_000 + OWN_SIZE))
     waiting = Bench(world)
     waiting.client_sends(frames.metadata(1)[:9])
-    waiting.requests.backlog.keep(bytes(RESERVE))  # its reserve is used up
+    waiting.requests.backlog.keep(bytes(OWN_SIZE))  # its allocate is used up
     waiting.client_sends(produce(2))
     assert waiting.requests.paused == MEMORY
     assert list(full.pumps.short) == [waiting.requests]
