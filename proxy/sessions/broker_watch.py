@@ -17,19 +17,6 @@ SILENT_NS: Final = 5_000_000_000
 class BrokerWatch:
     """Watches the broker of one connection. `broker`: its address."""
 
-    __slots__ = (
-        "_begun_ns",
-        "_connection",
-        "_head",
-        "_head_ns",
-        "_health",
-        "_is_silent",
-        "_requests",
-        "_response_stream",
-        "_responses",
-        "broker",
-    )
-
     def __init__(
         self,
         health: Health,

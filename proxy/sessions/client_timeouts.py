@@ -15,19 +15,6 @@ class ClientTimeouts:
     stalled_bytes   bytes in memory, unchanged since `stalled_since_ns`
     """
 
-    __slots__ = (
-        "_active_ns",
-        "_read_ns",
-        "_request_stream",
-        "_requests",
-        "_response_stream",
-        "_responses",
-        "_spent_ns",
-        "_traffic_bytes",
-        "stalled_bytes",
-        "stalled_since_ns",
-    )
-
     def __init__(
         self,
         requests: Pump,

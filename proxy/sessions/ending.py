@@ -40,8 +40,6 @@ _STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | L
 class Ended(Protocol):
     """What an ending calls of its session."""
 
-    __slots__ = ()
-
     state: State
 
     @abstractmethod
@@ -56,18 +54,6 @@ class Ended(Protocol):
 @final
 class Ending:
     """Ends one session that has reached a broker. `watch`: of that broker."""
-
-    __slots__ = (
-        "_client",
-        "_request_stream",
-        "_requests",
-        "_responses",
-        "_session",
-        "_shared",
-        "_throttling",
-        "_timer",
-        "_watch",
-    )
 
     def __init__(
         self,

@@ -35,8 +35,6 @@ class BrokerLogin:
     _timer   of the login under way, or the next one
     """
 
-    __slots__ = ("_login", "_owner", "_requests", "_responses", "_sent", "_shared", "_timer")
-
     def __init__(self, shared: Shared, requests: Pump, responses: ResponseStream, owner: Owner) -> None:
         self._shared = shared
         self._requests = requests

@@ -18,8 +18,6 @@ class Opening:
     `close`, when either fails. `spent_ns`: how long the client's handshakes took.
     """
 
-    __slots__ = ("_attempt", "_client", "_close", "_connected", "_identity", "_shared", "_since_ns")
-
     def __init__(
         self,
         shared: Shared,

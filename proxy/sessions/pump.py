@@ -36,8 +36,6 @@ BULK: Final = 65_536
 class Owner(Protocol):
     """What a pump calls of its session."""
 
-    __slots__ = ()
-
     @abstractmethod
     def after_step(self) -> None:
         """`Connection.needs_session` is set, or the sink took all bytes."""
@@ -71,20 +69,6 @@ class Pump(Turn, Direction):
     paused    the reasons for which its source is not read
     backlog   what was read and has not passed; `writer`: what has passed and was not taken
     """
-
-    __slots__ = (
-        "_byte_cost",
-        "_connection",
-        "_owner",
-        "_recv_into",
-        "_shared",
-        "backlog",
-        "is_heavy",
-        "paused",
-        "source",
-        "stream",
-        "writer",
-    )
 
     def __init__(self, shared: PumpSet, owner: Owner, stream: Stream, source: Wire, sink: Wire) -> None:
         self._shared = shared

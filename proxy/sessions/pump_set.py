@@ -29,8 +29,6 @@ STOPPED: Final = 1 << 30
 class Direction(Protocol):
     """What its writer, and the set of all pumps, call of a pump."""
 
-    __slots__ = ()
-
     @abstractmethod
     def pause(self, reason: int) -> None:
         """Do not read for `reason`."""
@@ -54,8 +52,6 @@ class PumpSet:
     short    pumps that are not read because memory is used up, in order
     queued   pumps with a frame that waits for memory to be collected: see `MemoryPool.allocate`
     """
-
-    __slots__ = ("clock", "memory", "paused", "queued", "short", "turns")
 
     def __init__(self, memory: MemoryPool, turns: Turns, clock: Callable[[], int], paused: dict[str, int]) -> None:
         self.memory = memory

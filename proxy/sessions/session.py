@@ -38,25 +38,6 @@ class Session(Owner, HoldOwner, Ended):
     login       of the proxy itself; None: SASL passes through
     """
 
-    __slots__ = (
-        "_on_closed",
-        "_shared",
-        "client",
-        "connection",
-        "ending",
-        "login",
-        "opening",
-        "origin",
-        "request_stream",
-        "requests",
-        "response_stream",
-        "responses",
-        "state",
-        "throttling",
-        "timeouts",
-        "upstream",
-        "watch",
-    )
     __deletable__ = ("ending", "requests", "responses", "throttling", "timeouts", "watch")
 
     request_stream: RequestStream

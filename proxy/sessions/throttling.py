@@ -17,8 +17,6 @@ _BLOCKED_NS: Final = 100_000_000
 class Throttling:
     """Of one session that has reached a broker."""
 
-    __slots__ = ("_requests", "_response_stream", "_responses", "_wakeups")
-
     def __init__(self, wakeups: Wakeups, requests: Pump, responses: Pump, response_stream: ResponseStream) -> None:
         self._wakeups = wakeups
         self._requests = requests

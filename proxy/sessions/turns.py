@@ -36,8 +36,6 @@ FAST_TURN_NS: Final = 10_000
 class Turn(Protocol):
     """A connection's direction. `is_heavy`: its last turn was expensive."""
 
-    __slots__ = ()
-
     is_heavy: bool
 
     @abstractmethod
@@ -51,8 +49,6 @@ class Turns:
     is_busy   a round is counted, so `may_begin` must be asked
     used_ns   of the round so far; `heavy_used_ns`: by expensive connections
     """
-
-    __slots__ = ("_handshakes", "_heavy", "_light", "_loop", "clock", "heavy_used_ns", "is_busy", "used_ns")
 
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self._loop = loop

@@ -74,8 +74,6 @@ class BatchPlan:
     producer_id  of all of them; -1: none
     """
 
-    __slots__ = ("_in_flight", "_known", "_longest", "count", "producer_id")
-
     def __init__(self, connection: Connection, in_flight: InFlight) -> None:
         self._in_flight: Final = in_flight
         #: The longest request that is accepted.
@@ -124,20 +122,6 @@ class PartitionPlan(BatchPlan):
     kind         of the requests
     client, generation   of the limits
     """
-
-    __slots__ = (
-        "_charges",
-        "_field",
-        "_layout",
-        "_records",
-        "_tags",
-        "_topic",
-        "_width",
-        "client",
-        "generation",
-        "kind",
-        "prefix",
-    )
 
     def __init__(
         self, connection: Connection, in_flight: InFlight, kind: Kind, prefix: bytes, charges: TopicCharges
@@ -224,8 +208,6 @@ class PartitionPlan(BatchPlan):
 class TopicsPlan(BatchPlan):
     """Requests of one producer for any topics. One object for each connection."""
 
-    __slots__ = ("_counts_topics", "_found", "_topics", "_usages")
-
     def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         super().__init__(connection, in_flight)
         self._topics: Final = topics
@@ -286,8 +268,6 @@ def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list
 @final
 class BatchPlans:
     """The plans of one connection."""
-
-    __slots__ = ("_connection", "_in_flight", "_plans", "_topics", "_topics_plan")
 
     def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         self._connection: Final = connection

@@ -76,8 +76,6 @@ TRANSITIONS: Final[Mapping[Life, Mapping[LifeEvent, Life]]] = MappingProxyType(
 class HoldOwner(Protocol):
     """The connection of a held request, as the queues see it."""
 
-    __slots__ = ()
-
     @abstractmethod
     def release(self, request: "HeldRequest", reads: int) -> None:
         """Decide the request again: it is no longer `HELD`. Unless it is held again, read so many times more from where

@@ -53,8 +53,6 @@ class ResponseTooLarge(ProtocolError):
 class Holding:
     """What one direction of one connection keeps in memory, in bytes; `counted` of these count against the pool."""
 
-    __slots__ = ("allocated", "counted", "kept", "pending", "waits")
-
     def __init__(self) -> None:
         self.kept = 0
         self.pending = 0
@@ -73,20 +71,6 @@ class MemoryPool:
 
     ``read_size`` is what one read may take now, 0 when the pool is used up. ``is_tight``: reads must ask `allowance`.
     """
-
-    __slots__ = (
-        "_waiting",
-        "_waiting_short",
-        "buffered_bytes",
-        "data",
-        "is_tight",
-        "kept_bytes",
-        "limit",
-        "read_size",
-        "used",
-        "view",
-        "views",
-    )
 
     def __init__(self, limit: int) -> None:
         self.data = bytearray(READ_SIZE)

@@ -52,8 +52,6 @@ class Requests(Stream):
     is_discarding  the current frame is not forwarded, and was answered
     """
 
-    __slots__ = ("current", "has_request", "is_discarding", "kind", "responses", "room")
-
     def __init__(self, connection: Connection, responses: ResponseStream) -> None:
         super().__init__(connection)
         self.responses: Final = responses
@@ -132,25 +130,6 @@ class Kind(Pending):
                 see `Pending`
     """
 
-    __slots__ = (
-        "answered",
-        "api_key",
-        "batchable",
-        "counter",
-        "handler",
-        "header",
-        "key",
-        "may_be_late",
-        "needed",
-        "produce_version",
-        "reply",
-        "shortest",
-        "tail",
-        "unpack",
-        "unseen",
-        "version",
-    )
-
     def __init__(self, header: RequestHeader, tail: bytes, handler: "Handler", counter: Cell) -> None:
         self.handler: Final = handler
         self.header = header
@@ -191,8 +170,6 @@ class Kind(Pending):
 class Handler:
     """Handles the requests and responses of one treatment. One object for all connections."""
 
-    __slots__ = ("context",)
-
     #: Whether responses are forwarded without parsing while no throttle time is due.
     unseen = False
     #: Whether consecutive requests of one kind may pass without a decision each, while the limits have room for all.
@@ -230,8 +207,6 @@ class Handler:
 
 class Kinds:
     """The Kind of each header. Shared by all connections."""
-
-    __slots__ = ("_handlers", "_known", "_metrics")
 
     def __init__(self, handlers: Mapping[Treatment, Handler], metrics: Metrics) -> None:
         self._handlers = handlers

@@ -117,8 +117,6 @@ class Answers:
     owed        bytes in memory: answers, and what is added to other responses in flight
     """
 
-    __slots__ = ("_connection", "in_flight", "owed")
-
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
         self.in_flight: Final[InFlight] = deque()
@@ -170,19 +168,6 @@ class ResponseStream(Stream):
     has_begun    the broker has sent a response other than those to ApiVersions and to the proxy's own login
     read_size    of the next read between two responses
     """
-
-    __slots__ = (
-        "_longest_in_batch",
-        "_rewriting",
-        "_shown_delay_ms",
-        "answers",
-        "current",
-        "delay",
-        "has_begun",
-        "in_flight",
-        "read_size",
-        "walk",
-    )
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)

@@ -206,8 +206,6 @@ class FetchRequest(Request):
 class Fetch(Handler):
     """Begins a fetch."""
 
-    __slots__ = ()
-
     def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         connection = requests.connection
         request = FetchRequest(kind, connection.identity.client, connection.last_batch)

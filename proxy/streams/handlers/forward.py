@@ -23,8 +23,6 @@ MAX_PARTIAL: Final = 4_096
 class Forward(Handler):
     """Counts requests and forwards them. The base of all handlers whose requests are not data."""
 
-    __slots__ = ()
-
     unseen = True
     batchable = True
 

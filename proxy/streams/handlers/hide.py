@@ -13,8 +13,6 @@ from proxy.streams.steps import PASS
 class Hide(Forward):
     """Hides node endpoints; the request is forwarded as it is."""
 
-    __slots__ = ()
-
     unseen = False
 
     def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:

@@ -46,8 +46,6 @@ class OwnRequest(Pending):
 class RefuseLogin(Forward):
     """Answers clients with error 34: nothing of theirs is forwarded."""
 
-    __slots__ = ()
-
     batchable = False
     identifies = False
 

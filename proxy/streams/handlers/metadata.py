@@ -17,8 +17,6 @@ LEARNING_READ_SIZE: Final = 65_536
 class Metadata(Rewriting):
     """Replaces the brokers, and reads the topics."""
 
-    __slots__ = ()
-
     def on_rewritten(self, responses: ResponseStream, kind: Kind, length: int) -> None:
         learns_topics = self.context.registry.learns_topics or self.context.config.usage.by_topic
         if learns_topics and responses.remaining:

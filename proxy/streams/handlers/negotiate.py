@@ -23,8 +23,6 @@ _LONGEST_NAMED = 512
 class Negotiate(Forward):
     """Cuts the version ranges; refuses versions that the table does not list."""
 
-    __slots__ = ()
-
     unseen = False
     batchable = False
     identifies = False

@@ -273,8 +273,6 @@ def _respond(responses: ResponseStream, version: int, pos: int, end: int, length
 class Produce(Handler):
     """Makes the first read of a request, and answers for those of which the kind is in flight."""
 
-    __slots__ = ()
-
     batchable = True
 
     def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:

@@ -84,8 +84,6 @@ class DescribedConfigs(Request):
 class Rewrite(Rewriting):
     """Replaces or removes the addresses of brokers."""
 
-    __slots__ = ()
-
     def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         if kind.api_key != DESCRIBE_CONFIGS:
             return super().admit(requests, kind, pos, end, now_ns)
