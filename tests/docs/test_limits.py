@@ -90,7 +90,7 @@ def test_the_check_of_a_task_prints_what_the_page_shows(file: str, check: str, t
     command, *shown = check.splitlines()
     printed = [f"exempt: {line}" for line in exemptions_of(entries, options.share)]
     if "/metrics" in command:
-        body, _ = asyncio.run(expose(world.metrics))
+        body = asyncio.run(expose(world.metrics))
         printed = [line for line in body.decode().splitlines() if not line.startswith("#")]
     wanted = command.partition("| grep ")[2].strip("'").removeprefix("-e ").split(" -e ")
     assert [line for line in printed if any(each in line for each in wanted)] == shown
