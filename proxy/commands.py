@@ -17,11 +17,10 @@ from typing import Any, Final, NoReturn
 import click
 import cloup
 
-from proxy.config.config import Config
+from proxy.config.config import GROUPS, Config
 from proxy.config.errors import BindError, ConfigError, StartError
 from proxy.config.limits_help import CommandWithLimits
 from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Invalid, Setting
-from proxy.config.options import GROUPS
 from proxy.config.values import parse_address, parse_duration
 from proxy.observability.build import BUILD
 from quotas.problems import Problem
@@ -57,8 +56,8 @@ def main() -> None:
 
 
 def _all_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    for group in reversed(GROUPS):
-        command = group(command)
+    for title, options in reversed(GROUPS.items()):
+        command = cloup.option_group(title, *options)(command)
     return command
 
 

@@ -19,7 +19,8 @@ from proxy.admin.pages import Pages, start_admin
 from proxy.admin.throttles import ThrottlesPage, throttled
 from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness, Status
-from proxy.config.config import Config, format_address, unmapped
+from proxy.config.addresses import format_address, unmapped
+from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas

@@ -8,7 +8,7 @@ StartError
 import os
 from collections.abc import Sequence
 
-from proxy.config.config import Address, format_address
+from proxy.config.addresses import Address, format_address
 from quotas.problems import Problem
 
 

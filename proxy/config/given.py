@@ -1,12 +1,14 @@
 """What was given by flags, environment and the file of --config: a value for each option, and every problem."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 import click
 
 from proxy.config.option_types import Invalid, place_of
 from quotas.problems import Problem
+
+T = TypeVar("T")
 
 
 class Given:
@@ -31,6 +33,14 @@ class Given:
     def get(self, name: str) -> Any:
         """The value of an option, or its default; None without one, and for a wrong one."""
         return None if name in self.wrong else self.params[name]
+
+    def made(self, group: type[T], **computed: object) -> T:
+        """An instance of a dataclass of options: a field is what was computed, else the value of its option, or its own
+        default.
+        """
+        options = {each.name: each.metadata["name"] for each in fields(group) if "name" in each.metadata}  # type: ignore[arg-type]
+        values = {field: self.get(name) for field, name in options.items() if self.get(name) is not None}
+        return group(**(values | computed))
 
     def place(self, name: str, value: object) -> str:
         """Where a value comes from, as its user wrote it."""

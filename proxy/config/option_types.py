@@ -6,7 +6,7 @@ So `proxy.config.checks` can list every error at once, where click stops at the 
 import os
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ else:
     _ParamType = click.ParamType  # generic only since click 8.5
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_QUOTA_PROXY_"
+_REPEATABLE: Final = " Repeatable; in the environment separated by ';' or line ends."
 _SPEC_EXPECTED: Final = "expected a SPEC as text, such as 'client-id=etl,producer_byte_rate=5MB'"
 QUOTA_TABLES_ELSEWHERE: Final = (
     "[[quota]] and [[resource-group]] tables belong into a file of their own: name it by quotas_file"
@@ -109,6 +110,39 @@ class Setting(cloup.Option):
             return "\n".join(["\b", *lines, *last])  # click's mark for lines that are wrapped already
 
         return self.get_help_spec(ctx), definition
+
+
+def option(flags: str, value: Checked, text: str, *, unset: object = None, **attributes: Any) -> Any:
+    """A field of a dataclass, and the option of `run` that sets it: flags separated by spaces, its value, and its help.
+
+    `unset`: the field without the option, where that is not the option's default.
+    """
+    names = [flag.lstrip("-").partition("/")[0].replace("-", "_") for flag in flags.split()]
+    is_multiple = attributes.get("multiple", False)
+    if unset is None:
+        unset = () if is_multiple else value.default and value.convert(value.default, None, None)
+    declared = cloup.option(
+        *flags.split(),
+        names[0],
+        cls=Setting,
+        type=value,
+        default=value.default,
+        show_default=value.shown,
+        help=text + _REPEATABLE * is_multiple,
+        envvar=[ENVIRONMENT_PREFIX + each.upper() for each in names],
+        metavar=value.metavar,
+        **attributes,
+    )
+    return field(default_factory=lambda: unset, metadata={"name": names[0], "options": (declared,)})
+
+
+def switch(flag: str, text: str) -> Any:
+    return option(f"{flag}/--no-{flag[2:]}", Switch(), text)
+
+
+def options_of(group: type[Any]) -> tuple[Callable[[Any], Any], ...]:
+    """The options of the fields of a dataclass, in order."""
+    return tuple(each for field in fields(group) for each in field.metadata.get("options", ()))
 
 
 def settings_of(ctx: click.Context) -> dict[str, Setting]:
