@@ -23,11 +23,10 @@ from proxy.config.config import (
 from proxy.config.connections import upstream_of
 from proxy.config.errors import ConfigError
 from proxy.config.given import Given
-from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid
+from proxy.config.option_types import ENVIRONMENT_PREFIX
 from proxy.config.ports import listening_of
 from proxy.config.quota_sources import Quotas
 from proxy.config.quotas_file import read_quotas
-from proxy.config.toml_file import file_problems
 from proxy.config.values import MAX_LABELS
 from quotas.problems import Problem
 
@@ -40,12 +39,10 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
     `need_upstream=False` accepts a file that leaves the bootstrap servers to a flag or variable. `check_quotas=False`
     leaves the quotas file and the entries together to `active_quotas`.
     """
-    problems = file_problems(ctx)
-    file_was_read = not problems
-    given = Given(ctx, problems)
+    given = Given(ctx)
     upstream, servers = upstream_of(given)
-    if need_upstream and file_was_read and servers is None and "bootstrap_servers" not in given.wrong:
-        problems.append(
+    if need_upstream and servers is None and given.wrong.isdisjoint({"config", "bootstrap_servers"}):
+        given.problems.append(
             Problem(
                 "--bootstrap-servers",
                 "is missing: there is nothing to forward to",
@@ -58,8 +55,8 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
     usage = given.made(UsageOptions, labels=_labels_of(given), client=_usage_client_of(given, upstream))
     if check_quotas:
         _check_quotas(given, listening)
-    if problems:
-        raise ConfigError(problems)
+    if given.problems:
+        raise ConfigError(given.problems)
     return given.made(
         Config,
         bootstrap_servers=servers or (),
@@ -76,7 +73,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
 def _check_quotas(given: Given, listening: ListeningOptions) -> None:
     """The quotas file, and the entries of flags and file together."""
     path: Path | None = given.get("quotas_file")
-    by_flag = [entry for entry in given.params["quota"] if not isinstance(entry, Invalid)]
+    by_flag = [entry for entry in given.params["quota"] if entry is not None]
     all_known = given.wrong.isdisjoint({"quota", "quotas_file"})
     try:
         read_quotas(by_flag, path, listening, place=given.place("quotas_file", str(path)), all_flags_known=all_known)

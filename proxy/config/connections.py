@@ -23,7 +23,7 @@ def upstream_of(given: Given) -> tuple[ClientSettings, tuple[Address, ...] | Non
         return ClientSettings(), servers
     found, problems = read_client_file(path, place=given.place("command_config", str(path)))
     given.problems += problems
-    if found.servers and given.params["bootstrap_servers"] is None:
+    if found.servers and servers is None and "bootstrap_servers" not in given.wrong:
         servers = ()
         try:
             servers = parse_addresses(found.servers)

@@ -1,11 +1,12 @@
 """What was given by flags, environment and the file of --config: a value for each option, and every problem."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
 
-from proxy.config.option_types import Invalid, place_of
+from proxy.config.option_types import place_of, problems_of
 from quotas.problems import Problem
 
 T = TypeVar("T")
@@ -14,21 +15,17 @@ T = TypeVar("T")
 class Given:
     """The parsed values, which nothing changes: what is made of several is returned by a function that checks them.
 
-    params     the options as click has them, with an `Invalid` for each wrong value
+    params     the options as click has them, with None for each wrong value
     wrong      the names of those with one
     problems   found so far
     """
 
-    def __init__(self, ctx: click.Context, problems: list[Problem]) -> None:
+    def __init__(self, ctx: click.Context) -> None:
         self._ctx = ctx
         self.params = ctx.params
-        self.problems = problems
-        self.wrong: set[str] = set()
-        for name, value in ctx.params.items():
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Invalid):
-                    self.wrong.add(name)
-                    self.problems += [replace(each, place=self.place(name, item.given)) for each in item.problems]
+        problems = problems_of(ctx)
+        self.wrong = {name for name, found in problems.items() if found}
+        self.problems = list(chain.from_iterable(problems.values()))
 
     def get(self, name: str) -> Any:
         """The value of an option, or its default; None without one, and for a wrong one."""

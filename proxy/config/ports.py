@@ -28,8 +28,8 @@ def listening_of(given: Given, servers: tuple[Address, ...]) -> ListeningOptions
 
 
 def _ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None, dict[int, int]]:
-    """The ports of brokers, None: the kernel chooses them; and that of each node with one of its own. Each must have one
-    use.
+    """The ports of brokers, None: the kernel chooses them; and the port of each node with one of its own. A port must
+    have one use.
     """
     listen: Address = given.get("listen")
     ports: range | None = given.get("broker_ports")
