@@ -19,7 +19,9 @@ from proxy.admin.pages import Pages, start_admin
 from proxy.admin.throttles import ThrottlesPage, throttled
 from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness, Status
-from proxy.config.config import Config, format_address, unmapped
+from proxy.config.addresses import format_address, unmapped
+from proxy.config.cautions import warnings_of
+from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
@@ -166,6 +168,7 @@ class Server:
         """Bind every port and begin to accept. Raises BindError and ConfigError."""
         config, clock = self.config, self._clock
         quotas = active_quotas(config)
+        _log.warn_of(warnings_of(config, quotas))
         self.shared = shared = assemble(
             config, quotas, loop, clock, self._work_clock, lambda: self.ports.open_any(), secrets.randbits(64)
         )

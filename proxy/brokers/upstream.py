@@ -10,7 +10,7 @@ from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from proxy.config.config import Address, format_address, ip_literal
+from proxy.config.addresses import Address, format_address, ip_literal
 from proxy.config.values import MAX_PORT
 
 CONNECT_TIMEOUT_SECONDS = 5.0

@@ -5,7 +5,7 @@ from functools import partial
 from typing import final
 
 from proxy.brokers.upstream import Attempt
-from proxy.config.config import Address
+from proxy.config.addresses import Address
 from proxy.enforcement.identity import Identity
 from proxy.sessions.faults import HandshakeFailed
 from proxy.sessions.shared import Shared

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import final
 
-from proxy.config.config import Address, format_address
+from proxy.config.addresses import Address, format_address
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import ThrottleStatus, throttle_status
 from proxy.sessions.broker_watch import BrokerWatch

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from proxy.admin.exposition import expose
-from proxy.config.config import EnforcementOptions, QuotaOptions
+from proxy.config.config import EnforcementOptions, ListeningOptions, QuotaOptions
 from proxy.config.exemptions import exemptions_of
 from proxy.config.floor import FLOORS, JAVA, LIBRDKAFKA
-from proxy.config.quotas_file import Listeners, read_quotas
+from proxy.config.quotas_file import read_quotas
 from proxy.config.values import parse_fraction
 from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
 from quotas.entry import QuotaEntry
@@ -54,7 +54,7 @@ def of_flags(flags: str) -> tuple[list[QuotaEntry], float]:
 def read(file: str, path: Path) -> tuple[list[QuotaEntry], dict[str, Any]]:
     """The entries and the settings of this text, which is put into the file at `path`."""
     path.write_text(file, encoding="utf-8")
-    sources, settings = read_quotas((), path, Listeners(0, ()))
+    sources, settings = read_quotas((), path, ListeningOptions(broker_ports=None))
     return list(sources[str(path)]), dict(settings)
 
 

@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import pytest
 
+from proxy.config.addresses import Address
 from proxy.config.client_settings import Pem
-from proxy.config.config import Address, SecurityOptions
+from proxy.config.config import SecurityOptions
 from proxy.sessions.session import Session
 from proxy.sessions.shared import Origin
 from proxy.sessions.tls_wire import Handshake, TlsWire

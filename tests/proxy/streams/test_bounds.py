@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedResponse
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
-from proxy.config.config import Address, EnforcementOptions, ListeningOptions, SecurityOptions
+from proxy.config.addresses import Address
+from proxy.config.config import EnforcementOptions, ListeningOptions, SecurityOptions
 from proxy.sessions.pump_set import DRAIN, IN_FLIGHT, RESPONSE_MEMORY
 from proxy.streams.handlers.produce import ProduceRequest
 from proxy.streams.handlers.produce_content import MAX_COUNTED
