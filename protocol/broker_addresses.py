@@ -33,12 +33,7 @@ _INT32 = Struct(">i")
 class _AddressWalk(RewritingWalk):
     """Reads the address of each node. Subclasses write them."""
 
-    def __init__(
-        self, api_key: int, version: int, frame_length: int, addresses: NodeAddresses, until: str = ""
-    ) -> None:
-        super().__init__(api_key, version, frame_length, until)
-        self._addresses = addresses
-        self._host = ""
+    _host = ""
 
     def _copy_field(self, field: Field) -> Steps:
         if field.name == "host":
@@ -56,8 +51,7 @@ class _AddressWalk(RewritingWalk):
 class FindCoordinatorWalk(_AddressWalk):
     """Rewrites a FindCoordinator response. An entry without host or with a negative port is an error and stays."""
 
-    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
-        super().__init__(FIND_COORDINATOR, version, frame_length, addresses)
+    api_key = FIND_COORDINATOR
 
     def _on_address(self, node_id: int, host: str, port: int) -> None:
         if host and port >= 0:
@@ -70,10 +64,8 @@ class _BrokerListWalk(_AddressWalk):
     collected and then written.
     """
 
-    def __init__(
-        self, api_key: int, version: int, frame_length: int, addresses: NodeAddresses, until: str = ""
-    ) -> None:
-        super().__init__(api_key, version, frame_length, addresses, until)
+    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
+        super().__init__(version, frame_length, addresses)
         self._named: list[tuple[int, str, int]] = []
         """Node id, host and port of each broker that clients can reach."""
         self._collected: list[tuple[bytes, bool]] = []
@@ -137,8 +129,8 @@ class _BrokerListWalk(_AddressWalk):
 class MetadataWalk(_BrokerListWalk):
     """Rewrites the brokers of a Metadata response. It is done after the last of them."""
 
-    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
-        super().__init__(METADATA, version, frame_length, addresses, "brokers")
+    api_key = METADATA
+    until = "brokers"
 
     def _check_end(self) -> None:
         # Topics follow. It also keeps `frame_left` above 0 until the walk is done.
@@ -154,8 +146,7 @@ class DescribeClusterWalk(_BrokerListWalk):
     stays fenced until it is unregistered.
     """
 
-    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
-        super().__init__(DESCRIBE_CLUSTER, version, frame_length, addresses)
+    api_key = DESCRIBE_CLUSTER
 
     def _copy_field(self, field: Field) -> Steps:
         yield from super()._copy_field(field)

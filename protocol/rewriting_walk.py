@@ -6,7 +6,9 @@ contain a broker's address, and every reader must accept a message without them 
 
 from collections.abc import Generator
 from struct import Struct
+from typing import ClassVar
 
+from protocol.addresses import NodeAddresses
 from protocol.errors import MalformedFrame, TooManyItems, TruncatedFrame
 from protocol.layouts import Field, Layout, response_layout
 from protocol.walk import UNBOUNDED, FrameWalk, Reading, Steps
@@ -144,15 +146,19 @@ class RewritingWalk(CopyingWalk):
     `out` is never longer than what was consumed plus, for each address in it, the length of the proxy's host.
     """
 
-    def __init__(self, api_key: int, version: int, frame_length: int, until: str = "") -> None:
+    api_key: ClassVar[int]
+    until: ClassVar[str] = ""
+    """The last field that is read; "": the last one."""
+
+    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
         """The walk of one response.
 
         Args:
             version: of the request that is answered.
             frame_length: bytes of the response from its correlation id on.
-            until: the last field that is read; "": the last one.
         """
-        super().__init__(response_layout(api_key, version, until), frame_length)
+        super().__init__(response_layout(self.api_key, version, self.until), frame_length)
+        self._addresses = addresses
 
     def _walk(self) -> Steps:
         yield from self._copy(4, "correlation id")
