@@ -5,7 +5,6 @@ read, so the cost does not depend on the number of topics.
 """
 
 from collections.abc import Iterator
-from struct import Struct
 
 from protocol.addresses import NodeAddresses
 from protocol.apis import DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
@@ -13,7 +12,7 @@ from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.layouts import Field
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import Steps
-from protocol.wire import encode_string
+from protocol.wire import INT32, encode_string, unpack_int32
 
 MAX_PREFIX = 1_048_576
 """Bytes of a response up to the end of its brokers. A longer prefix is refused."""
@@ -27,8 +26,6 @@ CONTROLLER_ENDPOINTS = 2
 HIDDEN_ADDRESS = ("", -1)
 """For brokers that clients cannot reach through the proxy."""
 
-_INT32 = Struct(">i")
-
 
 class _AddressWalk(RewritingWalk):
     """Reads the address of each node. Subclasses write them."""
@@ -40,7 +37,7 @@ class _AddressWalk(RewritingWalk):
             self._host = yield from self._read_text("host")
         elif field.name == "port":
             port = yield from self._collect(4, "port")
-            self._on_address(_INT32.unpack_from(self.out, len(self.out) - 4)[0], self._host, _INT32.unpack(port)[0])
+            self._on_address(unpack_int32(self.out, len(self.out) - 4)[0], self._host, unpack_int32(port)[0])
         else:
             yield from super()._copy_field(field)
 
@@ -56,7 +53,7 @@ class FindCoordinatorWalk(_AddressWalk):
     def _on_address(self, node_id: int, host: str, port: int) -> None:
         if host and port >= 0:
             host, port = self._addresses.advertise(node_id, host, port)
-        self.out += encode_string(host.encode(), self._compact) + _INT32.pack(port)
+        self.out += encode_string(host.encode(), self._compact) + INT32.pack(port)
 
 
 class _BrokerListWalk(_AddressWalk):
@@ -118,7 +115,7 @@ class _BrokerListWalk(_AddressWalk):
             shown, port = next(advertised) if is_reachable else HIDDEN_ADDRESS
             if shown != host:
                 host, encoded = shown, encode_string(shown.encode(), self._compact)
-            self.out += broker[:4] + encoded + _INT32.pack(port) + broker[4:]
+            self.out += broker[:4] + encoded + INT32.pack(port) + broker[4:]
             self.work_left -= 1
             if self.work_left <= 0:  # also if all bytes so far are consumed
                 yield

@@ -5,16 +5,13 @@ contain a broker's address, and every reader must accept a message without them 
 """
 
 from collections.abc import Generator
-from struct import Struct
 from typing import ClassVar
 
 from protocol.addresses import NodeAddresses
 from protocol.errors import MalformedFrame, TooManyItems, TruncatedFrame
 from protocol.layouts import Field, Layout, response_layout
 from protocol.walk import UNBOUNDED, FrameWalk, Reading, Steps
-from protocol.wire import encode_varint, varint_size
-
-_INT32 = Struct(">i")
+from protocol.wire import INT32, encode_count, encode_varint, varint_size
 
 
 class CopyingWalk(FrameWalk):
@@ -89,7 +86,7 @@ class CopyingWalk(FrameWalk):
     def _read_count(self, field: Field) -> Reading:
         """The number of items of an array, -1 for null. Nothing is written."""
         at = self._offset()
-        count = yield from self._size(self._compact, _INT32, field.name)
+        count = yield from self._size(self._compact, INT32, field.name)
         if count < 0 and not field.is_nullable:
             raise MalformedFrame(field.name, at)
         if count > self._limit - self._pos:  # an item takes a byte or more
@@ -98,7 +95,7 @@ class CopyingWalk(FrameWalk):
         return count
 
     def _write_count(self, count: int) -> None:
-        self.out += encode_varint(count + 1) if self._compact else _INT32.pack(count)
+        self.out += encode_count(count, self._compact)
 
     def _count_items(self, count: int) -> None:
         self.items_left -= max(0, count)
