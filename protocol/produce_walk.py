@@ -32,7 +32,7 @@ from protocol.record_batch import (
 )
 from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
 from protocol.walk import FrameWalk, Steps
-from protocol.wire import compact_string_end, plain_string_end
+from protocol.wire import INT32, compact_string_end, plain_string_end, unpack_int32
 
 FIRST_WITH_TRANSACTIONAL_ID = 3
 FIRST_FLEXIBLE = 9
@@ -60,7 +60,6 @@ _UP_TO_ATTRIBUTES = 18
 _ONE = b"\x00\x00\x00\x01"
 _NO_TAGS: Final = b"\x00"
 
-_int32 = Struct(">i").unpack_from
 _batch_start = Struct(">qi4xbb").unpack_from  # offset, size, magic; attributes, up to magic 1
 
 
@@ -177,7 +176,7 @@ class ProduceRequestWalk(FrameWalk):
         return self._version >= FIRST_WITH_TOPIC_IDS
 
     def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        if self._steps is None and end - pos == self._left and type(self) is ProduceRequestWalk:
+        if self._steps is None and end - pos == self.frame_left and type(self) is ProduceRequestWalk:
             plain = self._read_plain(buf, pos, end) if self._compact else []
             if plain:
                 self._usages = plain
@@ -222,7 +221,7 @@ class ProduceRequestWalk(FrameWalk):
 
         The list grows with each batch: take it after each `advance`.
         """
-        late = (0, 0) if self._arriving is None else self._arriving.late(self._left)
+        late = (0, 0) if self._arriving is None else self._arriving.late(self.frame_left)
         self._report(*late)
         usages = self._usages
         self._usages = []
@@ -283,9 +282,9 @@ class ProduceRequestWalk(FrameWalk):
     def _walk_partition(self) -> Steps:
         self.work_left -= 1
         yield from self._need(_INDEX, "partition index")
-        self._begin_partition(_int32(self._buf, self._pos)[0])
+        self._begin_partition(unpack_int32(self._buf, self._pos)[0])
         self._pos += _INDEX
-        size = yield from self._records_size(self._compact)
+        size = yield from self._size(self._compact, INT32, "records")
         if size > self._limit - self._pos:
             raise TruncatedFrame("records", self._offset())
         if size > 0:

@@ -13,8 +13,8 @@ from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedRespo
 from protocol.produce import finish_usual_produce_response, usual_produce_run
 from protocol.request_header import TLS_ALERT_LENGTH, check_frame_length
 from protocol.rewriting_walk import RewritingWalk
-from protocol.throttle_time import INT32
 from protocol.walk import FrameWalk
+from protocol.wire import INT32
 from proxy.enforcement.delay import Delay
 from proxy.streams.connection import Connection, Stream
 from proxy.streams.memory import READ_SIZE, Holding, ResponseTooLarge

@@ -8,7 +8,7 @@ from typing import Final, final
 from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
-from protocol.throttle_time import INT32
+from protocol.wire import INT32
 from proxy.brokers.login import MAX_RESPONSE
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.request import Kind, Requests
