@@ -25,7 +25,8 @@ from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.config.config import Config, ListeningOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
 from proxy.server import Server
-from proxy.sessions.pump import CONNECTING, Owner, Pump, PumpSet
+from proxy.sessions.pump import Owner, Pump
+from proxy.sessions.pump_set import CONNECTING, PumpSet
 from proxy.sessions.turns import Turns
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
@@ -143,14 +144,16 @@ def _proxying(quotas: tuple[str, ...], depth: int) -> Iterator[Exchange]:
     )
     server = Server(config, clock, clock)
     server.start(asyncio.get_running_loop())
-    context, rounds, received = server.context, _Rounds(), _one_read(depth)
+    context, rounds, received = server.shared.context, _Rounds(), _one_read(depth)
     connection = Connection(context, Identity(config, context.registry, context.metrics.entities, f"{LOOPBACK}:1"))
     turns = Turns(cast("Any", rounds), clock)
     shared = PumpSet(context.memory, turns, clock, context.metrics.connections.paused)
     owner = cast("Owner", _NoSession())
     client, broker = map(_ScriptedWire, received)
-    requests = Pump(shared, owner, RequestStream(connection, server.shared.kinds), client, broker)
-    responses = Pump(shared, owner, ResponseStream(connection), broker, client)
+    to_client = ResponseStream(connection)
+    to_broker = RequestStream(connection, to_client, server.shared.kinds)
+    requests = Pump(shared, owner, to_broker, client, broker)
+    responses = Pump(shared, owner, to_client, broker, client)
     requests.resume(CONNECTING)
     responses.resume(CONNECTING)
 

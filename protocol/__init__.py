@@ -8,7 +8,7 @@ asn1crypto.
     proxy_header      the header of the PROXY protocol, before Kafka's first byte
     request_header    the first bytes of a request, parsed on the hot path; lengths of frames
     throttle_time     throttle_time_ms raised where it has a fixed place
-    api_versions      ApiVersions: ranges cut to the table, the client's software
+    api_versions      ApiVersions: ranges cut to the table's maxima, the client's software
     addresses         which address a client receives in place of a broker's: an interface
     rewriting         which walk rewrites the response of which API
     layouts           layouts of messages, from kio's schemas

@@ -11,7 +11,6 @@ A request (3+) contains the client's software: name string, version string, tag 
 
 from dataclasses import replace
 from functools import lru_cache
-from struct import Struct
 from typing import Any, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
@@ -23,7 +22,7 @@ from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.errors import MalformedFrame, ProtocolError, UnsupportedVersion
 from protocol.messages import decode, encode
 from protocol.throttle_time import raise_int32
-from protocol.wire import skip, varint_size
+from protocol.wire import INT16, INT32, skip, unpack_int16, varint_size
 
 FIRST_WITH_THROTTLE = 1
 FIRST_FLEXIBLE = 3
@@ -36,8 +35,6 @@ MAX_ITEMS = 1_000
 _SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 _UNSUPPORTED_VERSION: int = ErrorCode.unsupported_version.value
 _BODY = 4  # after the correlation id
-_INT32 = Struct(">i")
-_ERROR_CODE = Struct(">h")
 _RANGE_SIZE = 6
 
 
@@ -68,14 +65,13 @@ def client_software(request: bytes, version: int) -> ClientSoftware:
 def negotiate(
     response: bytes, version: int, *, pass_unknown_apis: bool, hides_sasl: bool = False, throttle_time_ms: int = 0
 ) -> bytes:
-    """A broker's ApiVersions response, limited to the versions of the table.
+    """A broker's ApiVersions response, limited to the newest versions of the table.
 
-    Each range becomes its intersection with the table's range. Empty ranges, keys outside of the table and undefined
-    tags are removed. Features and everything else stay. Brokers that refuse Produce below 3 offer it from 0, since
-    librdkafka needs that (KAFKA-18659); this passes too.
+    Each range keeps the broker's minimum: librdkafka before 2.11.1 tests for versions that it does not send. It logs in
+    only where SaslHandshake 0 is offered, and brokers offer Produce 0 for its sake and refuse it (KAFKA-18659). Ranges
+    without a version of the table, keys outside of it and undefined tags are removed. Features and all else stay.
 
-    A broker answers an unknown version with error 35 and the body of version 0 (KIP-511), and the client sends another
-    request. Such a response is limited in the same way.
+    A broker answers an unknown version with error 35 and the body of version 0 (KIP-511), limited in the same way.
 
     Args:
         response: the whole response from its correlation id on.
@@ -94,8 +90,8 @@ def negotiate(
         raise UnsupportedVersion(api.name, version)
     if len(response) > MAX_RESPONSE:
         raise MalformedFrame(f"an ApiVersions response of at most {MAX_RESPONSE} bytes", MAX_RESPONSE)
-    skip(_BODY, _ERROR_CODE.size, len(response), 0, "error code")
-    if _ERROR_CODE.unpack_from(response, _BODY)[0] == _UNSUPPORTED_VERSION:
+    skip(_BODY, INT16.size, len(response), 0, "error code")
+    if unpack_int16(response, _BODY)[0] == _UNSUPPORTED_VERSION:
         version = 0
     body, throttle_at = _cut(response[_BODY:], version, pass_unknown_apis, hides_sasl)
     cut = bytearray(response[:_BODY] + body)
@@ -115,14 +111,14 @@ def _cut(body: bytes, version: int, pass_unknown_apis: bool, hides_sasl: bool) -
     for each in message.api_keys:
         api = APIS.get(each.api_key)
         if api is not None:
-            lowest, highest = max(each.min_version, api.min_version), min(each.max_version, api.max_version)
-            if lowest <= highest and not (hides_sasl and api.key in _SASL):
-                kept.append(replace(each, min_version=i16(lowest), max_version=i16(highest)))
+            highest = min(each.max_version, api.max_version)
+            if max(each.min_version, api.min_version) <= highest and not (hides_sasl and api.key in _SASL):
+                kept.append(replace(each, max_version=i16(highest)))
         elif pass_unknown_apis:
             kept.append(each)
     flexible = version >= FIRST_FLEXIBLE
-    count_size = varint_size(len(kept) + 1) if flexible else _INT32.size
-    throttle_at = _ERROR_CODE.size + count_size + (_RANGE_SIZE + flexible) * len(kept)
+    count_size = varint_size(len(kept) + 1) if flexible else INT32.size
+    throttle_at = INT16.size + count_size + (_RANGE_SIZE + flexible) * len(kept)
     return encode(replace(message, api_keys=tuple(kept))), throttle_at
 
 
@@ -141,4 +137,4 @@ def unsupported_version_answer(correlation_id: int) -> bytes:
     It has the layout of version 0 and error 35, and contains only the versions of ApiVersions. The client then sends
     another request in one of these.
     """
-    return _INT32.pack(correlation_id) + _UNSUPPORTED_VERSION_BODY
+    return INT32.pack(correlation_id) + _UNSUPPORTED_VERSION_BODY

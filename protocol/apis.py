@@ -2,9 +2,9 @@
 
 The table lists every API that a Kafka 4.3 broker offers to clients on a broker listener, with the versions that the
 proxy forwards. The upper bound is Kafka 4.3's newest version. The lower bound includes versions that Kafka 3.9 supports
-and 4.x dropped (KIP-896), since the proxy works with both. ApiVersions responses are cut to these ranges, for forwarded
-APIs too: Produce 10, Fetch 16 and DescribeQuorum 2 gained broker addresses by a version bump alone, and the next
-version of any API might. A request outside of the table closes its connection.
+and 4.x dropped (KIP-896), since the proxy works with both. Ranges in ApiVersions responses keep the broker's minimum,
+and end at the upper bound, for forwarded APIs too: Produce 10, Fetch 16 and DescribeQuorum 2 gained broker addresses by
+a version bump alone, and the next version of any API might. A request outside of the table closes its connection.
 
 Left out on purpose:
 
@@ -13,8 +13,7 @@ Left out on purpose:
 - WriteTxnMarkers (27): brokers end transactions of other brokers with it. `kafka-transactions abort` sends it too, with
   the cluster's own rights: operators run it against a broker's own address;
 - SaslHandshake 0: it switches the stream to tokens without headers, which the proxy does not parse yet;
-- DescribeConfigs 0, last sent by clients of 2017 (Kafka 1.0): its responses contain broker addresses, and kio has no
-  codec for it, only for the versions of Kafka 4;
+- DescribeConfigs 0 (Kafka 3.9): sent by clients of 2017. Its responses contain broker addresses, and kio has no codec;
 - InitProducerId 6 (KIP-939): unstable in 4.3, so brokers do not offer it by default.
 
 AddRaftVoter and RemoveRaftVoter (80, 81) are listed: brokers forward them to the controller, and their responses
@@ -35,7 +34,7 @@ class Treatment(Enum):
     REWRITE = "response: rebuilt while it arrives; broker addresses replaced by the proxy's, or removed"
     HIDE = "response: node endpoints hidden in place"
     MUTATIONS = "creates or deletes partitions: charged; a request over its limit is refused by the proxy"
-    NEGOTIATE = "response: version ranges cut to this table"
+    NEGOTIATE = "response: version ranges cut to the maxima of this table"
     INSPECT = "authentication: forwarded; the name that the broker accepts is read. Refused where the proxy logs in"
 
 
@@ -48,12 +47,12 @@ class Api:
     """Kafka's name, without Request or Response."""
     min_version: int
     max_version: int
-    flexible_from: int | None
+    flexible_from: int | None = None
     """First flexible version (KIP-482): compact lengths, tagged fields, and tag buffers in both headers."""
-    treatment: Treatment
-    throttle_from: int | None
+    treatment: Treatment = Treatment.FORWARD
+    throttle_from: int | None = None
     """First version with `throttle_time_ms` in the response."""
-    throttle_at: int | None
+    throttle_at: int | None = None
     """Offset of that field in the response's body, in bytes; `None` if fields of variable length precede it."""
 
     def covers(self, version: int) -> bool:

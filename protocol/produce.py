@@ -16,9 +16,10 @@ from fractions import Fraction
 from struct import Struct
 
 from protocol.node_endpoints import EndpointsWalk
-from protocol.throttle_time import INT32, raise_int32
+from protocol.throttle_time import raise_int32
 from protocol.topics import TOPIC_ID_SIZE, Topic
 from protocol.walk import Steps
+from protocol.wire import INT32
 
 FIRST_WITH_THROTTLE = 1
 FIRST_WITH_APPEND_TIME = 2

@@ -6,6 +6,8 @@ The header has the number of messages and the producer id, whatever the compress
 from struct import Struct
 from typing import Final
 
+from protocol.wire import unpack_int32
+
 BATCH_HEADER: Final = 61
 """Bytes of the header of a batch: the smallest batch."""
 BEFORE_SIZE: Final = 12
@@ -23,7 +25,6 @@ TOO_WIDE: Final = 5
 PARTITION_LOOK: Final = 4 + 4 + BATCH_HEADER
 """Bytes of a partition up to and with the batch header: index, length of the records, header."""
 
-_int32 = Struct(">i").unpack_from
 #: Of a partition whose records have a length of two bytes: these, size and magic of the batch, producer id, records
 #: count.
 _short_partition = Struct(">4xBB8xi4xb26xq6xI").unpack_from
@@ -126,7 +127,7 @@ def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool
     count = record_bytes = messages = 0
     producer_id = -1
     while count < most and pos <= last:
-        size, batch = read_size(buf, pos + 4) if tags else (_int32(buf, pos + 4)[0], pos + 8)
+        size, batch = read_size(buf, pos + 4) if tags else (unpack_int32(buf, pos + 4)[0], pos + 8)
         batch_size, magic, attributes, seen_id, claimed = unpack(buf, batch)
         after = batch + size + tags
         if not BATCH_HEADER <= size == batch_size + BEFORE_SIZE or magic != 2 or after > end:

@@ -7,8 +7,10 @@ From the outside in; each imports only what is listed after it:
     cli             the entry point: signals first        commands        run, check-config, healthcheck, schema
     manual          the man page and completions
     server          ties the parts together, drains       ports           binds, knows where each leads
-    ticks           what is done ten times a second       config_watch    the files again, when they change
-    active_config   what may change while it runs         listener        accepts in batches
+    admin/          the admin port: /metrics, /healthz, /readyz, /throttles
+    assemble        makes the parts of all sessions       ticks           what is done ten times a second
+    active_config   what may change while it runs         config_watch    the files again, when they change
+    listener        accepts in batches
     sessions/       the sockets of one client connection and its broker connection
     streams/        what passes through them: bytes in, steps out
     enforcement/    from what the limits say to what is done about it
@@ -16,6 +18,6 @@ From the outside in; each imports only what is listed after it:
     brokers/        the map between brokers and ports, and connections to them
     tls             contexts of connections, made of files again when these change
     file_watch      files again when they change, whole or not at all
-    observability/  what can be seen from outside: metrics, /throttles, health, logs
+    observability/  what is counted and logged
     config/         from what a user wrote to one frozen Config, or every error at once
 """

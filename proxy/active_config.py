@@ -9,7 +9,7 @@ from typing import Final
 
 from proxy.config.cautions import unmatched
 from proxy.config.config import Config
-from proxy.config.quotas_file import Quotas
+from proxy.config.quota_sources import Quotas
 from proxy.observability.logs import EventLog, configure
 from proxy.sessions.shared import Shared
 

@@ -14,7 +14,8 @@ from proxy.config.cautions import quota_warnings
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
 from proxy.config.errors import ConfigError
-from proxy.config.quotas_file import Quotas, active_quotas
+from proxy.config.quota_sources import Quotas
+from proxy.config.quotas_file import active_quotas
 from proxy.file_watch import FileWatch
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics

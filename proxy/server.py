@@ -1,66 +1,51 @@
-"""The running proxy: binds the ports, ties the parts together, drains on SIGTERM and SIGINT."""
+"""The running proxy: binds the ports, serves, drains on SIGTERM and SIGINT."""
 
 import asyncio
 import resource
 import secrets
 import signal
 import socket
+import sys
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from proxy.active_config import ActiveConfig
-from proxy.brokers.connect import ask_for_topics
-from proxy.brokers.health import Health
-from proxy.brokers.nodes import Nodes
-from proxy.brokers.readiness import Readiness
-from proxy.brokers.topics import Topics
-from proxy.brokers.upstream import Upstream
-from proxy.config.config import Config, QuotaOptions, format_address, unmapped
+from proxy.admin.exposition import MetricsPage
+from proxy.admin.pages import Pages, start_admin
+from proxy.admin.throttles import ThrottlesPage, throttled
+from proxy.assemble import assemble
+from proxy.brokers.readiness import Readiness, Status
+from proxy.config.addresses import format_address, unmapped
+from proxy.config.cautions import warnings_of
+from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
-from proxy.enforcement.holds import Holds
-from proxy.enforcement.measures import Measures
-from proxy.enforcement.report import Report, connection_status
-from proxy.observability.admin import Pages, Status, ThrottleStatus, start_admin
-from proxy.observability.logs import EventLog
-from proxy.observability.metrics import Metrics
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
-from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
-from proxy.sessions.pump import PumpSet
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin, Shared
+from proxy.sessions.shared import Origin
 from proxy.sessions.sweep import Sweep
-from proxy.sessions.tls_wire import Wires
-from proxy.sessions.turns import Turns
-from proxy.sessions.wakeups import NS_PER_SECOND, Wakeups
-from proxy.streams.context import Context
-from proxy.streams.handlers.table import handlers_of
-from proxy.streams.kinds import Kinds
-from proxy.streams.memory import MemoryPool
+from proxy.sessions.wakeups import NS_PER_SECOND
 from proxy.ticks import Ticks, settle_garbage_collection
-from proxy.tls import TlsContexts
 from proxy.usage.emitter import emitter_of
-from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.connections import ConnectionQuotas
-from quotas.registry.registry import Registry
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
 #: Of --max-connections, the part that may wait to be closed.
 WAITING_PARTS = 10
-#: Connections that `/throttles` goes through in one round of the event loop: about 1 ms.
-LISTED_AT_ONCE = 200
 
 _log = EventLog("proxy.server")
+_ignored = RateLimited()
 
 
 def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
@@ -69,6 +54,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
     `read_again`: the configuration again, with its file as it is then. Raises ConfigError.
     """
     raise_descriptor_limit(config)
+    sys.unraisablehook = _log_ignored
     loop_factory: Callable[[], AbstractEventLoop] | None = None
     if config.event_loop == "uvloop":
         import uvloop
@@ -76,6 +62,12 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(Server(config, read_again=read_again).serve())
+
+
+def _log_ignored(ignored: Any) -> None:
+    """In place of Python's traceback for each: a client causes one by a server name that is not ASCII."""
+    what = f"{ignored.exc_type.__name__}: {ignored.exc_value}"
+    _ignored.event(_log.warning, "exception_ignored", ignored.exc_type, time.monotonic_ns(), detail=what)
 
 
 def raise_descriptor_limit(config: Config) -> None:
@@ -93,23 +85,8 @@ def raise_descriptor_limit(config: Config) -> None:
         )
 
 
-def _settings_of(options: QuotaOptions) -> AlgorithmSettings:
-    return AlgorithmSettings(
-        algorithm=options.algorithm,
-        window_num=options.window_num,
-        window_ns=int(options.window_size_seconds * NS_PER_SECOND),
-        first_window=options.first_window,
-        producer_ids_window_ns=int(options.producer_id_window_size_seconds * NS_PER_SECOND),
-        producer_ids_window_count=options.producer_id_window_count,
-        producer_ids_salt=secrets.randbits(64),
-    )
-
-
 class Server:
-    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time.
-
-    Raises ConfigError for certificates and keys that cannot be used.
-    """
+    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time."""
 
     def __init__(
         self,
@@ -119,8 +96,6 @@ class Server:
         read_again: Callable[[], Config] | None = None,
     ) -> None:
         self.config = config
-        self.metrics = Metrics(config)
-        self.tls = TlsContexts(config, self.metrics)
         self.sessions: set[Session] = set()
         self._clock = clock
         self._work_clock = work_clock
@@ -145,9 +120,9 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
         loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
         readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
-        pages = Pages(
-            self.metrics, self._health, readiness.check, self._throttles, lambda: self.active_config.quotas.exemptions
-        )
+        throttles = partial(throttled, self.sessions, self.gate, self._clock)
+        throttles_page = ThrottlesPage(throttles, lambda: self.active_config.quotas.exemptions)
+        pages = Pages(MetricsPage(self.metrics), throttles_page, self._health, readiness.check)
         try:
             admin = await start_admin(self.config.observability, pages)
         except BindError:
@@ -155,7 +130,7 @@ class Server:
             raise
         self._log_start(admin.port)
         listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
-        usage = emitter_of(self.config, self.metrics, listener, self.context.registry.is_in_use)
+        usage = emitter_of(self.config, self.metrics, listener, self.shared.context.registry.is_in_use)
         if usage is not None:
             usage.start(loop)
         settle_garbage_collection()
@@ -190,61 +165,28 @@ class Server:
             supervisor.reloaded(ok=True)
 
     def start(self, loop: AbstractEventLoop) -> None:
-        """Bind every port and begin to accept. Raises BindError."""
-        config = self.config
-        metrics = self.metrics
-        faults = Faults(metrics, self._clock)
-        headers = ProxyHeaders(loop, self._clock, config, faults, self._accepted)
+        """Bind every port and begin to accept. Raises BindError and ConfigError."""
+        config, clock = self.config, self._clock
+        quotas = active_quotas(config)
+        _log.warn_of(warnings_of(config, quotas))
+        self.shared = shared = assemble(
+            config, quotas, loop, clock, self._work_clock, lambda: self.ports.open_any(), secrets.randbits(64)
+        )
+        self.tls, context = shared.tls, shared.context
+        self.metrics = metrics = context.metrics
+        headers = ProxyHeaders(loop, clock, config, shared.faults, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
-        configured = active_quotas(config)
-        registry = Registry(
-            configured.entries,
-            share=configured.share,
-            settings=_settings_of(config.quotas),
-            reads_topics=config.usage.by_topic,
-        )
-        turns = Turns(loop, self._work_clock)
-        memory = MemoryPool(config.security.max_buffered_bytes)
-        holds = Holds()
-        report = Report(config.enforcement, metrics.entities)
-        self.context = Context(
-            config=config,
-            metrics=metrics,
-            registry=registry,
-            memory=memory,
-            nodes=Nodes(config.listening, self.ports.open_any),
-            topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers, self.tls)),
-            holds=holds,
-            measures=Measures(report, config.enforcement.throttle_mode, enforces=not configured.dry_run),
-        )
-        self.shared = Shared(
-            loop=loop,
-            clock=self._clock,
-            context=self.context,
-            kinds=Kinds(handlers_of(self.context), metrics),
-            pumps=PumpSet(memory, turns, self._clock, metrics.connections.paused),
-            wakeups=Wakeups(loop, holds, self._clock),
-            upstream=Upstream(loop, self._clock),
-            faults=faults,
-            health=Health(config, metrics.errors.upstream, self._clock),
-            tls=self.tls,
-            wires=Wires(loop, turns, self.tls),
-        )
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
-        self.gate = Gate(self.shared, ConnectionQuotas(registry, max_wait_ns), max_refused)
-        self.active_config = ActiveConfig(config, configured, self.shared)
-        sweep = Sweep(self.sessions, headers, self.context)
-        registry.observers.append(self.shared.wakeups.limits_changed)
-        metrics.limits_in_use = registry.limits_in_use
-        metrics.produced = lambda: registry.produced(self._clock())
-        metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
+        self.gate = Gate(shared, ConnectionQuotas(context.registry, max_wait_ns), max_refused)
+        self.active_config = ActiveConfig(config, quotas, shared)
+        metrics.connections.in_flight = lambda: sum(session.in_flight for session in self.sessions)
         try:
-            self.ports.open(self.context.nodes.fixed_ports())
+            self.ports.open(context.nodes.fixed_ports())
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(self.shared, sweep, self.active_config)
+        self._ticks = Ticks(shared, Sweep(self.sessions, headers, context), self.active_config)
 
     def close(self) -> None:
         """Close every socket at once."""
@@ -253,12 +195,12 @@ class Server:
         self.ports.close()
         for session in list(self.sessions):
             session.close()
-        self.context.topics.close()
+        self.shared.context.topics.close()
 
     # ---- accepting
 
     def _accepted(self, client: socket.socket, peer: tuple[Any, ...], port: int, header_ns: int) -> None:
-        shared = self.shared
+        shared, nodes = self.shared, self.shared.context.nodes
         if self._draining:
             client.close()
             return
@@ -275,7 +217,7 @@ class Server:
         session = Session(shared, client, origin, self._on_closed)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.admit(session, verdict, lambda: session.connect(self.ports.brokers_at(port, self.context.nodes)))
+        self.gate.admit(session, verdict, lambda: session.connect(lambda _: self.ports.brokers_at(port, nodes)))
 
     def _on_closed(self, session: Session) -> None:
         self.sessions.discard(session)
@@ -317,19 +259,6 @@ class Server:
         if self._draining:
             return Status(True, "draining")
         return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
-
-    def _throttles(self) -> Iterator[list[ThrottleStatus]]:
-        """The connections that are throttled, in groups."""
-        sessions = list(self.sessions)
-        for first in range(0, len(sessions), LISTED_AT_ONCE):
-            group = map(self._throttle_status, sessions[first : first + LISTED_AT_ONCE])
-            yield [status for status in group if status is not None]
-
-    def _throttle_status(self, session: Session) -> ThrottleStatus | None:
-        pending = self.gate.wait_of(session)
-        if pending is None:
-            return session.throttle_status
-        return connection_status(session.identity.client, pending.verdict, pending.since_ns, self._clock())
 
     def _log_start(self, metrics_port: int) -> None:
         config, quotas = self.config, self.active_config.quotas

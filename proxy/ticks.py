@@ -1,4 +1,4 @@
-"""Ten times a second: measures the loop's lag, releases reservations, sweeps sessions, removes idle entities, warns of
+"""Ten times a second: measures the loop's lag, sweeps sessions, removes idle entities, warns of
 entries that match nothing.
 """
 
@@ -15,7 +15,8 @@ TICK_SECONDS: Final = 0.1
 HOUSEKEEPING_TICKS: Final = 100
 #: A collection stops the loop for up to 0.1 s per million objects that it visits. The first two numbers bound that:
 #: net allocations until a young collection, and young ones until one of the next generation. Smaller numbers cost
-#: nothing, since each object is in one of each. Full ones have no bound; cycles here are small, so they are rare.
+#: nothing, since each object is in one of each. Full ones have no bound, so they are rare. Nothing waits for them: a
+#: closed connection is freed by reference counting (`Session._close`), whatever it was doing.
 GC_THRESHOLDS: Final = (1_000, 5, 40_000)
 
 
@@ -45,7 +46,6 @@ class Ticks:
         connections.memory_paused = shared.pumps.is_short
         now_ns = shared.clock()
         metrics.entities.tick(now_ns)
-        shared.wakeups.lapse(now_ns)
         self._sweep()
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
@@ -123,11 +123,17 @@ def context_from_clients(options: ServerSsl, certificate: Pem) -> ssl.SSLContext
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
+    context.sni_callback = _keep_server_name
     _load_chain(context, certificate, read_pem(options.key), "")
     if options.ca is not None:
         _load_ca(context, read_pem(options.ca))
     context.verify_mode = _CLIENT_AUTH[options.client_auth]
     return context
+
+
+def _keep_server_name(tls: Any, server_name: str | None, _: ssl.SSLContext) -> None:
+    """Python has the name of a client's hello only here: `TlsWire` reads it of the same object."""
+    tls.server_name = server_name
 
 
 def context_to_brokers(settings: SslSettings) -> ssl.SSLContext:

@@ -37,7 +37,9 @@ TOGETHER = {
     "operators' unit": ("tests/deploy/operator/test_systemd.py",),
     "reports in Spark": tuple(f"tests/pipeline/usage/test_{each}.py" for each in ("report_job", "missing")),
     "the rest in Spark": ("tests/pipeline/",),
-    "a secured broker": tuple(f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines")),
+    "a secured broker": tuple(
+        f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines", "old_librdkafka")
+    ),
     "three brokers": (f"{_INTEGRATION}three_brokers/",),
     "a broker that goes": (f"{_INTEGRATION}test_broker_down.py",),
     "a Spark job": (f"{_INTEGRATION}test_spark.py", f"{_INTEGRATION}test_sink.py"),

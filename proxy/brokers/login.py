@@ -1,7 +1,8 @@
 """The proxy's own login on one connection to a broker: frames out, responses in, and how long it is valid. No socket.
 
 SaslHandshake 1 names the mechanism, SaslAuthenticate 1 carries its messages (KIP-152), and the last response tells how
-long the session is valid (KIP-368): brokers since Kafka 2.2. Nothing here logs, and no error contains a secret.
+long the session is valid (KIP-368): brokers since Kafka 2.2. Nothing here logs, and no error contains a secret: the
+broker's words are masked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from protocol.messages import decode, request_frame
 from protocol.sasl import subject
 from proxy.brokers.upstream import BrokerFailed
-from proxy.config.client_settings import LoginSettings
+from proxy.config.client_settings import LoginSettings, masked
 
 CORRELATION_ID: Final = 1
 """Of each request of a login: brokers answer in order."""
@@ -59,6 +60,8 @@ class Login:
         self.sub_claim: Final = sub_claim
         self.lifetime_ms = 0
         self._settings = settings
+        #: For `masked`; the token is added when it is read.
+        self._secrets = [settings.password, *settings.secrets]
         self._frames = self._exchange()
         self.frame = next(self._frames)
 
@@ -71,20 +74,24 @@ class Login:
             self.frame = self._frames.send(response)
         except StopIteration:
             self.frame = b""
-        except LoginRefused:
-            raise
+        except LoginRefused as error:
+            raise LoginRefused(masked(str(error), self._secrets)) from None
         except OSError as error:
             raise LoginRefused(f"{error.filename}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """It ends here, perhaps before it is done: the exchange refers to this object, and must not be referred to."""
+        del self._frames
 
     def _exchange(self) -> Generator[bytes, bytes, None]:
         mechanism = self._settings.mechanism
         response = yield request_frame(SaslHandshakeRequest(mechanism=mechanism), CORRELATION_ID)
+        messages = _MESSAGES[mechanism](self, self._settings)
+        message = next(messages)  # reads the token, which the broker's words may repeat
         offer = decode(SaslHandshakeResponse, response, _BODY)
         if offer.error_code is not ErrorCode.none:
             offered = f"the broker offers {', '.join(offer.mechanisms) or 'no SASL mechanism'}, not {mechanism}"
             raise LoginRefused(f"{offer.error_code.name}: {offered}")
-        messages = _MESSAGES[mechanism](self, self._settings)
-        message = next(messages)
         while True:
             response = yield request_frame(SaslAuthenticateRequest(auth_bytes=message), CORRELATION_ID)
             answer = decode(SaslAuthenticateResponse, response, _BODY)
@@ -107,6 +114,7 @@ def _plain(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
 def _oauthbearer(login: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
     assert settings.token_file is not None  # noqa: S101 - for the type checker: the client file has it
     token = settings.token_file.read_text(encoding="utf-8").strip()
+    login._secrets.append(token)
     login.user = subject(token.encode(), login.sub_claim)
     error = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     if error:
@@ -157,6 +165,9 @@ async def log_in(ask: Callable[[bytes], Awaitable[bytes]], settings: LoginSettin
     `ask` raises.
     """
     login = Login(settings)
-    while login.frame:
-        response = await ask(login.frame)
-        await asyncio.get_running_loop().run_in_executor(THREAD, login.advance, response)
+    try:
+        while login.frame:
+            response = await ask(login.frame)
+            await asyncio.get_running_loop().run_in_executor(THREAD, login.advance, response)
+    finally:
+        login.close()

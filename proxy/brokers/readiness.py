@@ -8,12 +8,12 @@ background, and a check that does not wait for it returns the previous result, h
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
 from proxy.brokers.upstream import BrokerFailed
-from proxy.config.config import Address, format_address
-from proxy.observability.admin import Status
+from proxy.config.addresses import Address, format_address
 from proxy.observability.logs import one_line
 from proxy.tls import TlsContexts
 
@@ -24,6 +24,14 @@ PROBE_TIMEOUT_SECONDS = 3.0
 PROBE_EVERY_SECONDS = 10.0
 #: ApiVersions v0, correlation id 1, a null client id.
 _API_VERSIONS_REQUEST = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Whether a check passed, and one sentence for a person."""
+
+    ok: bool
+    reason: str
 
 
 class Readiness:

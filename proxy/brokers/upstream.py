@@ -10,7 +10,7 @@ from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from proxy.config.config import Address, format_address, ip_literal
+from proxy.config.addresses import Address, format_address, ip_literal
 from proxy.config.values import MAX_PORT
 
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -98,15 +98,18 @@ class Upstream:
         literal = ip_literal(host)
         if literal is not None:
             return [(socket.AF_INET if literal.version == 4 else socket.AF_INET6, (host, port))]
-        until_ns, look_up = self._names.get(address, (0, None))
-        if look_up is None or self._clock() >= until_ns:
-            look_up = self._loop.create_task(self._look_up(host, port))
-            self._names[address] = self._clock() + RESOLVED_FOR_NS, look_up
         try:
-            return await asyncio.shield(look_up)
+            return await asyncio.shield(self._latest_look_up(address))
         except OSError:
             self._names.pop(address, None)
             raise
+
+    def _latest_look_up(self, address: Address) -> Task[list[SocketAddress]]:
+        until_ns, look_up = self._names.get(address, (0, None))
+        if look_up is None or self._clock() >= until_ns:
+            look_up = self._loop.create_task(self._look_up(*address))
+            self._names[address] = self._clock() + RESOLVED_FOR_NS, look_up
+        return look_up
 
     async def _look_up(self, host: str, port: int) -> list[SocketAddress]:
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -123,7 +126,10 @@ class Upstream:
                 return await self._open_at(family, sockaddr, lambda sock: wire_to(sock, address[0]))
             except OSError as error:  # also without a free descriptor
                 failure = connect_failure(error)
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback refers to this call, and so to the session: a cycle
 
     async def _open_at(self, family: int, sockaddr: tuple[Any, ...], wire_of: Callable[[socket.socket], W]) -> W:
         wire: W | None = None

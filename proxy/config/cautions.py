@@ -7,7 +7,7 @@ from typing import Final
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
-from proxy.config.quotas_file import Quotas
+from proxy.config.quota_sources import Quotas
 from quotas.admission.limit import Limit
 from quotas.entity import DEFAULT_NAME, AnyEntity, Entity
 from quotas.entry import QuotaEntry

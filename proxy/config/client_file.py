@@ -46,7 +46,8 @@ _UNUSED: Final = re.compile(
     r"ssl\.(?:(?:trust|key)store\.(?:type|password)|protocol|provider|(?:trust|key)manager\.algorithm)"
     r"|sasl\.(?:(?:login|oauthbearer|kerberos)\..*|client\.callback\.handler\.class)"
 )
-_SECRETS: Final = frozenset({"sasl.password", "sasl.jaas.config", "ssl.keystore.key", "ssl.key.password"})
+#: Names of properties, and of options of JAAS entries, with secret values: those of other clients' settings, too.
+_SECRET: Final = re.compile(r"pass|secret|assertion|jaas|token$|\.key$|user\.info$", re.IGNORECASE)
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _REFUSED: Final = {
@@ -105,6 +106,7 @@ def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[P
         login=login,
         files=tuple(dict.fromkeys(given.files)),
         secret_files=tuple(dict.fromkeys(given.secret_files)),
+        secrets=tuple(given.secrets),
         ignored=tuple(dict.fromkeys(given.ignored)),
         servers=values.get("bootstrap.servers", ""),
         client_id=values.get("client.id", ""),
@@ -122,6 +124,7 @@ class _Given:
         self.ignored: list[str] = []
         self.files = [path]
         self.secret_files: list[Path] = []
+        self.secrets: list[str] = []
         #: The place of each setting: its line, and its name as it is written.
         self._places: dict[str, str] = {}
         line = 1
@@ -133,6 +136,7 @@ class _Given:
     def _take(self, key: str, text: str, place: str) -> None:
         name = _ALIASES.get(key, key)
         self._places[name] = place
+        self._keep_secret(name, text)
         if name not in PROPERTIES:
             if _STRICT.match(key) and not _UNUSED.fullmatch(key):
                 self.wrong(name, "unknown key", did_you_mean(key, sorted(PROPERTIES)))
@@ -147,9 +151,15 @@ class _Given:
         else:
             if value or name == _ENDPOINT:
                 self.values[name] = value
+            self._keep_secret(name, value)
         self.files += elsewhere
-        if name in _SECRETS:
+        if _SECRET.search(name):
             self.secret_files += elsewhere if "${" in text else [self.path]
+
+    def _keep_secret(self, name: str, value: str) -> None:
+        if _SECRET.search(name):
+            options = jaas_options(value) or {}
+            self.secrets += [value, *(text for option, text in options.items() if _SECRET.search(option))]
 
     def place(self, name: str) -> str:
         return self._places.get(name, f"{self.path}: {name}")
@@ -183,9 +193,9 @@ def _login_of(given: _Given, protocol: str) -> LoginSettings | None:
         given.wrong("sasl.mechanism", f"the proxy cannot log in by {mechanism}", _REFUSED[mechanism])
         return None
     if given.one_of(_MECHANISMS, "sasl.mechanism", mechanism) == "OAUTHBEARER":
-        return LoginSettings(mechanism=mechanism, token_file=_token_file(given))
+        return LoginSettings(mechanism=mechanism, token_file=_token_file(given), secrets=tuple(given.secrets))
     username, password = _credentials(given)
-    return LoginSettings(mechanism=mechanism, username=username, password=password)
+    return LoginSettings(mechanism=mechanism, username=username, password=password, secrets=tuple(given.secrets))
 
 
 def _credentials(given: _Given) -> tuple[str, str]:

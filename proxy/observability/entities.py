@@ -1,7 +1,7 @@
 """The counters of each (user, client id), bounded in number.
 
-After `--max-metric-entities` clients, further ones are counted as `other`, and the log reports that once. `labels`
-bounds the names themselves.
+After `--max-metric-entities` clients, further ones are counted as `other`, and the log reports that once. So are
+throttles (a limit and a mode of a client, 16 series each) after that number. `labels` bounds the names themselves.
 """
 
 from collections import Counter
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from proxy.config.config import Config
+from proxy.observability.generated_ids import GeneratedIds
 from proxy.observability.labels import OTHER, label_value
 from proxy.observability.logs import EventLog
 from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram, ThrottleWindow
@@ -35,10 +36,13 @@ class Entities:
         self.max_entities = config.observability.max_metric_entities
         #: None: no usage records are written.
         self.throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
+        self.generated_ids = GeneratedIds()
         self._clock_ns = clock_ns
         #: Of topics; None: nothing is counted by topic.
         self._series = Cell() if config.usage.by_topic else None
         self._known: dict[tuple[str, str], EntityMetrics] = {}
+        #: The number of histograms, without those of `other`. `expire` counts them anew.
+        self._throttles = 0
         self._announced: set[str] = set()
         #: Throttled requests and connections of all clients, by reason (see `proxy.enforcement.report`).
         self.throttle_reasons: Counter[str] = Counter()
@@ -51,8 +55,14 @@ class Entities:
             return found
         key = (label_value(user), label_value(client_id))
         if key not in self._known and len(self._known) - (_SHARED in self._known) >= self.max_entities:
-            key = _SHARED
-            self.announce_other("clients")
+            return self._other("clients")
+        return self._at(key)
+
+    def _other(self, what: str) -> EntityMetrics:
+        self.announce_other(what)
+        return self._at(_SHARED)
+
+    def _at(self, key: tuple[str, str]) -> EntityMetrics:
         found = self._known.get(key)
         if found is None:
             topics = None if self._series is None else TrafficByTopic(self._series)
@@ -70,9 +80,17 @@ class Entities:
         entity = self.of(user, client_id)
         histogram = entity.throttles.get((limit_name, mode))
         if histogram is None:
-            histogram = entity.throttles[limit_name, mode] = Histogram(THROTTLE_BUCKETS)
+            histogram = self._throttles_of(entity).setdefault((limit_name, mode), Histogram(THROTTLE_BUCKETS))
         histogram.observe(seconds)
         return entity
+
+    def _throttles_of(self, entity: EntityMetrics) -> dict[tuple[str, str], Histogram]:
+        """Where a histogram that the entity does not have yet belongs."""
+        if entity is not self._known.get(_SHARED):
+            if self._throttles >= self.max_entities:
+                return self._other("throttles").throttles
+            self._throttles += 1
+        return entity.throttles
 
     def tick(self, now_ns: int) -> None:
         """Slide the throttle windows; cheap unless a slot of 3 s has just ended."""
@@ -83,10 +101,13 @@ class Entities:
                 entity.window.roll(slot, entity.requests)
 
     def expire(self, now_ns: int) -> None:
-        """Forget entities that have no session and counted nothing for an hour."""
+        """Forget entities that have no session and counted nothing for an hour, and such tallies."""
         for key, entity in list(self._known.items()):
             if entity.idle_ns(now_ns) >= ENTITY_IDLE_NS and not entity.sessions:
                 del self._known[key]
+        self._throttles = sum(len(entity.throttles) for key, entity in self._known.items() if key != _SHARED)
+        if self.throttle_tallies is not None:
+            self.throttle_tallies.expire(now_ns, ENTITY_IDLE_NS)
         if self._series is not None:
             self._series.value = sum(len(entity.topics) for entity in self if entity.topics is not None)
 
@@ -94,7 +115,7 @@ class Entities:
         return iter(list(self._known.values()))
 
     def announce_other(self, what: str) -> None:
-        """Log once that there are more `what` (clients, limits) than `max_metric_entities`."""
+        """Log once that there are more `what` (clients, throttles, limits) than `max_metric_entities`."""
         if what not in self._announced:
             self._announced.add(what)
             _log.warning(

@@ -1,7 +1,7 @@
 """What the proxy counts.
 
-The hot path increments plain integers (`Cell.value`, `EntityMetrics.produce_bytes`); `exposition` turns them into
-Prometheus families at a scrape.
+The hot path increments plain integers (`Cell.value`, `EntityMetrics.produce_bytes`); `proxy.admin.exposition` turns
+them into Prometheus families at a scrape.
 """
 
 import time
@@ -27,7 +27,7 @@ MAX_REQUEST_CELLS: Final = 4096
 
 # Each reason has a series from the start, so that a rate over it exists before its first event. Reasons come from the
 # code, never from the wire, so new ones are not bounded.
-#: In the order of the bits in `proxy.sessions.pump`.
+#: In the order of the bits in `proxy.sessions.pump_set`.
 PAUSE_REASONS: Final = (
     "connecting",
     "quota",
@@ -98,10 +98,10 @@ class UsageMetrics:
 
 
 class Metrics:
-    """All that this process counts. The server sets the callables `limits_in_use` and `produced`.
+    """All that this process counts. `proxy.assemble` sets the callables `limits_in_use` and `produced`.
 
-    `exposition` says what each is. `certificates`: when they expire, in seconds since 1970, by the side that they are
-    shown to.
+    `proxy.admin.exposition` says what each is. `certificates`: when they expire, in seconds since 1970, by the side
+    that they are shown to.
     """
 
     def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Final, final
 
-from protocol.errors import NotKafka, ProtocolError
-from proxy.enforcement.data_frame import DataFrame
+from protocol.errors import NotKafka, ProtocolError, UnsupportedVersion
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import Metrics
@@ -27,11 +26,12 @@ class HandshakeFailed(ProtocolError):
     reason = "tls_handshake"
 
 
-#: What helps against bytes of another protocol that come from a client.
+#: What helps a client that sends bytes of another protocol, or a version of an API that is refused.
 _HINTS: Final = {
     "tls": "set security.protocol=PLAINTEXT or SASL_PLAINTEXT in the client, or --ssl-certificate-location here",
     "http": "HTTP is at --metrics-listen",
     "proxy": "name the load balancer by --proxy-protocol-from",
+    "SaslHandshake": "update the client: librdkafka 1.2.0, kafka-python 2.1.0 and Sarama 1.41.0 send version 1",
 }
 
 
@@ -59,16 +59,15 @@ class Faults:
         """The broker ended its stream inside of a response."""
         self._metrics.errors.upstream["closed_mid_frame"] += 1
 
-    def dropped(self, identity: Identity, hold: DataFrame) -> None:
-        """The client of a held frame has gone."""
+    def dropped(self, identity: Identity, size: int) -> None:
+        """The client of a held request of so many bytes has gone."""
         self._metrics.connections.dropped_frames += 1
-        self._event(
-            _log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=hold.size
-        )
+        self._event(_log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=size)
 
     def protocol(self, identity: Identity, error: ProtocolError, broker: str = "") -> None:
         """One side sent what cannot be handled. `broker`: its address, if that did."""
-        hint = _HINTS.get(error.protocol) if isinstance(error, NotKafka) and not broker else None
+        api = error.api_name if isinstance(error, UnsupportedVersion) else ""
+        hint = None if broker else _HINTS.get(error.protocol if isinstance(error, NotKafka) else api)
         client = identity.client
         self._refused(error, peer=client.peer, client_id=client.client_id, broker=broker or None, hint=hint)
 

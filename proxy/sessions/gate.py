@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from proxy.config.config import format_address
+from proxy.config.addresses import format_address
 from proxy.sessions.session import Session
 from proxy.sessions.shared import Origin, Shared
 from quotas.connections import ConnectionQuotas, Verdict

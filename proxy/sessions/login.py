@@ -13,10 +13,11 @@ from typing import Final, final
 from proxy.brokers.login import CORRELATION_ID, THREAD, Login
 from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed
 from proxy.enforcement.identity import ANONYMOUS
-from proxy.sessions.pump import LOGIN, Owner, Pump
+from proxy.sessions.pump import Owner, Pump
+from proxy.sessions.pump_set import LOGIN
 from proxy.sessions.shared import Shared
-from proxy.streams.handlers.login import Login as Handler
 from proxy.streams.handlers.login import OwnRequest
+from proxy.streams.response_stream import ResponseStream
 
 #: Of the lifetime, when the next login begins. A frame that is under way then has the rest of it to arrive.
 EARLIEST: Final = 0.70
@@ -34,11 +35,10 @@ class BrokerLogin:
     _timer   of the login under way, or the next one
     """
 
-    __slots__ = ("_login", "_owner", "_requests", "_sent", "_shared", "_timer")
-
-    def __init__(self, shared: Shared, requests: Pump, owner: Owner) -> None:
+    def __init__(self, shared: Shared, requests: Pump, responses: ResponseStream, owner: Owner) -> None:
         self._shared = shared
         self._requests = requests
+        self._responses = responses
         self._owner = owner
         self._login: Login | None = None
         self._sent: OwnRequest | None = None
@@ -68,26 +68,28 @@ class BrokerLogin:
             advancing.add_done_callback(self._on_advanced)
 
     def _send(self, login: Login) -> None:
-        connection = self._requests.stream.connection
-        self._sent = OwnRequest(Handler(connection.context))
-        if self._timer is None and not connection.in_flight:
+        in_flight = self._responses.in_flight
+        self._sent = OwnRequest()
+        if self._timer is None and not in_flight:
             self._timer = self._shared.loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_silent)
-        connection.in_flight.append((CORRELATION_ID, self._sent))
-        self._requests.write(login.frame)
+        in_flight.append((CORRELATION_ID, self._sent))
+        self._requests.writer.write(login.frame)
 
     def _on_advanced(self, done: "Future[None]") -> None:
         login = self._login
+        # Not `result`: the traceback of an error that is raised here would refer to `done`, which refers to the error.
+        error = done.exception()
         if login is None:  # closed
-            done.exception()
             return
         try:
-            done.result()
-            if login.frame:
+            if isinstance(error, Exception):
+                self._owner.close_for(error)
+            elif login.frame:
                 self._send(login)
             else:
                 self._end(login)
-        except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
-            self._owner.close_for(error)
+        except Exception as defect:  # noqa: BLE001 - it may cost its own connection, never the process
+            self._owner.close_for(defect)
 
     def _on_silent(self) -> None:
         detail = f"no answer to the login of the proxy within {CONNECT_TIMEOUT_SECONDS:g} s"
@@ -109,6 +111,8 @@ class BrokerLogin:
 
     def close(self) -> None:
         """The connection is closed, or the login has ended."""
-        self._login = None
+        if self._login is not None:
+            self._login.close()
+            self._login = None
         if self._timer is not None:
             self._timer.cancel()

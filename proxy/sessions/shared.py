@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from proxy.brokers.health import Health
 from proxy.brokers.upstream import Upstream
 from proxy.sessions.faults import Faults
-from proxy.sessions.pump import PumpSet
+from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.tls_wire import Wires
 from proxy.sessions.wakeups import Wakeups
 from proxy.streams.context import Context
-from proxy.streams.kinds import Kinds
+from proxy.streams.request import Kinds
 from proxy.tls import TlsContexts
 
 

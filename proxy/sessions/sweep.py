@@ -72,7 +72,7 @@ class Sweep:
         handshake_ns, max_idle_ns = self._handshake_ns, self._max_idle_ns
         if handshake_ns and session.lacks_request(handshake_ns, now_ns):
             self._close(session, HANDSHAKE_TIMEOUT, now_ns, timeout_seconds=handshake_ns / NS_PER_SECOND)
-        elif max_idle_ns and session.upstream is not None and session.progress.is_idle(max_idle_ns, now_ns):
+        elif max_idle_ns and session.upstream is not None and session.timeouts.is_idle(max_idle_ns, now_ns):
             self._close(session, MAX_IDLE, now_ns, timeout_seconds=max_idle_ns / NS_PER_SECOND)
 
     def _close(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
@@ -89,10 +89,10 @@ class Sweep:
             session
             for session in self._current
             if session.upstream is not None
-            and session.progress.held
-            and now_ns - session.progress.since_ns >= self._stalled_ns
+            and session.timeouts.stalled_bytes
+            and now_ns - session.timeouts.stalled_since_ns >= self._stalled_ns
         ]
-        stalled.sort(key=lambda session: session.progress.held, reverse=True)
+        stalled.sort(key=lambda session: session.timeouts.stalled_bytes, reverse=True)
         for session in stalled:
             if not memory.is_full and not memory.keeps_much:
                 break
@@ -100,7 +100,7 @@ class Sweep:
                 session,
                 STALLED,
                 now_ns,
-                held_bytes=session.progress.held,
-                stalled_seconds=(now_ns - session.progress.since_ns) // NS_PER_SECOND,
+                held_bytes=session.timeouts.stalled_bytes,
+                stalled_seconds=(now_ns - session.timeouts.stalled_since_ns) // NS_PER_SECOND,
                 hint="memory is used up and this connection took none of what is held for it",
             )

@@ -41,8 +41,6 @@ class TlsWire(Wire):
     _end        how the stream ended, after what the last read returned
     """
 
-    __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "handshake")
-
     byte_cost = 4
 
     def __init__(self, shared: "Wires", sock: socket.socket, context: ssl.SSLContext, host: str | None = None) -> None:
@@ -78,6 +76,7 @@ class TlsWire(Wire):
         if not self.has_begun:
             self._tls = self._context.wrap_bio(shared.incoming, shared.outgoing, self.is_server, self._host)
         is_done = is_sent = False
+        # All wires share both BIOs: what OpenSSL has not read is taken out again, and what it wrote is sent or kept.
         shared.incoming.write(self._rest)
         try:
             self._tls.do_handshake()
@@ -88,12 +87,13 @@ class TlsWire(Wire):
             self._rest = shared.incoming.read()
             with suppress(OSError):  # the next step reports it
                 is_sent = self._flush()
+        # Done or not: what the peer waits for leaves first, else both would wait.
         if not is_sent:
             raise ssl.SSLWantWriteError
         if not is_done:
             raise ssl.SSLWantReadError
         self.handshake = None
-        self.buffers = bool(self._rest)
+        self.buffers = bool(self._rest)  # the peer's first data may have come with the end of its handshake
 
     @property
     def is_server(self) -> bool:
@@ -113,6 +113,10 @@ class TlsWire(Wire):
         certificate: bytes | None = self._tls.getpeercert(binary_form=True)
         return certificate
 
+    @property
+    def server_name(self) -> str | None:
+        return getattr(self._tls, "server_name", None)
+
     # ---- reading and writing
 
     def _recv_into(self, buffer: Any, size: int) -> int:
@@ -130,6 +134,7 @@ class TlsWire(Wire):
             self._settle(data[given:filled] if given < filled else b"", is_full=got == size)
             if got:
                 return got
+            # Nothing for the pump, which would count its turn: KeyUpdates, tickets, or a part of a record.
             turns.used_ns += turns.clock() - started_ns
             turns.begin_round()
         if self._end is None:
@@ -148,6 +153,7 @@ class TlsWire(Wire):
         got = given = count = 0
         try:
             while got < size and count < _RECORDS_AT_ONCE and (given < filled or incoming.pending or not count):
+                # Never more than one record's worth: OpenSSL reads on by itself over all records that have no data.
                 room = _LARGEST_RECORD - incoming.pending
                 if room > filled - given:
                     room = filled - given
@@ -169,14 +175,17 @@ class TlsWire(Wire):
         """Leave nothing in the memory of all wires: keep what OpenSSL has not read and was not given, send alerts."""
         incoming, outgoing = self._shared.incoming, self._shared.outgoing
         self._rest = incoming.read() + left if left or incoming.pending else b""
+        # OpenSSL answers while it reads: a KeyUpdate that asks for one, a wrong record. A peer that floods the proxy
+        # with these and reads nothing would make `_unsent` grow.
         if outgoing.pending and not self._flush():
             self._end = self._end or ConnectionAbortedError("it does not read alerts")
+        # OpenSSL keeps the rest of a decrypted record only if the pump's buffer is full.
         self.buffers = bool(self._rest or self._end or (is_full and self._tls.pending()))
 
     def _send(self, data: Any) -> int:
         size, taken = len(data), 0
         while taken < size:
-            if not self._unsent:
+            if not self._unsent:  # else these bytes are encrypted already, and go on with what is left of that
                 is_all = not taken and size <= _AT_ONCE
                 try:
                     self._owed = self._tls.write(data if is_all else data[taken : taken + _AT_ONCE])
@@ -208,6 +217,9 @@ class TlsWire(Wire):
         self.handshake = None
         self._notify()
         super().close()
+        # References to itself: its methods, and the frames in the traceback of an error that was kept.
+        self.recv_into, self.send = self._sock.recv_into, self._sock.send
+        self._end = None
 
     def _notify(self) -> None:
         """Send TLS's own end of the stream. Without it OpenSSL 3 reports a cut connection to the peer."""
@@ -226,8 +238,6 @@ class Handshake:
     A client whose handshake fails is read, unparsed, until it ends its stream: to close a socket with unread bytes
     would reset the connection, and the client would not see the alert.
     """
-
-    __slots__ = ("_discarded", "_done", "_failed", "_failure", "_turns", "_wire", "is_heavy")
 
     def __init__(self, wire: TlsWire, turns: Turns, done: Callable[[], None], failed: Failed) -> None:
         self._wire = wire

@@ -36,8 +36,6 @@ FAST_TURN_NS: Final = 10_000
 class Turn(Protocol):
     """A connection's direction. `is_heavy`: its last turn was expensive."""
 
-    __slots__ = ()
-
     is_heavy: bool
 
     @abstractmethod
@@ -51,8 +49,6 @@ class Turns:
     is_busy   a round is counted, so `may_begin` must be asked
     used_ns   of the round so far; `heavy_used_ns`: by expensive connections
     """
-
-    __slots__ = ("_handshakes", "_heavy", "_light", "_loop", "clock", "heavy_used_ns", "is_busy", "used_ns")
 
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self._loop = loop
@@ -98,10 +94,12 @@ class Turns:
         self.is_busy = False
         self.used_ns = self.heavy_used_ns = 0
         light, heavy, handshakes = self._light, self._heavy, self._handshakes
+        # As many as wait now: one whose turn comes may queue again, for the round after this.
         for _ in range(len(light)):
             if self.used_ns >= ROUND_NS:
                 break
             light.popleft().on_turn()
+        # One handshake before the others and the rest after them: neither queue can keep the other from its turn.
         first = min(1, len(handshakes))
         for waiting, count in ((handshakes, first), (heavy, len(heavy)), (handshakes, len(handshakes) - first)):
             for _ in range(count):

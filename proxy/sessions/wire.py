@@ -28,8 +28,6 @@ class Wire:
     Both raise BlockingIOError when nothing can be read or taken now, and OSError when the connection is broken.
     """
 
-    __slots__ = ("_is_read", "_is_written", "_loop", "_sock", "buffers", "fd", "recv_into", "send")
-
     recv_into: Callable[[Any, int], int]
     send: Callable[[Any], int]
     #: Whether there is more to `recv_into` that was received before: the event loop does not report it.
@@ -54,6 +52,11 @@ class Wire:
     @property
     def peer_certificate(self) -> bytes | None:
         """The verified certificate that the peer has shown, as DER."""
+        return None
+
+    @property
+    def server_name(self) -> str | None:
+        """The host that the client has named in its TLS handshake (SNI): neither checked nor normalized."""
         return None
 
     def when_readable(self, callback: Callable[[], None]) -> None:

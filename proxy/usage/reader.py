@@ -19,6 +19,7 @@ from proxy.usage.series import FETCH, PRODUCE, Counts, SeriesTable, ThrottleKey,
 READ_AT_ONCE: Final = 200
 """Clients, topics and limits of one step: about 1 ms."""
 NOTHING: Final = (0, 0, 0)
+NO_THROTTLES: Final = (0, 0, 0, 0)
 
 _Known = tuple[tuple[str, str, Labels], dict[str, dict[str | None, Counts]]]
 """Of a client: its user, client id and labels, as in records, and the counts at the latest reading by direction and
@@ -34,6 +35,8 @@ class Reader:
         self._table = table
         self._since_ms = self._now_ms = 0
         self._clients: dict[EntityMetrics, _Known] = {}
+        #: The counts at the latest reading, of those that have any.
+        self._tallies: dict[ThrottleTally, Counts] = {}
 
     def read(self, since_ms: int, now_ms: int) -> Iterator[None]:
         """Read all counters, in steps. `since_ms`: the reading before; new series began then."""
@@ -50,11 +53,8 @@ class Reader:
                 self._read_client(entity)
                 del self._clients[entity]
             yield
-        tallies = self._entities.throttle_tallies
-        for number, tally in enumerate(() if tallies is None else tallies.taken()):
-            self._add_tally(tally)
-            if number % READ_AT_ONCE == READ_AT_ONCE - 1:
-                yield
+        if self._entities.throttle_tallies is not None:
+            yield from self._read_tallies(list(self._entities.throttle_tallies))
 
     def _read_client(self, entity: EntityMetrics) -> int:
         """Add what is new of one client. Returns the number of counters that were read."""
@@ -79,11 +79,24 @@ class Reader:
                     self._table.add(key, tuple(map(int.__sub__, count, old)), self._since_ms, self._now_ms)
         return 1 + len(topics)
 
-    def _add_tally(self, tally: ThrottleTally) -> None:
-        counts = (tally.throttled_ns, tally.delayed_bytes, tally.refused_bytes, tally.would_have_bytes)
-        if any(counts):
-            name, labels = identity_of(tally.client_id, self._table.labels)
-            key = ThrottleKey(tally.user, name, labels, tally.limit_name, tally.entity)
-            series = self._table.add(key, counts, self._since_ms, self._now_ms)
-            if series.key == key:  # else it is of several limits
-                series.limit, series.limit_value = tally.limit, tally.limit_value
+    def _read_tallies(self, live: list[ThrottleTally]) -> Iterator[None]:
+        gone = self._tallies.keys() - set(live)
+        for number, tally in enumerate([*live, *gone], 1):
+            self._read_tally(tally)
+            if number % READ_AT_ONCE == 0:
+                yield
+        for tally in gone:
+            del self._tallies[tally]
+
+    def _read_tally(self, tally: ThrottleTally) -> None:
+        """Add what is new of one tally."""
+        counts = tally.counts
+        old = self._tallies.get(tally, NO_THROTTLES)
+        if counts == old:
+            return
+        self._tallies[tally] = counts
+        name, labels = identity_of(tally.client_id, self._table.labels)
+        key = ThrottleKey(tally.user, name, labels, tally.limit_name, tally.entity)
+        series = self._table.add(key, tuple(map(int.__sub__, counts, old)), self._since_ms, self._now_ms)
+        if series.key == key:  # else it is of several limits
+            series.limit, series.limit_value = tally.limit, tally.limit_value

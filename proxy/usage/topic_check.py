@@ -3,7 +3,7 @@
 A compacted topic keeps the last record of each key, and the key is the process: it would lose all series but one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -35,18 +35,19 @@ _NOT_ALLOWED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailed
 _log = EventLog("proxy.usage")
 
 
-async def check_topic(client: Mapping[str, Any], topic: str) -> None:
-    """Create the topic if it is missing. `client`: arguments of aiokafka's clients.
+async def check_topic(client: Mapping[str, Any], topic: str, masked: Callable[[str], str]) -> None:
+    """Create the topic if it is missing. `client`: arguments of aiokafka's clients. `masked`: for what is logged here;
+    errors have the broker's own words.
 
     Raises SinkRefused for a compacted topic, SinkFailed if it is missing and cannot be created, and errors of aiokafka.
     """
     admin = AIOKafkaAdminClient(**client)
     try:
         await admin.start()
-        policy = await _policy_of(admin, topic)
+        policy = await _policy_of(admin, topic, masked)
         if policy is None:
             await _create(admin, topic)
-            policy = await _policy_of(admin, topic) or TOPIC_CONFIG[_POLICY]
+            policy = await _policy_of(admin, topic, masked) or TOPIC_CONFIG[_POLICY]
         if "compact" in policy:
             raise SinkRefused(
                 "topic_compacted",
@@ -57,7 +58,7 @@ async def check_topic(client: Mapping[str, Any], topic: str) -> None:
         await admin.close()
 
 
-async def _policy_of(admin: Any, topic: str) -> str | None:
+async def _policy_of(admin: Any, topic: str, masked: Callable[[str], str]) -> str | None:
     """The cleanup policy; None: there is no such topic. `unknown`: this client may not read it."""
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={_POLICY: None})
     [answer] = await admin.describe_configs([resource])
@@ -67,7 +68,7 @@ async def _policy_of(admin: Any, topic: str) -> str | None:
         return None
     if error in _NOT_ALLOWED:
         hint = "allow DescribeConfigs on the topic: a compacted one would lose records"
-        _log.warning("usage_topic_not_checked", topic=topic, message=message, hint=hint)
+        _log.warning("usage_topic_not_checked", topic=topic, message=masked(message or ""), hint=hint)
         return "unknown"
     if code:
         raise error(message)

@@ -26,8 +26,10 @@ from aiokafka.errors import (
 )
 from aiokafka.partitioner import DefaultPartitioner
 
+from proxy.config.addresses import Address, format_address
 from proxy.config.client_file import read_client_settings
-from proxy.config.config import Address, UsageOptions, format_address
+from proxy.config.client_settings import masked
+from proxy.config.config import UsageOptions
 from proxy.config.errors import ConfigError
 from proxy.tls import context_to_brokers
 from proxy.usage.sink import SinkFailed
@@ -78,6 +80,8 @@ class TopicSink:
             "request_timeout_ms": REQUEST_TIMEOUT_MS,
         }
         self._settings = options.client
+        #: The latest one, of an OAUTHBEARER login.
+        self._tokens: list[str] = []
         self._cause = _Cause()
         # Its failures are reported as `usage_records_not_written`; its own log would repeat each of them.
         log = logging.getLogger("aiokafka")
@@ -99,17 +103,25 @@ class TopicSink:
                     batch = producer.create_batch()
                     batch.append(key=self._key, value=record, timestamp=None)
             await self._send(batch)
-        except (SinkFailed, asyncio.CancelledError):
+        except asyncio.CancelledError:
             await self.close()
             raise
-        except Exception as error:  # a library's code, and a broker's answers: no error of it may end the writing
+        except SinkFailed as error:  # of the check, with a broker's words
+            await self.close()
+            raise type(error)(error.reason, self._masked(error.message)) from None
+        except Exception as error:  # noqa: BLE001 - a library's code: no error of it may end the writing
             await self.close()
             cause = error
             if isinstance(error, KafkaConnectionError) and self._cause.error is not None:
                 cause = self._cause.error
             text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
             servers = ",".join(self._client["bootstrap_servers"])
-            raise SinkFailed(reason_of(cause), f"--usage-topic {self._topic} at {servers}: {text}") from error
+            message = f"--usage-topic {self._topic} at {servers}: {self._masked(text)}"
+            raise SinkFailed(reason_of(cause), message) from None
+
+    def _masked(self, text: str) -> str:
+        """Without the secrets of the client file, and the latest token."""
+        return masked(text, [*self._settings.secrets, *self._tokens])
 
     async def _send(self, batch: Any) -> None:
         sent = await self._producer.send_batch(batch, self._topic, partition=self._partition)
@@ -120,7 +132,7 @@ class TopicSink:
         """The producer, after a check of the topic."""
         if self._producer is None:
             client = {**self._client, **await asyncio.to_thread(self._arguments)}
-            await check_topic(client, self._topic)
+            await check_topic(client, self._topic, self._masked)
             self._producer = AIOKafkaProducer(**client, acks="all", max_batch_size=BATCH_BYTES)
             await self._producer.start()
             partitions = sorted(await self._producer.partitions_for(self._topic))
@@ -141,7 +153,7 @@ class TopicSink:
             arguments["sasl_mechanism"] = login.mechanism
             arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password}
             if login.token_file is not None:
-                arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file)
+                arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file, self._tokens)
         return arguments
 
     async def close(self) -> None:
@@ -158,13 +170,15 @@ class TopicSink:
 
 
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    """The token of an OAUTHBEARER login, read for each connection."""
+    """The token of an OAUTHBEARER login, read for each connection. `read`: the latest one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, read: list[str]) -> None:
         self._path = path
+        self._read = read
 
     async def token(self) -> str:
-        return (await asyncio.to_thread(self._path.read_text, encoding="utf-8")).strip()
+        self._read[:] = [(await asyncio.to_thread(self._path.read_text, encoding="utf-8")).strip()]
+        return self._read[0]
 
 
 def reason_of(error: Exception) -> str:

@@ -12,7 +12,7 @@ from quotas.problems import Problem
 
 
 def duplicates(placed: Iterable[tuple[str, AnyEntity]]) -> list[Problem]:
-    """One error for each repeated entity; input is places ("--quota '...'", "quota[3]") with entities."""
+    """One error for each repeated entity; input is places ("quota[3]") with entities."""
     first: dict[AnyEntity, str] = {}
     errors = []
     for place, entity in placed:

@@ -1,6 +1,6 @@
 """All configured entries, found by entity in O(1)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -18,31 +18,35 @@ from quotas.registry.override import Applies, Compactor, Override, apply, limits
 from quotas.registry.precedence import QuotaTable
 from quotas.resource_groups import GroupIndex, ResourceGroup
 
+_TOTAL_THRESHOLDS: Final = frozenset(THRESHOLDS.values())
 _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
 
 
 class Configured:
-    """All entries. Of two entries of one entity, limits of the later replace those of the same name; so do the
-    members of a group.
+    """All entries, by the name of their source. Of two entries of one entity, limits of the later replace those of the
+    same name; so do the members of a group.
 
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
+    limits_topics     whether some limit needs the name of the topic that records are produced to
     rejects           whether some entry refuses records
     """
 
-    def __init__(self, entries: Iterable[QuotaEntry] = ()) -> None:
+    def __init__(self, sources: Mapping[str, Iterable[QuotaEntry]]) -> None:
         self.clients = QuotaTable()
         self._named: dict[Kind, dict[Name, Override]] = {kind: {} for kind in Kind}
         compactor = Compactor()
         limit_names: set[str] = set()
         groups: list[ResourceGroup] = []
-        self.rejects = False
-        for entry in entries:
-            self.rejects |= _may_reject(entry)
-            if entry.group is not None:
-                groups.append(entry.group)
-            self._put(entry.entity, compactor.compact(entry))
-            limit_names.update(entry.limits)
+        self.rejects = self.limits_topics = False
+        for source, entries in sources.items():
+            for entry in entries:
+                self.rejects |= _may_reject(entry)
+                self.limits_topics |= _limits_topics(entry)
+                if entry.group is not None:
+                    groups.append(entry.group)
+                self._put(entry.entity, compactor.compact(entry, source))
+                limit_names.update(entry.limits)
         self.groups = GroupIndex(groups)
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
         self.counts_mutations = CONTROLLER_MUTATION_RATE in limit_names
@@ -97,6 +101,13 @@ class Configured:
             rate = limits_of(override).get(limit_name)
             if rate is not None and isinstance(topic, str):
                 yield topic, rate
+
+
+def _limits_topics(entry: QuotaEntry) -> bool:
+    if entry.group is not None:
+        return bool(entry.group.topics)
+    of_topic = isinstance(entry.entity, Named) and entry.entity.kind is Kind.TOPIC
+    return of_topic or not _TOTAL_THRESHOLDS.isdisjoint(entry.limits)
 
 
 def _may_reject(entry: QuotaEntry) -> bool:

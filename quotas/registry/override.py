@@ -15,6 +15,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 class Shape:
     """The common part of overrides, shared: the names of their limits and of those they lift, and their options.
 
+    source    the name of what they were configured by: costs an entry nothing here
     earlier   an override of the same entity: its other limits apply too, with its own options
     """
 
@@ -25,6 +26,7 @@ class Shape:
     unlimited: tuple[str, ...] = ()
     exempt: Exemption | None = None
     rejects: bool | None = None
+    source: str = ""
     earlier: "Override | None" = None
 
 
@@ -40,6 +42,7 @@ class Applies:
     origin   the configured entity
     exempt   the clients that it neither charges nor holds
     rejects  see `QuotaEntry`
+    source   the name of the source of its entry: see `Configured`
     """
 
     rate: int | Fraction
@@ -50,6 +53,7 @@ class Applies:
     origin: AnyEntity
     exempt: Exemption | None = None
     rejects: bool | None = None
+    source: str = ""
 
 
 class Compactor:
@@ -59,11 +63,13 @@ class Compactor:
         self._shapes: dict[Shape, Shape] = {}
         self._latest: dict[Shape, Override] = {}
 
-    def compact(self, entry: QuotaEntry) -> Override:
-        """The override of an entry; shared with the latest one of its shape if both are equal."""
+    def compact(self, entry: QuotaEntry, source: str = "") -> Override:
+        """The override of an entry of this source; shared with the latest one of its shape if both are equal."""
         burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
         names = tuple(entry.limits)
-        shape = Shape(names, burst_ns, entry.mode, entry.algorithm, entry.unlimited, entry.exempt, entry.rejects)
+        shape = Shape(
+            names, burst_ns, entry.mode, entry.algorithm, entry.unlimited, entry.exempt, entry.rejects, source
+        )
         shape = self._shapes.setdefault(shape, shape)
         override: Override = (shape, *entry.limits.values())
         if self._latest.get(shape) != override:
@@ -92,9 +98,8 @@ def apply(
     shape, *rates = override
     for name, rate in zip(shape.names, rates, strict=True):
         if name not in found and name not in lifted:
-            found[name] = Applies(
-                rate, shape.burst_ns, shape.mode, shape.algorithm, entity, origin, shape.exempt, shape.rejects
-            )
+            options = shape.burst_ns, shape.mode, shape.algorithm
+            found[name] = Applies(rate, *options, entity, origin, shape.exempt, shape.rejects, shape.source)
     lifted.update(shape.unlimited)
     if shape.earlier is not None:
         apply(shape.earlier, found, lifted, entity, origin)

@@ -20,8 +20,8 @@ import pytest
 import protocol
 import proxy
 import quotas
+from proxy.admin.exposition import families
 from proxy.config.config import Config
-from proxy.observability.exposition import families
 from proxy.observability.metrics import Metrics
 from tests.docs.pages import PAGES, ROOT, SEED_PAGES, rows
 

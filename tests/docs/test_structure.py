@@ -11,7 +11,7 @@ MAX_COMPLEXITY = 12
 HOT_LOOPS = {"proxy/streams/batch_plan.py::scan", "protocol/fetch.py::_skip_plain"}
 MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 #: The lines of all packages together. It only goes down, but for a feature: quotas/fleet has 700.
-MAX_LINES = 24_234
+MAX_LINES = 24_850
 _BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.Assert, ast.match_case)
 
 

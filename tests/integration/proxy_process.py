@@ -59,6 +59,7 @@ class ProxyProcess:
         self._metrics_url = ""
         self.bootstrap_servers = ""
         """What clients set."""
+        self._last_page = ""
 
     # ---- its life
 
@@ -164,15 +165,16 @@ class ProxyProcess:
             with error:
                 return error.code, error.read().decode()
 
+    def metrics(self) -> str:
+        """The page of now: it is rendered once a second at most, and each time it counts more of the loop's lag."""
+        while (page := self.get("/metrics")[1]) == self._last_page:
+            time.sleep(_POLL_SECONDS)
+        self._last_page = page
+        return page
+
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of all samples of that name (without the prefix) whose labels are these or more."""
-        _, text = self.get("/metrics")
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == PREFIX + name and labels.items() <= sample.labels.items()
-        )
+        """As `sum_of`, of the page of now."""
+        return sum_of(self.metrics(), name, **labels)
 
     def throttles(self) -> list[dict[str, Any]]:
         """Who waits now."""
@@ -210,6 +212,16 @@ def killed_at_the_end(argv: Sequence[str]) -> Iterator[None]:
             yield
         finally:
             process.kill()
+
+
+def sum_of(page: str, name: str, **labels: str) -> float:
+    """The sum of all samples of that name (without the prefix) whose labels are these or more."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == PREFIX + name and labels.items() <= sample.labels.items()
+    )
 
 
 def eventually(look: Callable[[], _T], seconds: float, what: str) -> _T:

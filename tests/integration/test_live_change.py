@@ -14,7 +14,7 @@ from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
 from tests.integration.bytes_passed import SECONDS, check_frames, span
 from tests.integration.flood import Flood, create_topics
-from tests.integration.proxy_process import ProxyProcess, eventually, killed_at_the_end
+from tests.integration.proxy_process import ProxyProcess, eventually, killed_at_the_end, sum_of
 
 #: At `SLOW` a client needs a minute for `MUCH`. The five requests of 100 kB that a library sends ahead pass in 5 s, and
 #: it waits 10 s for a response.
@@ -106,7 +106,8 @@ def test_faster_slower_off_and_free_without_a_disconnect(
             when(lambda: write(quotas, *entries, above=above), "quotas_reloaded")
 
         def quota_limits() -> set[float]:
-            return {proxy.metric("quota_limit", entity=f"client-id:{client_id}") for client_id in client_ids}
+            page = proxy.metrics()
+            return {sum_of(page, "quota_limit", entity=f"client-id:{client_id}") for client_id in client_ids}
 
         def all_wait(what: str) -> None:
             """Each of them, at some time from now on."""

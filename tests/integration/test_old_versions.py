@@ -6,9 +6,11 @@ import pytest
 from confluent_kafka import Producer
 
 from deploy.local.cluster import KafkaCluster
+from protocol.apis import APIS, DESCRIBE_CONFIGS
 from tests.integration.librdkafka import produce, read
 from tests.integration.records import all_of, missing, values
 from tests.integration.scanned_proxy import ScannedProxy
+from tests.integration.wire import Wire, minima
 
 #: The large one of `values` leaves a debt of a second.
 LIMIT = 600_000
@@ -45,3 +47,15 @@ def test_librdkafka_that_is_told_how_old_the_broker_is(
         assert old_front.proxy.metric("throttled_total", client_id=client_id, limit=limit) > 0
     version = {"0.9.0.1": "1"}.get(fallback)
     assert version is None or old_front.proxy.metric("requests_total", api="Produce", version=version) > 0
+
+
+def test_what_the_broker_offers_begins_where_it_begins(old_front: ScannedProxy) -> None:
+    """Also below what the proxy forwards."""
+    both = []
+    for bootstrap in (old_front.cluster.bootstrap_servers, old_front.bootstrap_servers):
+        host, port = bootstrap.split(":")
+        with Wire(host, int(port)) as wire:
+            both.append(minima(wire))
+    direct, proxied = both
+    assert proxied == {key: lowest for key, lowest in direct.items() if key in APIS}
+    assert (proxied[DESCRIBE_CONFIGS], APIS[DESCRIBE_CONFIGS].min_version) == (0, 1)

@@ -138,7 +138,7 @@ def test_a_refused_login_and_no_secret_anywhere(
         file.write_text(f"{file.read_text()}\nsasl.pasword={right}")
         proxy.wait_for_event("tls_refused", 20)
         produce(producer, topic, VALUES)
-        written += [proxy.get(path)[1] for path in ("/metrics", "/readyz", "/throttles", "/healthz")]
+        written += [proxy.metrics(), *(proxy.get(path)[1] for path in ("/readyz", "/throttles", "/healthz"))]
         written.append(Path(f"/proc/{proxy.pid}/cmdline").read_text())
         (tmp_path / "proxy.toml").write_text('command_config = "client.properties"')
         command = Path(sys.executable).with_name("kafka-quota-proxy")

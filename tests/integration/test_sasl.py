@@ -29,7 +29,7 @@ from tests.conftest import SESSIONS_MS
 from tests.integration.flood import create_topics
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read
-from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.proxy_process import ProxyProcess, eventually, sum_of
 from tests.integration.test_own_login import unsecured_token
 from tests.integration.wire import Wire
 
@@ -89,7 +89,8 @@ def java_producer(proxy: ProxyProcess, topic: str, file: Path, *properties: str)
 def charged(proxy: ProxyProcess, client_id: str) -> dict[str, float]:
     """Bytes produced with this client id, by user."""
     users = ("alice", "bob", "ANONYMOUS")
-    found = {user: proxy.metric("bytes_total", direction="produce", user=user, client_id=client_id) for user in users}
+    page = proxy.metrics()
+    found = {user: sum_of(page, "bytes_total", direction="produce", user=user, client_id=client_id) for user in users}
     return {user: count for user, count in found.items() if count}
 
 

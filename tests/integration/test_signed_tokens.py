@@ -103,7 +103,7 @@ def test_tokens_of_clients(cluster: KafkaCluster, key: RSAPrivateKey) -> None:
             [challenge, end] = refusal(proxy.bootstrap_servers, token)
             assert [challenge, end] == refusal(direct, token)
             assert (challenge[0], json.loads(challenge[1])["status"], end[0]) == (0, "invalid_token", 58)
-        assert "mallory" not in proxy.get("/metrics")[1]
+        assert "mallory" not in proxy.metrics()
 
 
 def test_the_token_of_the_proxy_is_replaced_before_it_expires(

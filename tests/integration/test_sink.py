@@ -17,7 +17,7 @@ from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_spark import BATCH_SECONDS, FILES_IN_A_BATCH, in_flight, input_bytes, write_files
 
-RATE = 5_000_000
+RATE = 2_500_000
 KILLED_IN = (0, 3, 4)
 
 

@@ -30,8 +30,8 @@ from tests.integration.test_own_login import properties
 
 BATCH_ROWS = 2_000
 SINK, RATE, BURST_SECONDS = "sink", 1_000_000, 0.1
-SINK_ROWS = 17_000
-BATCH_SECONDS, FILES_IN_A_BATCH = 2, 4
+SINK_ROWS = 34_000
+BATCH_SECONDS, FILES_IN_A_BATCH = 4, 4
 # PySpark leaves it to the collector to close the sockets through which results come.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from kafka.record import MemoryRecordsBuilder
 from kio.index import load_response_schema
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.serial import entity_writer
 
 from protocol.messages import decode
@@ -75,6 +76,12 @@ class Wire:
     ) -> None:
         self._stream.close()
         self._socket.close()
+
+
+def minima(wire: Wire) -> dict[int, int]:
+    """The lowest version that is offered of each API, by API key."""
+    response, _ = wire.ask_entity(ApiVersionsRequest())
+    return {int(api.api_key): int(api.min_version) for api in response.api_keys}
 
 
 def schema(message: str, version: int) -> Any:

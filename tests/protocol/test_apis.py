@@ -10,12 +10,15 @@ import pytest
 from kio.index import load_response_schema
 
 from deploy.local import artifacts
-from protocol.apis import API_VERSIONS, APIS, Treatment
+from protocol.api_versions import negotiate
+from protocol.apis import API_VERSIONS, APIS, DESCRIBE_CONFIGS, SASL_HANDSHAKE, Treatment
+from tests.protocol.kafka_messages import parsed
+from tests.protocol.test_api_versions import offer, ranges
 
 BETWEEN_BROKERS = {27, 83, 84, 85, 86, 87}
 """WriteTxnMarkers and the state of share groups: on the broker listener, but not for clients."""
 NARROWED = {17: (1, 1), 22: (0, 5), 32: (1, 4)}
-"""SaslHandshake without 0, InitProducerId without the unstable 6, DescribeConfigs without 0: see the table's head."""
+"""SaslHandshake and DescribeConfigs without 0, InitProducerId without the unstable 6: see the table's head."""
 CLIENT_ENDPOINTS = {88, 89}
 """StreamsGroupHeartbeat and StreamsGroupDescribe: hosts and ports there are those of applications, not of brokers."""
 
@@ -86,6 +89,29 @@ def test_versions(newest: dict[int, Definition], older: dict[int, Definition]) -
             lowest = min(lowest, before.versions[0])
             assert before.versions[1] <= highest
         assert (api.min_version, api.max_version) == NARROWED.get(key, (lowest, highest)), api.name
+
+
+@pytest.mark.parametrize(
+    ("kafka", "below_the_table"),
+    [(artifacts.KAFKA_3_9_1, {SASL_HANDSHAKE, DESCRIBE_CONFIGS}), (artifacts.KAFKA_4_3_1, {SASL_HANDSHAKE})],
+    ids=["3.9.1", "4.3.1"],
+)
+def test_no_minimum_that_is_offered_is_above_the_brokers(
+    kafka: artifacts.ArtifactSet, below_the_table: set[int]
+) -> None:
+    """Clients test for versions that they do not send. Brokers do not offer versions that are not stable."""
+    brokers = {
+        key: (api.versions[0], api.versions[1] - api.unstable)
+        for key, api in definitions(kafka).items()
+        if key in APIS and "broker" in api.listeners and api.versions
+    }
+    brokers = {key: (lowest, highest) for key, (lowest, highest) in brokers.items() if lowest <= highest}
+    broker = offer(3, *((key, *versions) for key, versions in brokers.items()))
+
+    offered = ranges(parsed(API_VERSIONS, 3, negotiate(broker, 3, pass_unknown_apis=False)))
+
+    assert {key: lowest for key, lowest, _ in offered} == {key: lowest for key, (lowest, _) in brokers.items()}
+    assert {key for key, lowest, _ in offered if not APIS[key].covers(lowest)} == below_the_table
 
 
 def test_unstable_versions_are_left_out(newest: dict[int, Definition]) -> None:

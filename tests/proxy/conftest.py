@@ -13,7 +13,13 @@ from tests.proxy.conversation import Stage
 LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
 
 #: Files whose stages run on both event loops: forwarding, the life of a session, holds, and bad input.
-BOTH_LOOPS = {"test_forwarding.py", "test_session.py", "test_holding.py", "test_bad_input.py"}
+BOTH_LOOPS = {
+    "test_forwarding.py",
+    "test_session.py",
+    "test_holding.py",
+    "test_bad_input.py",
+    "test_closed_connections.py",
+}
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> LoopFactories:

@@ -22,8 +22,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from proxy.admin.throttles import throttled
 from proxy.config.config import Config, ListeningOptions, QuotaOptions
-from proxy.observability.admin import ThrottleStatus
+from proxy.enforcement.report import ThrottleStatus
 from proxy.server import Server
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
@@ -190,7 +191,7 @@ class Stage:
         self.server.start(asyncio.get_running_loop())
         self.metrics = self.server.metrics
         self.shared = self.server.shared
-        self.context = self.server.context
+        self.context = self.shared.context
         self.sessions = self.server.sessions
         self.registry = self.context.registry
         self.memory = self.context.memory
@@ -252,7 +253,7 @@ class Stage:
 
     def waiting(self) -> list[ThrottleStatus]:
         """What `/throttles` shows."""
-        return [each for group in self.server._throttles() for each in group]
+        return [each for group in throttled(self.sessions, self.server.gate, self.server._clock) for each in group]
 
     def close(self) -> None:
         self.server.close()
@@ -273,9 +274,8 @@ class Stage:
         for limit in self.registry.limits_in_use():
             assert limit.waiters.waiting == 0
             assert limit.waiters.queued == 0
-            assert limit.reserved == 0
-        assert self.context.holds.limits == {}
-        assert self.shared.wakeups._timers == {}
+        wakeups = self.shared.wakeups
+        assert (wakeups._timers, wakeups._owners, wakeups._delays) == ({}, {}, {})
         assert not self.shared.wires.incoming.pending, "what a wire left there, another would read"
         assert not self.shared.wires.outgoing.pending
         assert self.metrics.errors.protocol["defect"] == self.expected_defects

@@ -32,4 +32,4 @@ def alter(stage: Stage, spec: str, *, away: bool = False) -> None:
     if limits or unlimited:
         entries[changed.entity] = replace(before or changed, limits=limits, unlimited=unlimited)
     active_config = stage.server.active_config
-    active_config.replace_quotas(replace(active_config.quotas, entries=tuple(entries.values())))
+    active_config.replace_quotas(replace(active_config.quotas, sources={"": tuple(entries.values())}))

@@ -20,7 +20,11 @@ REFUSED = "Authentication failed during authentication due to invalid credential
 
 
 class SaslBroker:
-    """Knows one user. `lifetime_ms`: of each session. `begun`: logins; `done`: those that succeeded."""
+    """Knows one user. `lifetime_ms`: of each session. `begun`: logins; `done`: those that succeeded. `words`: of a
+    refusal, in place of Kafka's.
+    """
+
+    words = ""
 
     def __init__(self, user: str, password: str, lifetime_ms: int = 0, iterations: int = 4_096) -> None:
         self.user, self.password, self.lifetime_ms = user, password, lifetime_ms
@@ -57,7 +61,8 @@ class SaslBroker:
         try:
             token = self._token(decode(SaslAuthenticateRequest, frame, header.size).auth_bytes)
         except ScramException:
-            code, message = ErrorCode.sasl_authentication_failed, f"{REFUSED} with SASL mechanism {self._mechanism}"
+            code = ErrorCode.sasl_authentication_failed
+            message = self.words or f"{REFUSED} with SASL mechanism {self._mechanism}"
         body = SaslAuthenticateResponse(
             error_code=code,
             error_message=message,

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.active_config import MOST_REFRESHED
 from proxy.config.config import EnforcementOptions
-from proxy.config.quotas_file import Quotas
+from proxy.config.quota_sources import Quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import OpenStage, Stage, until, without_burst
 from tests.proxy.dialogue import debts, held
@@ -64,7 +64,7 @@ async def test_entries_that_matched_nothing_are_warned_about_once(
     assert warned(0, 299) == []
     await until(lambda: warned(1))
     assert warned(300) == [first]
-    active.replace_quotas(Quotas((*entries[:2], *entries[4:5]), 1))
+    active.replace_quotas(Quotas({"": (*entries[:2], *entries[4:5])}, 1))
     await client.send(produce_records(2, {"clicks": [batch(1, 100)]}))
     await broker.frame()
     assert warned(0, 299) == [first]
@@ -123,7 +123,7 @@ async def test_the_last_of_several_changes_applies_at_the_end(open_stage: OpenSt
     limits = [stage.registry.resolve("u", f"c{number}").produce.limits[0] for number in range(5 * MOST_REFRESHED)]
     active_config = stage.server.active_config
     for rate in (20, 30, 40):
-        active_config.replace_quotas(Quotas((parse_spec(f"client-id=<default>,producer_byte_rate={rate}"),), 1))
+        active_config.replace_quotas(Quotas({"": (parse_spec(f"client-id=<default>,producer_byte_rate={rate}"),)}, 1))
         active_config.toggle()
         await asyncio.sleep(0)
         active_config.toggle()

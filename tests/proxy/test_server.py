@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,7 @@ import pytest
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of
 from tests.proxy.frames import frame, heartbeat, produce, produced
+from tests.proxy.tls_peer import Certificates
 
 PATIENCE_SECONDS = 30.0
 
@@ -64,13 +66,16 @@ class Process:
         await peer.frame()
         await peer.send(ANSWER_TO_PROBE)
 
-    async def pair(self) -> tuple[Peer, Peer]:
+    async def client(self) -> Peer:
         sock = socket.socket()
         sock.setblocking(False)
         client = Peer(sock)
         self._peers.append(client)
         await asyncio.get_running_loop().sock_connect(sock, (LOOPBACK, self._port))
-        return client, await self.broker.accept()
+        return client
+
+    async def pair(self) -> tuple[Peer, Peer]:
+        return await self.client(), await self.broker.accept()
 
     async def refuses(self) -> None:
         """Nobody listens any more."""
@@ -163,6 +168,31 @@ async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
         for number in range(3):
             await client.send(produce(number, 100_000))
             assert await broker.frame() == produce(number, 100_000)
+
+
+async def test_a_server_name_that_is_not_ascii_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Python prints a traceback for each: `event` fails at a line that is no JSON."""
+    certificates = Certificates(tmp_path)
+    location = ("--ssl-certificate-location", str(certificates.server.both))
+    async with running(*location) as proxy:
+        for _ in range(3):
+            client, hello = await proxy.client(), hello_of(certificates, "broker-3.kafka.test")
+            await client.send(hello.replace(b"broker-3.kafka.test", b"broker-\xff.kafka.test"))
+            assert (await client.rest())[:1] == b"\x15", "an alert"
+            client.close()
+        assert (await proxy.event("exception_ignored"))["detail"].startswith("UnicodeDecodeError: 'ascii' codec")
+        assert (await proxy.event("protocol_error"))["reason"] == "tls_handshake"
+        proxy.send(signal.SIGTERM)
+        await proxy.event("draining")
+        assert await proxy.exit_code() == 0
+
+
+def hello_of(certificates: Certificates, server_name: str) -> bytes:
+    """What a client of TLS sends first."""
+    sent = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        certificates.of_client().wrap_bio(ssl.MemoryBIO(), sent, server_hostname=server_name).do_handshake()
+    return sent.read()
 
 
 def replace_content(path: Path, text: str) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from proxy.admin.exposition import families
 from proxy.brokers.readiness import Readiness
 from proxy.commands import main
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import Pem, SslSettings
 from proxy.config.config import ServerSsl
 from proxy.config.errors import ConfigError
-from proxy.observability.exposition import families
 from proxy.tls import context_from_clients, context_to_brokers, read_pem
 from tests.proxy.conversation import OpenStage, Stage, lines_of
 from tests.proxy.frames import heartbeat, heartbeat_answer

@@ -138,5 +138,15 @@ class MemoryWire(Wire):
     def stop_writing(self) -> None:
         self.on_writable = None
 
+    def end(self) -> None:
+        """Nothing follows what was received."""
+        self.ended = True
+        if self.on_readable is not None:
+            self.on_readable()
+
+    def shutdown(self) -> None:
+        """The test sees that nothing more is sent."""
+
     def close(self) -> None:
         self.on_readable = self.on_writable = None
+        del self.recv_into, self.send  # which refer to the wire

@@ -2,15 +2,22 @@
 
 import hashlib
 import hmac
+import json
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+from scramp import ScramException
 
+from protocol.apis import SASL_HANDSHAKE
 from protocol.errors import MalformedFrame
 from proxy.brokers import login
-from proxy.brokers.login import Login, LoginRefused
+from proxy.brokers.login import CORRELATION_ID, Login, LoginRefused
 from proxy.config.client_settings import LoginSettings
+from tests.proxy.frames import answer as in_frame
 from tests.proxy.sasl_broker import REFUSED, SaslBroker
 
 PASSWORD = "pä=,ss\u00ad\\word"  # Kafka takes it as it is: SASLprep would remove the soft hyphen
@@ -62,8 +69,51 @@ def test_an_error_is_in_the_words_of_the_broker(mechanism: str, tmp_path: Path) 
     with pytest.raises(LoginRefused) as raised:
         converse(Kafka(), wrong)
     assert str(raised.value) == f"sasl_authentication_failed: {REFUSED} with SASL mechanism {mechanism}"
-    with pytest.raises(LoginRefused, match="unsupported_sasl_mechanism: the broker offers PLAIN, OAUTHBEARER, SCRAM"):
-        converse(Kafka(), replace(wrong, mechanism="SCRAM-SHA-384"))
+
+
+def test_the_mechanisms_that_a_broker_offers_are_in_the_error(tmp_path: Path) -> None:
+    broker = Kafka()
+    broker._credentials.clear()
+    expected = "unsupported_sasl_mechanism: the broker offers PLAIN, OAUTHBEARER, not SCRAM-SHA-256"
+    with pytest.raises(LoginRefused, match=expected):
+        converse(broker, settings_of("SCRAM-SHA-256", tmp_path))
+
+
+class Parrot(Kafka):
+    """Refuses, and repeats a text: in its error, in its list of mechanisms, or in a message of the mechanism."""
+
+    def __init__(self, where: str, text: str) -> None:
+        super().__init__()
+        self.where, self.words = where, text
+
+    def respond(self, frame: bytes, connection: object = None) -> bytes | None:
+        if self.where == "mechanisms":
+            answer = SaslHandshakeResponse(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=(self.words,))
+            return in_frame(SASL_HANDSHAKE, 1, CORRELATION_ID, answer)
+        return super().respond(frame, connection)
+
+    def _token(self, message: bytes) -> bytes:
+        if self.where == "message":
+            return f"e={self.words}".encode()
+        raise ScramException("refused")
+
+
+@pytest.mark.parametrize(
+    ("where", "mechanism"),
+    [*((where, mechanism) for where in ("mechanisms", "error") for mechanism in MECHANISMS)]
+    + [("message", mechanism) for mechanism in MECHANISMS if mechanism != "PLAIN"],
+)
+def test_a_broker_that_repeats_a_secret_brings_it_nowhere(mechanism: str, where: str, tmp_path: Path) -> None:
+    """Kafka's authenticators may put anything into their error text: here the message, with a password of the file."""
+    settings = replace(settings_of(mechanism, tmp_path), secrets=("of the key",))
+    broker = Parrot(where, f"bad password {PASSWORD}, {json.dumps(PASSWORD)} and of the key")
+    with pytest.raises(LoginRefused) as raised:
+        converse(broker, settings)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert PASSWORD not in shown
+    assert json.dumps(PASSWORD) not in shown
+    if not (where == "message" and mechanism.startswith("SCRAM")):  # there only names of errors are shown
+        assert 'bad password ***, "***" and ***' in shown
 
 
 def test_a_token_is_read_for_each_login(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.brokers import readiness
-from proxy.brokers.readiness import FRESH_FOR_NS, Readiness
-from proxy.observability.admin import Status
+from proxy.brokers.readiness import FRESH_FOR_NS, Readiness, Status
 from tests.proxy.conversation import NS_PER_SECOND, OpenStage, ScriptedBroker, Stage, lines_of, nobody_accepts, until
 from tests.proxy.frames import frame
 

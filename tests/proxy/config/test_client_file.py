@@ -123,6 +123,25 @@ def test_values_that_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert good(tmp_path / "a", f"{PLAIN_SSL}\nsasl.jaas.config=${{env:JAAS}}").login == KNOWN
 
 
+def test_all_secrets_are_known_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other clients' settings, too, which have no effect here, and those in JAAS entries of any module."""
+    monkeypatch.setenv("KEY_PASSWORD", "of the key")
+    token = tmp_path / "token"
+    token.write_text("not of this file")
+    found = good(
+        tmp_path / "a",
+        "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nssl.key.password=${env:KEY_PASSWORD}\n"
+        f'sasl.jaas.config={OAUTH} required clientId="etl" clientSecret="s1" oauth.access.token="s2" scope=all;\n'
+        "sasl.oauthbearer.client.credentials.client.secret=s3\nssl.truststore.password=s4\nacks=all\n"
+        f"sasl.oauthbearer.token.endpoint.url=file://{token}\nschema.registry.basic.auth.user.info=etl:s5",
+    )
+    assert found.login is not None
+    assert found.login.secrets == found.secrets
+    assert {"of the key", "s1", "s2", "s3", "s4", "etl:s5"} <= set(found.secrets)
+    assert not {"etl", "all", str(token), f"file://{token}"} & set(found.secrets)
+    assert "s1" not in repr(found)
+
+
 def test_oauthbearer_has_a_token_file(tmp_path: Path) -> None:
     token = tmp_path / "a token"
     token.write_text("t")

@@ -118,10 +118,10 @@ def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
         ("topic:<default>", ("messages_in_rate", 40), None),
     }
     of_a = found.configured.clients.find("a", "")
-    assert {name: int(applies.rate) for name, applies in of_a.items()} == {
-        "producer_byte_rate": 1,
-        "consumer_byte_rate": 20,
-        "request_rate": 30,
+    assert {name: (int(applies.rate), applies.source) for name, applies in of_a.items()} == {
+        "producer_byte_rate": (1, "--quota"),
+        "consumer_byte_rate": (20, in_file[1]),
+        "request_rate": (30, in_file[1]),
     }
     of_topic = found.configured.find(Kind.TOPIC, "orders")
     assert {name: applies.algorithm for name, applies in of_topic.items()} == {

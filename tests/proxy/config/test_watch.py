@@ -11,7 +11,8 @@ import pytest
 
 from proxy.commands import _config_again
 from proxy.config.config import Config, QuotaOptions
-from proxy.config.quotas_file import Quotas, active_quotas
+from proxy.config.quota_sources import Quotas
+from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
 from proxy.file_watch import MAX_PROBLEMS_LOGGED
 from proxy.observability.metrics import Metrics
@@ -19,7 +20,7 @@ from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import PATIENCE_SECONDS, Clock
 
 FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'
-NONE = Quotas((), 1)
+NONE = Quotas({}, 1)
 SEVEN = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "7MB"\n'
 
 
@@ -382,7 +383,7 @@ async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_o
     assert await watch.poll()
     os.utime(watched.path, (1, 1))
     assert not await watch.poll(), "equal quotas are not taken over, nor prepared"
-    assert prepared == [{"entries", "share", "dry_run", "configured", "exemptions"}]
+    assert prepared == [{"sources", "share", "dry_run", "entries", "configured", "exemptions"}]
 
 
 async def test_a_defect_does_not_end_the_watch(

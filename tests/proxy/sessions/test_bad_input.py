@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from protocol.apis import SASL_HANDSHAKE
 from proxy.config.config import SecurityOptions
 from tests.proxy.conversation import OpenStage, lines_of
 from tests.proxy.frames import (
@@ -24,6 +25,7 @@ BAD_REQUESTS = {
     "API key below zero": (request(-3, 0, 1), "unknown_api"),
     "version too new": (request(0, 14, 1, bytes(40)), "unsupported_version"),
     "version below zero": (request(1, -1, 1, bytes(40)), "unsupported_version"),
+    "login of version 0": (request(SASL_HANDSHAKE, 0, 1, b"\x00\x05PLAIN"), "unsupported_version"),
     "client id beyond the frame": (frame(struct.pack(">hhih", 12, 0, 1, 900)), "malformed_frame"),
     "client id of length -2": (frame(struct.pack(">hhih", 12, 0, 1, -2)), "malformed_frame"),
     "client id that is no UTF-8": (frame(struct.pack(">hhih", 12, 0, 1, 2) + b"\xff\xfe"), "malformed_frame"),
@@ -61,7 +63,7 @@ async def test_a_bad_request_closes_its_own_connection(
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["reason"]) == ("protocol_error", reason)
     assert fields["peer"].startswith("127.0.0.1:")
-    hints = {"TLS": "--ssl-certificate-location", "HTTP": "--metrics-listen"}
+    hints = {"TLS": "--ssl-certificate-location", "HTTP": "--metrics-listen", "login of version 0": "librdkafka 1.2.0"}
     assert hints.get(what, "") in (fields["hint"] or "")
     await other.send(produce(1, 600)[300:])
     assert await broker_of_other.frame() == produce(1, 600)

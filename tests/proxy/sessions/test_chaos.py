@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.apis import SHARE_FETCH
 from proxy.config.config import SecurityOptions
-from proxy.config.quotas_file import Quotas
+from proxy.config.quota_sources import Quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import OpenStage, Peer, Stage, until, without_burst
@@ -133,7 +133,7 @@ async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage,
             await asyncio.sleep(0.002)
         if number % 60 == 59:
             stage.server.active_config.replace_quotas(
-                Quotas((QUOTA if number % 120 == 59 else OF_ANOTHER,), random_.choice((1.0, 0.5)))
+                Quotas({"": (QUOTA if number % 120 == 59 else OF_ANOTHER,)}, random_.choice((1.0, 0.5)))
             )
         if number % 40 == 39 and stage.sessions:
             random_.choice(sorted(stage.sessions, key=lambda session: session.identity.client.peer)).close()

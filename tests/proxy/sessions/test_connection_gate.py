@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
-from proxy.sessions.faults import Faults
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
 from proxy.sessions.shared import Origin
@@ -73,8 +72,7 @@ class Door:
         self.clock = world.clock
         self.timers = Timers(world.clock)
         self.quotas = ConnectionQuotas(world.registry, round(hold_seconds * SECOND))
-        parts = SimpleNamespace(clock=world.clock, context=world.context, faults=Faults(world.metrics, world.clock))
-        self.gate = Gate(shared_of(self.timers, parts), self.quotas, max_refused)
+        self.gate = Gate(shared_of(self.timers, world.shared), self.quotas, max_refused)
         self.rejected = world.metrics.connections.rejected
         self.open: list[Connection] = []
         self.is_unreachable = False

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from protocol.apis import FETCH, PRODUCE
+from proxy.admin.exposition import expose
 from proxy.brokers import login as messages
+from proxy.brokers.readiness import Readiness
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from proxy.config.config import QuotaOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
@@ -212,7 +214,7 @@ async def test_a_login_is_renewed_while_a_frame_is_held(stage_of: OpenStage) -> 
         stage.clock.pass_seconds(60)
         stage.shared.wakeups.limits_changed()
         await until(lambda: not session.is_held)
-        assert (kafka.requests, session.bound) == (requests[:1], "")
+        assert (kafka.requests, session.throttling.bound) == (requests[:1], "")
         kafka.answers.set()
         assert (await client.frame())[4:8] == produced(2)[4:8]
         assert await client.frame() == heartbeat_answer(3)
@@ -237,6 +239,31 @@ async def test_a_refused_login_closes_the_client_in_the_words_of_the_broker(
     assert PASSWORD not in caplog.text
 
 
+async def test_what_a_broker_repeats_of_the_password_is_in_no_log_page_or_metric(
+    stage_of: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = stage_of()
+    kafka = KafkaBroker(password="another password")
+    kafka.words = f"wrong: {PASSWORD}"
+    async with playing(stage, kafka) as [client]:
+        await client.closed()
+    readiness = Readiness([stage.broker.address], stage.server.tls, stage.shared.health, stage.clock)
+    probe = readiness._probing()
+    with pytest.raises(EOFError):
+        await kafka.play(await stage.broker.accept())
+    await probe
+    status = await readiness.check()
+    detail = "sasl_authentication_failed: wrong: ***"
+    assert {fields["detail"] for name, fields in lines_of(caplog.records) if name == "broker_failed"} == {detail}
+    assert detail in status.reason
+    written = [
+        status.reason,
+        str([vars(record) for record in caplog.records]),
+        (await expose(stage.metrics)).decode(),
+    ]
+    assert not [text for text in written if PASSWORD in text]
+
+
 async def test_a_client_that_has_gone_before_the_login_is_done(stage_of: OpenStage) -> None:
     """What it sent with acks=0 is delivered, if the broker answers in time."""
     stage = stage_of()
@@ -247,7 +274,7 @@ async def test_a_client_that_has_gone_before_the_login_is_done(stage_of: OpenSta
         await until(lambda: kafka.begun)
         session = stage.session_of(client)
         client.close()
-        await until(lambda: session._timer is not None)
+        await until(lambda: session.ending._timer is not None)
         kafka.answers.set()
         await until(lambda: kafka.requests)
         assert kafka.requests == [produce(1, acks=0)]

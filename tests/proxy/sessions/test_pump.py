@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.config import SecurityOptions
-from proxy.enforcement.data_frame import FrameEvent
-from proxy.sessions.pump import (
+from proxy.sessions.pump import Pump
+from proxy.sessions.pump_set import (
     CONNECTING,
     DRAIN,
     IN_FLIGHT,
@@ -18,11 +18,9 @@ from proxy.sessions.pump import (
     STOPPED,
     TURN,
     WRITE_BACKPRESSURE,
-    Pump,
 )
 from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS
-from proxy.streams.connection import FIRST_READ_SIZE
-from proxy.streams.memory import READ_SIZE, RESERVE
+from proxy.streams.memory import FIRST_READ_SIZE, OWN_SIZE, READ_SIZE
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, produce
@@ -41,7 +39,7 @@ class Recorded:
     def after_step(self) -> None:
         self.told.append("after_step")
 
-    def on_hold(self) -> None:
+    def on_hold(self, pump: Pump) -> None:
         self.told.append("hold")
 
     def on_delay(self) -> None:
@@ -53,7 +51,7 @@ class Recorded:
 
     def on_sink_failed(self, pump: Pump, error: OSError) -> None:
         self.told.append("sink failed")
-        pump.discard()
+        pump.writer.discard()
 
     def close_for(self, error: Exception, pump: Pump | None = None) -> None:
         self.told.append(type(error).__name__)
@@ -69,6 +67,7 @@ class Bench:
         self.client, self.broker = MemoryWire(), MemoryWire()
         pair = Pair(self.world)
         self.connection = pair.connection
+        self.request_stream, self.response_stream = pair.request_stream, pair.response_stream
         self.requests = Pump(self.pumps, self.owner, pair.request_stream, self.client, self.broker)
         self.responses = Pump(self.pumps, self.owner, pair.response_stream, self.broker, self.client)
         self.requests.resume(CONNECTING)
@@ -169,7 +168,7 @@ def test_partial_writes_change_no_bytes(rooms: list[int], count: int) -> None:
         if bench.broker.on_writable is not None:
             bench.broker.on_writable()
         bench.wake(bench.client)
-        left = 0 if bench.requests.pending is None else len(bench.requests.pending)
+        left = 0 if bench.requests.writer.pending is None else len(bench.requests.writer.pending)
         assert bench.world.memory.buffered_bytes == left
     bench.broker.room = None
     if bench.broker.on_writable is not None:
@@ -215,7 +214,7 @@ def test_a_source_that_ends_or_fails_is_reported() -> None:
 def test_an_incomplete_head_is_kept() -> None:
     bench = Bench()
     bench.client_sends(produce(1)[:9])
-    assert (bench.requests.kept, bench.requests.unparsed) == (produce(1)[:9], False)
+    assert (bench.requests.backlog.kept, bench.requests.backlog.unparsed) == (produce(1)[:9], False)
     assert bench.world.memory.buffered_bytes == 9
     assert bench.paused() == {}
     bench.client_sends(produce(1)[9:])
@@ -229,14 +228,16 @@ def test_a_hold_keeps_what_was_read_and_stops_reading() -> None:
     assert bytes(bench.broker.taken) == produce(1)
     assert bench.requests.paused == QUOTA
     assert bench.owner.told == ["hold"]
-    assert bench.requests.kept == produce(2) + produce(3)
+    assert bench.requests.backlog.kept == produce(2) + produce(3)
     bench.world.clock.pass_seconds(10)
-    frame = bench.connection.frame
-    assert frame is not None
-    frame.on(FrameEvent.RELEASE)
+    request = bench.request_stream.held
+    assert request is not None
+    assert request.limit is not None
+    assert request.limit.waiters.pop() is request
+    request.on_release(bench.world.clock())
     bench.requests.parse_kept()
     assert bytes(bench.broker.taken) == produce(1) + produce(2)
-    assert bench.requests.kept == produce(3)
+    assert bench.requests.backlog.kept == produce(3)
 
 
 def test_a_full_queue_stops_reading_until_the_session_is_needed() -> None:
@@ -246,7 +247,7 @@ def test_a_full_queue_stops_reading_until_the_session_is_needed() -> None:
     assert bench.requests.paused == IN_FLIGHT
     assert bench.owner.told == ["after_step"]
     bench.broker_sends(b"".join(heartbeat_answer(number) for number in range(MAX_IN_FLIGHT)))
-    assert bench.connection.has_room_again
+    assert bench.response_stream.has_room_again
     bench.requests.resume(IN_FLIGHT)
     bench.run()
     assert bytes(bench.broker.taken) == sent
@@ -288,22 +289,22 @@ def test_a_turn_ends_after_its_time_and_reads_shrink_and_grow() -> None:
     first = len(bench.broker.taken)
     assert 0 < first < len(sent)
     assert bench.requests.paused == TURN
-    assert bench.requests.unparsed
+    assert bench.requests.backlog.unparsed
     assert bench.client.on_readable is None, "nothing more is read meanwhile"
-    assert len(bench.requests.kept) == len(sent) - first
+    assert len(bench.requests.backlog.kept) == len(sent) - first
     assert bench.world.memory.buffered_bytes == len(sent) - first
     bench.rounds.round()
     assert first < len(bench.broker.taken) <= 3 * first
     bench.run()
     assert bytes(bench.broker.taken) == sent
-    shrunk = bench.requests._read_limit
+    shrunk = bench.requests.backlog.read_limit
     assert shrunk <= 8_192
     bench.client.reads.clear()
     bench.work.step_ns = 0
     bench.client_sends(produce(901, 3 * READ_SIZE, acks=0), wakes=8)
     grown = [min(READ_SIZE, shrunk * 2**each) for each in range(8)]
     assert bench.client.reads == grown, "each read that is parsed in one turn doubles the next"
-    assert bench.requests._read_limit == READ_SIZE
+    assert bench.requests.backlog.read_limit == READ_SIZE
 
 
 def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
@@ -346,15 +347,15 @@ def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
     world = World(security=SecurityOptions(max_buffered_bytes=100_000))
     full = Bench(world)
     full.broker.room = 0
-    full.client_sends(produce(1, 100_000 + RESERVE))
+    full.client_sends(produce(1, 100_000 + OWN_SIZE))
     assert world.memory.read_size == 0
     short = Bench(world)
     short.client_sends(heartbeat(1) + heartbeat(2))
     assert bytes(short.broker.taken) == heartbeat(1) + heartbeat(2)
     short.broker.room = 0
     short.client_sends(produce(3, 5_000))
-    assert short.client.reads[-1] == RESERVE, "what it may hold outside of the pool"
-    assert world.memory.used <= 100_000 + RESERVE
+    assert short.client.reads[-1] == OWN_SIZE, "what it may hold outside of the pool"
+    assert world.memory.used <= 100_000 + OWN_SIZE
     full.broker.room = None
     assert full.broker.on_writable is not None
     full.broker.on_writable()
@@ -365,10 +366,10 @@ def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
     world = World(security=SecurityOptions(max_buffered_bytes=100_000))
     full = Bench(world)
     full.broker.room = 0
-    full.client_sends(produce(1, 100_000 + RESERVE))
+    full.client_sends(produce(1, 100_000 + OWN_SIZE))
     waiting = Bench(world)
     waiting.client_sends(frames.metadata(1)[:9])
-    waiting.requests._keep(bytes(RESERVE))  # its reserve is used up
+    waiting.requests.backlog.keep(bytes(OWN_SIZE))  # its allocate is used up
     waiting.client_sends(produce(2))
     assert waiting.requests.paused == MEMORY
     assert list(full.pumps.short) == [waiting.requests]

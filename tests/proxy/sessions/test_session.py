@@ -1,4 +1,4 @@
-"""How sessions end: a test for each cell of the table in proxy/sessions/session.py, and what reaches the other side."""
+"""How sessions end: a test for each cell of `proxy.sessions.lifecycle`, and what reaches the other side."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def a_client_that_does_not_read(stage: Stage) -> tuple[Peer, Peer, bytes]:
     await broker.frame()
     answer = fetched(1, size=30_000_000)
     sent = 0
-    while session.responses.pending is None:
+    while session.responses.writer.pending is None:
         sent += broker.send_now(answer[sent : sent + READ_SIZE])
         await asyncio.sleep(0)
     # The rest of the answer is left out where a test does not need it: the broker may be gone by then.
@@ -261,7 +261,7 @@ async def test_draining_closes_when_the_broker_has_taken_the_last_bytes(open_sta
     stage, client, broker, session = await opened(open_stage)
     sent = produce(1, 20_000_000, acks=0)
     sending = asyncio.ensure_future(client.send(sent))
-    await until(lambda: session.requests.pending is not None)
+    await until(lambda: session.requests.writer.pending is not None)
     session.drain()
     assert await broker.rest() == sent
     await sending
@@ -271,7 +271,7 @@ async def test_draining_closes_when_the_broker_has_taken_the_last_bytes(open_sta
 async def test_draining_keeps_whole_frames_that_the_broker_has_not_taken(open_stage: OpenStage) -> None:
     stage, client, broker, session = await opened(open_stage)
     sent = b""
-    while session.requests.pending is None:
+    while session.requests.writer.pending is None:
         sent += (one := produce(1, 20_000, acks=0))
         await client.send(one)
         await until(lambda: not stage.unread(session))
@@ -287,14 +287,14 @@ async def test_draining_keeps_whole_responses_that_the_client_has_not_taken(open
     assert session.upstream is not None
     upstream = session.upstream
     answered = b""
-    while session.responses.pending is None:
+    while session.responses.writer.pending is None:
         await client.send(heartbeat(1))
         await broker.frame()
         answered += (one := heartbeat_answer(1, 20_000))
         await broker.send(one)
         await until(lambda: not readable_bytes(upstream))
     assert session.responses.stream.remaining == 0
-    assert not session.connection.in_flight
+    assert not session.response_stream.in_flight
     session.drain()
     assert session.state is State.DRAINING
     assert await client.rest() == answered
@@ -318,7 +318,7 @@ async def test_draining_client_fails_while_it_is_answered(open_stage: OpenStage)
     session.drain()
     client.reset()
     await broker.send(produced(1))
-    await until(lambda: len(session.connection.in_flight) == 1)
+    await until(lambda: len(session.response_stream.in_flight) == 1)
     await broker.send(produced(2))
     await stage.no_sessions()
 
@@ -372,7 +372,7 @@ async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arr
     await client.send(sent)
     client.close()
     await broker.send(heartbeat_answer(2))
-    await until(lambda: not session.connection.in_flight)
+    await until(lambda: not session.response_stream.in_flight)
     session.requests.resume(8)
     assert await broker.rest() == sent
     broker.close()
@@ -397,7 +397,7 @@ async def test_flushing_client_fails(open_stage: OpenStage) -> None:
     await until(lambda: session.state is State.FLUSHING)
     client.reset()
     await broker.send(produced(1))
-    await until(lambda: len(session.connection.in_flight) == 1)
+    await until(lambda: len(session.response_stream.in_flight) == 1)
     await broker.send(produced(2))
     assert session.state is State.FLUSHING
     broker.close()
@@ -419,7 +419,7 @@ async def test_flushing_drain_changes_nothing(open_stage: OpenStage) -> None:
 
 @pytest.mark.pure
 async def test_flushing_has_a_deadline(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.sessions.session.FLUSH_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("proxy.sessions.ending.FLUSH_TIMEOUT_SECONDS", 0.01)
     stage, client, broker, _ = await opened(open_stage)
     await client.send(produce(1))
     client.end()
@@ -433,7 +433,7 @@ async def test_a_close_while_bytes_wait_for_either_side(open_stage: OpenStage) -
     client, broker, _ = await a_client_that_does_not_read(stage)
     session = stage.session_of(client)
     sending = asyncio.ensure_future(client.send(produce(2, 30_000_000, acks=0)))
-    await until(lambda: session.requests.pending is not None)
+    await until(lambda: session.requests.writer.pending is not None)
     assert stage.memory.buffered_bytes > 0
     session.close()
     assert stage.memory.buffered_bytes == 0
@@ -475,7 +475,7 @@ async def test_the_proxys_own_answer_waits_for_a_response_that_has_begun(open_st
         await broker.frame()
         await broker.send(answer[:30])
         flow = session.responses
-        await until(lambda flow=flow: flow.stream.remaining or flow.kept)  # type: ignore[misc]
+        await until(lambda flow=flow: flow.stream.remaining or flow.backlog.kept)  # type: ignore[misc]
         await client.send(api_versions(2, 99))
         await until(lambda session=session: not stage.unread(session))  # type: ignore[misc]
         received, _ = await asyncio.gather(client.read(len(answer)), broker.send(answer[30:]))
@@ -493,7 +493,7 @@ async def test_responses_before_a_brokers_close_are_delivered(open_stage: OpenSt
     await broker.send(produced(1))
     broker.close()
     for number in range(2, 40):
-        if session.state is State.CLOSED or session.requests.discarding:
+        if session.state is State.CLOSED or session.requests.writer.discarding:
             break
         await client.send(produce(number))
         await until(lambda: session.state is State.CLOSED or not stage.unread(session))

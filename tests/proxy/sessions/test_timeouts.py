@@ -66,7 +66,7 @@ async def test_a_request_that_is_collected_is_not_complete(open_stage: OpenStage
     stage = open_stage(security=HANDSHAKE, quotas=[parse_spec("total,controller_mutation_rate=10")])
     client, _ = await stage.pair()
     await client.send(create(1, {"topic": 1})[:-1])
-    await until(lambda: stage.session_of(client).requests.kept)
+    await until(lambda: stage.session_of(client).requests.backlog.kept)
     stage.sweep()
     stage.clock.pass_seconds(30)
     stage.sweep()

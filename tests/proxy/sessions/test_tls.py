@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_network
 from itertools import repeat
 from pathlib import Path
@@ -16,11 +16,15 @@ from typing import Any, cast
 
 import pytest
 
+from proxy.config.addresses import Address
 from proxy.config.client_settings import Pem
 from proxy.config.config import SecurityOptions
+from proxy.sessions.session import Session
+from proxy.sessions.shared import Origin
 from proxy.sessions.tls_wire import Handshake, TlsWire
 from proxy.sessions.turns import HEAVY_ROUND_NS, Turns
-from tests.proxy.conversation import LOOPBACK, PATIENCE_SECONDS, Peer, Stage, lines_of, until
+from proxy.sessions.wire import Wire
+from tests.proxy.conversation import LOOPBACK, PATIENCE_SECONDS, Peer, ScriptedBroker, Stage, lines_of, until
 from tests.proxy.frames import (
     api_versions,
     coordinator_answer,
@@ -117,6 +121,57 @@ async def test_a_conversation(open_stage: OpenStage, certificates: Certificates,
     assert await client.frame() == metadata_answer(21, shown, 5_000)
 
 
+@pytest.mark.parametrize(
+    ("host", "server_name"),
+    [("broker-3.kafka.test", "broker-3.kafka.test"), ("Bücher.test", "xn--bcher-kva.test"), (LOOPBACK, None)],
+)
+@pytest.mark.parametrize("sizes", [(), repeat(1)], ids=["whole", "byte by byte"])
+async def test_a_route_knows_the_server_name_of_the_handshake(
+    open_stage: OpenStage, certificates: Certificates, host: str, server_name: str | None, sizes: Iterable[int]
+) -> None:
+    """Clients send no name for an address. The route is asked once, after the handshake."""
+    stage = opened(open_stage, certificates, "client")
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    asked: list[str | None] = []
+    named = ScriptedBroker()
+
+    def route(wire: Wire) -> Sequence[Address]:
+        asked.append(wire.server_name)
+        return [stage.broker.address if wire.server_name is None else named.address]
+
+    for end in (ours, theirs):
+        end.setblocking(False)
+    session = Session(stage.shared, ours, Origin("peer", 1, ()), lambda _: None)
+    session.connect(route)
+    assert asked == []
+    context = certificates.of_client()
+    context.check_hostname = False
+    client = TlsPeer(Peer(theirs), context, host)
+    await client.handshake(sizes)
+    broker = await (stage.broker if server_name is None else named).accept()
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    assert asked == [server_name]
+    session.close()
+    named.close()
+    client.peer.close()
+
+
+async def test_a_broker_that_is_learned_during_a_handshake(open_stage: OpenStage, certificates: Certificates) -> None:
+    """The connection goes to the node that its port has then."""
+    stage, learned = opened(open_stage, certificates, "client"), ScriptedBroker()
+    client = TlsPeer(await stage.client(stage.context.nodes.port_of(3)), certificates.of_client())
+    await until(lambda: bool(stage.sessions))
+    stage.context.nodes.advertise(3, *learned.address)
+    await client.handshake()
+    broker = await learned.accept()
+    await client.send(heartbeat(1))
+    assert await broker.frame() == heartbeat(1)
+    learned.close()
+
+
 async def test_byte_by_byte(open_stage: OpenStage, certificates: Certificates) -> None:
     """The handshake and a request, with a read of the proxy for each encrypted byte."""
     stage = opened(open_stage, certificates, "client")
@@ -182,9 +237,9 @@ async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Cert
     await client.send(fetch(1) + api_versions(2, 99))
     assert await broker.frame() == fetch(1)
     answering = asyncio.ensure_future(broker.send(fetched(1, size=3_000_000)))
-    await until(lambda: session.responses.pending is not None)
+    await until(lambda: session.responses.writer.pending is not None)
     requesting = asyncio.ensure_future(client.send(produce(3, 3_000_000)))
-    await until(lambda: session.requests.pending is not None)
+    await until(lambda: session.requests.writer.pending is not None)
     response, _ = await asyncio.gather(client.frame(), answering)
     assert response == fetched(1, size=3_000_000)
     assert (await client.frame())[4:8] == (2).to_bytes(4, "big")

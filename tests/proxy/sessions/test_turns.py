@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.sessions.pump import TURN
+from proxy.sessions.pump_set import TURN
 from proxy.sessions.turns import HEAVY_NS, HEAVY_ROUND_NS, ROUND_NS, TURN_NS, Turns
 from tests.proxy.conversation import OpenStage, Peer, Stage, until
 from tests.proxy.frames import heartbeat

@@ -11,7 +11,7 @@ from protocol.wire import encode_varint
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import QuotaOptions, SecurityOptions, UsageOptions
 from proxy.enforcement.identity import ANONYMOUS
-from proxy.sessions.pump import IN_FLIGHT
+from proxy.sessions.pump_set import IN_FLIGHT
 from proxy.streams.handlers.authenticate import SaslMessageTooLarge
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
 from quotas.parsing.parse import parse_spec
@@ -247,7 +247,7 @@ def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
         pair.client_sends(handshake(1))
         pair.broker_sends(chosen(1))
     pairs[0].client_sends(stalled[:-1])
-    assert len(pairs[0].requests.kept) == len(stalled) - 1
+    assert len(pairs[0].requests.backlog.kept) == len(stalled) - 1
     world.memory.kept_bytes += world.memory.limit // 2
     pairs[1].client_sends(stalled)
     with pytest.raises(SaslMessageTooLarge):

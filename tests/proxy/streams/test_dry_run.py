@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.config.config import EnforcementOptions, UsageOptions
-from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS
+from proxy.config.config import EnforcementOptions, QuotaOptions, UsageOptions
+from proxy.streams.held_request import MOST_DRY_RUN_DEBT_NS
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
@@ -63,7 +63,7 @@ def test_both_streams_are_those_without_quotas(
             pair.world.clock.pass_seconds(seconds)
     assert dry.to_broker == free.to_broker == b"".join(each.forwarded for each in said)
     assert dry.to_client == free.to_client
-    assert not dry.world.holds.limits
+    assert not dry.world.queues
     assert dry.connection.identity.notice.until_ns == dry.connection.identity.request_notice.until_ns == 0
 
 
@@ -106,7 +106,7 @@ def replay(arrivals: list[Arrival], quotas: list[QuotaEntry], *, dry_run: bool) 
     for at_ns, pair, frame in arrivals:
         run_until(world, began_ns + at_ns)
         pairs[pair].client_sends(frame)
-    return world, sum(len(pair.requests.kept) + len(pair.client.received) for pair in pairs)
+    return world, sum(len(pair.requests.backlog.kept) + len(pair.client.received) for pair in pairs)
 
 
 def excess(world: World) -> dict[str, int]:
@@ -115,7 +115,7 @@ def excess(world: World) -> dict[str, int]:
     (entity,) = world.metrics.entities
     for_usage = Counter[str]()
     tallies = world.metrics.entities.throttle_tallies
-    for tally in () if tallies is None else tallies.taken():
+    for tally in () if tallies is None else tallies:
         is_dry = world.report.is_dry_run
         for_usage[tally.limit_name] += tally.would_have_bytes if is_dry else tally.delayed_bytes
         assert (tally.delayed_bytes if is_dry else tally.would_have_bytes) == 0
@@ -178,7 +178,7 @@ def test_the_excess_of_a_fetch_is_its_response(options: EnforcementOptions) -> N
 def test_the_debt_of_a_dry_run_is_bounded(sends: bool, algorithm: str) -> None:
     """After a long time over the limit, a change of it shows its effect within two minutes."""
     quota = parse_spec("client-id=etl,producer_byte_rate=10,consumer_byte_rate=10")
-    world = World([quota], algorithm=algorithm, enforcement=DRY_RUN)
+    world = World(QuotaOptions(entries=(quota,), algorithm=algorithm), enforcement=DRY_RUN)
     pair = Pair(world)
     for number in range(50):
         if sends:

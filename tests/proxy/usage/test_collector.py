@@ -20,6 +20,7 @@ from proxy.enforcement.identity import Identity
 from proxy.observability.entities import ENTITY_IDLE_NS
 from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, EntityMetrics
+from proxy.observability.throttle_tallies import EXPIRED_AT_ONCE
 from proxy.observability.topic_traffic import TrafficByTopic
 from proxy.usage.collector import SAMPLES_PER_SERIES, SNAPSHOT_MS, TOPIC_INTERVAL_MS, Collector
 from proxy.usage.records import Origin
@@ -503,6 +504,67 @@ def test_limits_after_the_bound_are_counted_together() -> None:
         ("u", "c0", "total"): (1, 5),
         (OTHER, OTHER, OTHER): (2, None),
     }
+
+
+def test_a_second_reader_finds_the_same(limited: tuple[Scene, Identity]) -> None:
+    """The counters are cumulative: each reader subtracts what it has seen itself."""
+    scene, who = limited
+    limit, report = who.limits.produce.limits[0], scene.world.report
+    second = Scene(quotas=(QUOTA,))
+    second.collector = Collector(
+        Origin("pod-1", "run-2", "127.0.0.1:19092"),
+        scene.world.config.usage,
+        scene.world.metrics.entities,
+        scene.world.registry.is_in_use,
+        START_MS,
+    )
+    report.exceeded(who.client, limit, 500)
+    assert [each["delayed_bytes"] for each in scene.report()] == [500]
+    report.exceeded(who.client, limit, 30)
+    assert [each["delayed_bytes"] for each in second.report()] == [530]
+    assert [each["delayed_bytes"] for each in scene.report()] == [530]
+    assert scene.report() == second.report() == []
+
+
+def test_tallies_that_count_nothing_for_an_hour_make_room_and_lose_nothing() -> None:
+    """Those of many clients, some at a time; what counts goes on."""
+    scene = Scene(max_series=3 * EXPIRED_AT_ONCE)
+    entities, clock = scene.world.metrics.entities, scene.world.clock
+    tallies = entities.throttle_tallies
+    assert tallies is not None
+
+    def count(client_id: str) -> None:
+        tallies.of("u", client_id, "connections", "total", 5).throttled_ns += NS_PER_MS
+
+    def expire() -> None:
+        for _ in range(4):
+            entities.expire(clock())
+
+    for number in range(3 * EXPIRED_AT_ONCE):
+        count(f"c{number}")
+    count("one more")
+    assert sum(tally.client_id == OTHER for tally in tallies) == 1
+    scene.read()
+    expire()
+    count("c7")
+    count("c8")
+    clock.now_ns += ENTITY_IDLE_NS - 1
+    count("c7")
+    expire()
+    assert len(list(tallies)) == 3 * EXPIRED_AT_ONCE + 1, "an hour is not over"
+    clock.now_ns += 1
+    expire()
+    assert sorted(tally.client_id for tally in tallies) == ["c7", "c8"]
+    clock.now_ns += ENTITY_IDLE_NS - 1
+    expire()
+    assert list(tallies) == []
+    count("new")
+    scene.pass_time(10_000)
+    scene.report()
+    found = {each["client_id"]: each["throttled_ms"] for each in scene.taken}
+    assert (found["c7"], found["c8"], found[OTHER]) == (3, 2, 2), "of series, there is no room for another one"
+    assert sum(each["throttled_ms"] for each in scene.taken) == 3 * EXPIRED_AT_ONCE + 5
+    assert len(scene.collector._reader._tallies) == 1, "nothing is kept of those that are gone"
 
 
 def test_an_idle_limit_is_forgotten_and_comes_back(limited: tuple[Scene, Identity]) -> None:

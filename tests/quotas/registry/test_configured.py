@@ -25,6 +25,10 @@ ETL = Entity(client_id="etl")
 IP = Named(Kind.IP, "10.0.0.1")
 
 
+def configured_of(*entries: QuotaEntry) -> Configured:
+    return Configured({"": entries})
+
+
 def rates(configured: Configured, kind: Kind, *names: str) -> dict[str, tuple[int | Fraction, AnyEntity, AnyEntity]]:
     found = configured.find(kind, *names)
     return {name: (applies.rate, applies.entity, applies.origin) for name, applies in found.items()}
@@ -33,36 +37,39 @@ def rates(configured: Configured, kind: Kind, *names: str) -> dict[str, tuple[in
 def test_one_that_goes_by_several_names_has_the_limits_of_all_the_first_first() -> None:
     bootstrap, port = Named(Kind.LISTENER, "bootstrap"), Named(Kind.LISTENER, "19092")
     any_listener = Named(Kind.LISTENER, DEFAULT)
-    configured = Configured(
-        [
-            QuotaEntry(port, {CONNECTIONS: 1, CONNECTION_CREATION_RATE: 2}),
-            QuotaEntry(bootstrap, {CONNECTIONS: 3}),
-        ]
+    configured = configured_of(
+        QuotaEntry(port, {CONNECTIONS: 1, CONNECTION_CREATION_RATE: 2}), QuotaEntry(bootstrap, {CONNECTIONS: 3})
     )
     assert rates(configured, Kind.LISTENER, "bootstrap", "19092") == {
         CONNECTIONS: (3, bootstrap, bootstrap),
         CONNECTION_CREATION_RATE: (2, port, port),
     }
-    by_default = Configured([QuotaEntry(any_listener, {CONNECTIONS: 4})])
+    by_default = configured_of(QuotaEntry(any_listener, {CONNECTIONS: 4}))
     assert rates(by_default, Kind.LISTENER, "bootstrap", "19092") == {CONNECTIONS: (4, bootstrap, any_listener)}
 
 
 def test_of_an_entity_given_twice_the_limits_are_merged() -> None:
     group = Named(Kind.RESOURCE_GROUP, "etl")
-    configured = Configured(
-        [
-            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, BYTES_IN_RATE: 2, REQUEST_RATE: 3}, mode="delay"),
-            QuotaEntry(Entity(None, DEFAULT), {REQUEST_RATE: 9, MESSAGES_IN_RATE: 9}),
-            QuotaEntry(group, {PRODUCER_BYTE_RATE: 2}, group=ResourceGroup("etl", users=("alice",))),
-            QuotaEntry(ETL, {BYTES_IN_RATE: 3}, algorithm="ewma", unlimited=(REQUEST_RATE,)),
-            QuotaEntry(group, {BYTES_IN_RATE: 4}, group=ResourceGroup("etl", users=("bob",))),
-        ]
+    weaker = (
+        QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, BYTES_IN_RATE: 2, REQUEST_RATE: 3}, mode="delay"),
+        QuotaEntry(Entity(None, DEFAULT), {REQUEST_RATE: 9, MESSAGES_IN_RATE: 9}),
+        QuotaEntry(group, {PRODUCER_BYTE_RATE: 2}, group=ResourceGroup("etl", users=("alice",))),
     )
+    stronger = (
+        QuotaEntry(ETL, {BYTES_IN_RATE: 3}, algorithm="ewma", unlimited=(REQUEST_RATE,)),
+        QuotaEntry(group, {BYTES_IN_RATE: 4}, group=ResourceGroup("etl", users=("bob",))),
+    )
+    configured = Configured({"weaker": weaker, "stronger": stronger})
     found = configured.clients.find("", "etl")
-    assert {name: (applies.rate, applies.mode, applies.algorithm) for name, applies in found.items()} == {
-        PRODUCER_BYTE_RATE: (1, "delay", None),
-        BYTES_IN_RATE: (3, None, "ewma"),
-        MESSAGES_IN_RATE: (9, None, None),
+    assert {name: (each.rate, each.mode, each.algorithm, each.source) for name, each in found.items()} == {
+        PRODUCER_BYTE_RATE: (1, "delay", None, "weaker"),
+        BYTES_IN_RATE: (3, None, "ewma", "stronger"),
+        MESSAGES_IN_RATE: (9, None, None, "weaker"),
+    }
+    of_group = configured.find(Kind.RESOURCE_GROUP, "etl")
+    assert {name: each.source for name, each in of_group.items()} == {
+        PRODUCER_BYTE_RATE: "weaker",
+        BYTES_IN_RATE: "stronger",
     }
     assert configured.limits_of(Kind.RESOURCE_GROUP, "etl") == {PRODUCER_BYTE_RATE: 2, BYTES_IN_RATE: 4}
     assert configured.groups.groups_of_client("alice", "") == ()
@@ -83,13 +90,13 @@ def test_of_an_entity_given_twice_the_limits_are_merged() -> None:
 def test_what_nobody_asks_for_is_not_counted(
     entity: AnyEntity, limit_name: str, records: bool, mutations: bool
 ) -> None:
-    configured = Configured()
+    configured = Configured({})
     assert (configured.counts_records, configured.counts_mutations) == (False, False)
-    configured = Configured([QuotaEntry(IP, {CONNECTIONS: 5}), QuotaEntry(entity, {limit_name: 5})])
+    configured = configured_of(QuotaEntry(IP, {CONNECTIONS: 5}), QuotaEntry(entity, {limit_name: 5}))
     assert (configured.counts_records, configured.counts_mutations) == (records, mutations)
 
 
 def test_topics_with_a_threshold_of_their_own() -> None:
     a, b = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "b")
-    configured = Configured([QuotaEntry(a, {BYTES_THRESHOLD: 5}), QuotaEntry(b, {BYTES_IN_RATE: 6})])
+    configured = configured_of(QuotaEntry(a, {BYTES_THRESHOLD: 5}), QuotaEntry(b, {BYTES_IN_RATE: 6}))
     assert dict(configured.topics_with(BYTES_THRESHOLD)) == {"a": 5}

@@ -1,0 +1,63 @@
+"""The pages of the admin port: /metrics, /healthz, /readyz and /throttles over HTTP, in the proxy's event loop."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.admin.exposition import MetricsPage
+from proxy.admin.http_server import HttpServer, Response, text_response
+from proxy.admin.throttles import ThrottlesPage
+from proxy.brokers.readiness import Status
+from proxy.config.config import ObservabilityOptions
+from proxy.config.errors import BindError
+
+INDEX: Final = """kafka-quota-proxy
+
+/metrics    Prometheus metrics (text, or OpenMetrics by the Accept header)
+/healthz    200: the process works; also while it drains
+/readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
+/throttles  connections that a quota holds now: limit, entity, time; exemptions (JSON; a table for Accept: text/plain)
+"""
+
+
+async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServer:
+    """Serve on `options.metrics_listen` until closed. Raises BindError when that address cannot be bound.
+
+    Requests must name an IP address, `localhost`, the host of `options.metrics_listen` or one of
+    `options.metrics_allowed_hosts` as their Host.
+    """
+    names = {name.lower().removesuffix(".") for name in (options.metrics_listen[0], *options.metrics_allowed_hosts)}
+    server = HttpServer(pages.respond, names)
+    try:
+        await server.listen(options.metrics_listen)
+    except OSError as error:
+        raise BindError("--metrics-listen", options.metrics_listen, error) from error
+    return server
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What each path is answered with. A page decides nothing: it shows what the server hands over."""
+
+    metrics: MetricsPage
+    throttles: ThrottlesPage
+    health: Callable[[], Status]
+    readiness: Callable[[], Awaitable[Status]]
+
+    async def respond(self, path: str, accept: str) -> Response:
+        match path:
+            case "/":
+                return text_response(INDEX)
+            case "/metrics":
+                return await self.metrics.respond(accept)
+            case "/healthz":
+                return _status_response(self.health())
+            case "/readyz":
+                return _status_response(await self.readiness())
+            case "/throttles":
+                return await self.throttles.respond(accept)
+        return text_response(f"404: nothing here\n\n{INDEX}", 404)
+
+
+def _status_response(status: Status) -> Response:
+    return text_response(status.reason + "\n", 200 if status.ok else 503)

@@ -1,0 +1,87 @@
+"""The page /throttles: connections that a quota holds now, and exemptions, as JSON or as a table for people."""
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from operator import attrgetter
+from typing import Final
+
+from proxy.admin.http_server import VARY, Response, text_response
+from proxy.enforcement.report import ThrottleStatus, connection_status
+from proxy.observability.logs import text_value
+from proxy.sessions.gate import Gate
+from proxy.sessions.session import Session
+
+#: Rows: about 1 ms to write.
+MAX_SHOWN: Final = 100
+#: Connections of one round of the event loop: about 1 ms.
+LISTED_AT_ONCE: Final = 200
+
+_NAMES: Final = ThrottleStatus._fields
+_HEADINGS: Final = [name.removesuffix("_seconds").replace("_", " ").upper() for name in _NAMES]
+_IS_NUMBER: Final = [name.endswith(("_seconds", "_value")) for name in _NAMES]
+
+
+def throttled(sessions: Collection[Session], gate: Gate, clock: Callable[[], int]) -> Iterator[list[ThrottleStatus]]:
+    """The connections that are throttled, in groups. Those that a limit on connections keeps waiting are in `gate`."""
+    present = list(sessions)
+    for first in range(0, len(present), LISTED_AT_ONCE):
+        group = (_status_of(session, gate, clock) for session in present[first : first + LISTED_AT_ONCE])
+        yield [status for status in group if status is not None]
+
+
+def _status_of(session: Session, gate: Gate, clock: Callable[[], int]) -> ThrottleStatus | None:
+    pending = gate.wait_of(session)
+    if pending is None:
+        return session.throttle_status
+    return connection_status(session.identity.client, pending.verdict, pending.since_ns, clock())
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlesPage:
+    """`throttled` yields groups of connections; the event loop runs between them."""
+
+    throttled: Callable[[], Iterable[Sequence[ThrottleStatus]]]
+    exemptions: Callable[[], Sequence[str]] = tuple
+    #: One list at a time: many readers must not add up to a busy loop.
+    listing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def respond(self, accept: str) -> Response:
+        """A table if `accept` names text/plain and not JSON, else JSON."""
+        async with self.listing:
+            total, shown = 0, list[ThrottleStatus]()
+            for group in self.throttled():
+                total += len(group)
+                shown = nlargest(MAX_SHOWN, [*shown, *group], key=attrgetter("remaining_seconds"))
+                await asyncio.sleep(0)
+        exemptions = self.exemptions()
+        accept = accept.lower()
+        if "text/plain" in accept and "application/json" not in accept:
+            lines = [table(shown, total=total), *(f"exempt: {line}\n" for line in exemptions)]
+            return text_response("".join(lines), fields=VARY)
+        page = {"total": total, "waiting": [each._asdict() for each in shown], "exempt": exemptions}
+        return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)
+
+
+def table(shown: Sequence[ThrottleStatus], *, total: int) -> str:
+    """One aligned line per client under a line of headings, or one sentence when no connection is held."""
+    if not shown:
+        return "no connection is held\n"
+    rows = [_HEADINGS, *map(_cells, shown)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line_of(row: list[str]) -> str:
+        cells = zip(row, widths, _IS_NUMBER, strict=True)
+        return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
+
+    lines = list(map(line_of, rows))
+    if total > len(shown):
+        lines.append(f"... and {total - len(shown)} more")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(client: ThrottleStatus) -> list[str]:
+    values = zip(_NAMES, client, strict=True)
+    return [f"{value:.1f} s" if name.endswith("_seconds") else text_value(value) for name, value in values]

@@ -1,0 +1,99 @@
+"""Makes the parts that all sessions of one proxy share.
+
+The server and the tests call the same function; tests pass a clock, a loop and a salt of their own.
+"""
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from functools import partial
+
+from proxy.brokers.connect import ask_for_topics
+from proxy.brokers.health import Health
+from proxy.brokers.nodes import Nodes
+from proxy.brokers.topics import Topics
+from proxy.brokers.upstream import Upstream
+from proxy.config.config import Config, QuotaOptions
+from proxy.config.quota_sources import Quotas
+from proxy.enforcement.measures import Measures
+from proxy.enforcement.report import Report
+from proxy.observability.metrics import Metrics
+from proxy.sessions.faults import Faults
+from proxy.sessions.pump_set import PumpSet
+from proxy.sessions.shared import Shared
+from proxy.sessions.tls_wire import Wires
+from proxy.sessions.turns import Turns
+from proxy.sessions.wakeups import NS_PER_SECOND, Wakeups
+from proxy.streams.context import Context
+from proxy.streams.handlers.table import handlers_of
+from proxy.streams.memory import MemoryPool
+from proxy.streams.request import Kinds
+from proxy.tls import TlsContexts
+from quotas.algorithms.algorithm import AlgorithmSettings
+from quotas.registry.registry import Registry
+
+
+def assemble(
+    config: Config,
+    quotas: Quotas,
+    loop: AbstractEventLoop,
+    clock: Callable[[], int],
+    work_clock: Callable[[], int],
+    bind_any: Callable[[], int],
+    salt: int,
+) -> Shared:
+    """The parts, tied together; nothing is opened.
+
+    `quotas`: those that apply first. `clock`: monotonic nanoseconds for quotas; `work_clock`: of real time. `bind_any`:
+    see `Nodes`. `salt`: a random number of this process.
+
+    Raises ConfigError for certificates and keys that cannot be used.
+    """
+    metrics = Metrics(config, clock_ns=clock)
+    tls = TlsContexts(config, metrics, clock)
+    registry = Registry(
+        quotas.configured,
+        share=quotas.share,
+        settings=_settings_of(config.quotas, salt),
+        reads_topics=config.usage.by_topic,
+    )
+    memory = MemoryPool(config.security.max_buffered_bytes)
+    report = Report(config.enforcement, metrics.entities)
+    context = Context(
+        config=config,
+        metrics=metrics,
+        registry=registry,
+        memory=memory,
+        nodes=Nodes(config.listening, bind_any),
+        topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers, tls)),
+        measures=Measures(report, config.enforcement.throttle_mode, enforces=not quotas.dry_run),
+    )
+    turns, wakeups = Turns(loop, work_clock), Wakeups(loop, clock)
+    registry.observers.append(wakeups.limits_changed)
+    registry.rate_observers.append(wakeups.rate_changed)
+    metrics.limits_in_use = registry.limits_in_use
+    metrics.produced = lambda: registry.produced(clock())
+    return Shared(
+        loop=loop,
+        clock=clock,
+        context=context,
+        kinds=Kinds(handlers_of(context), metrics),
+        pumps=PumpSet(memory, turns, clock, metrics.connections.paused),
+        wakeups=wakeups,
+        upstream=Upstream(loop, clock),
+        faults=Faults(metrics, clock),
+        health=Health(config, metrics.errors.upstream, clock),
+        tls=tls,
+        wires=Wires(loop, turns, tls),
+    )
+
+
+def _settings_of(options: QuotaOptions, salt: int) -> AlgorithmSettings:
+    return AlgorithmSettings(
+        algorithm=options.algorithm,
+        window_num=options.window_num,
+        window_ns=int(options.window_size_seconds * NS_PER_SECOND),
+        first_window=options.first_window,
+        producer_ids_window_ns=int(options.producer_id_window_size_seconds * NS_PER_SECOND),
+        producer_ids_window_count=options.producer_id_window_count,
+        producer_ids_salt=salt,
+    )

@@ -1,0 +1,496 @@
+"""How counters are shown: by the contract of names and labels, and so that Prometheus understands them."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
+
+from protocol.wire import MAX_NAME
+from proxy.admin.exposition import (
+    OPENMETRICS,
+    PREFIX,
+    RENDERED_FOR_NS,
+    SUM_SLICE,
+    TEXT,
+    Format,
+    MetricsPage,
+    expose,
+    families,
+    format_of,
+)
+from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, REJECT
+from proxy.observability.entities import ENTITY_IDLE_NS
+from proxy.observability.labels import label_value
+from proxy.observability.metrics import Metrics
+from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS
+from quotas.admission.limit import Limit
+from quotas.algorithms.token_bucket import TokenBucket
+from quotas.entity import Entity
+from quotas.limit_kinds import LIMIT_NAMES
+from tests.proxy.conversation import Clock
+from tests.proxy.metrics import NAMES, metrics_with
+
+WINDOW_NS = WINDOW_SLOTS * WINDOW_SLOT_NS
+
+CONTRACT = {
+    "bytes": ("counter", {"direction", "user", "client_id"}),
+    "requests": ("counter", {"api", "version"}),
+    "excess_bytes": ("counter", {"limit", "user", "client_id"}),
+    "throttled": ("counter", {"limit", "user", "client_id", "mode"}),
+    "data_during_notice": ("counter", {"user", "client_id"}),
+    "throttle_seconds": ("histogram", {"limit", "user", "client_id", "mode"}),
+    "throttle_time_max_seconds": ("gauge", {"user", "client_id"}),
+    "throttle_time_avg_seconds": ("gauge", {"user", "client_id"}),
+    "quota_limit": ("gauge", {"limit", "entity"}),
+    "quota_debt_seconds": ("gauge", {"limit", "entity"}),
+    "connections": ("gauge", set()),
+    "paused_connections": ("gauge", {"reason"}),
+    "in_flight_requests": ("gauge", set()),
+    "throttle_reasons": ("counter", {"reason"}),
+    "connections_rejected": ("counter", {"reason"}),
+    "accept_errors": ("counter", {"reason"}),
+    "buffered_bytes": ("gauge", set()),
+    "memory_used_ratio": ("gauge", set()),
+    "memory_paused": ("gauge", set()),
+    "connections_closed": ("counter", {"reason"}),
+    "event_loop_lag_seconds": ("histogram", set()),
+    "upstream_errors": ("counter", {"reason"}),
+    "protocol_errors": ("counter", {"reason"}),
+    "dropped_frames": ("counter", set()),
+    "config_last_reload_successful": ("gauge", set()),
+    "certificates_last_reload_successful": ("gauge", set()),
+    "certificate_not_after_timestamp_seconds": ("gauge", {"side"}),
+    "enforcement_enabled": ("gauge", set()),
+    "build_info": ("gauge", {"version", "build", "python_version", "event_loop"}),
+    "produced_rate": ("gauge", {"unit", "outcome"}),
+    "usage_records_sent": ("counter", set()),
+    "usage_records_lost": ("counter", set()),
+    "usage_errors": ("counter", {"reason"}),
+    "usage_series": ("gauge", set()),
+    "usage_records_pending": ("gauge", set()),
+    "usage_last_success_timestamp_seconds": ("gauge", set()),
+}
+
+
+def limit(name: str, owner: str, rate: int, debt_seconds: float = 0) -> Limit:
+    """A limit of a client id, with this debt."""
+    found = Limit(name, Entity(None, owner), TokenBucket(rate, burst_ns=0))
+    found.algorithm.record(round(debt_seconds * rate), Clock().now_ns)
+    return found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def scrape(metrics: Metrics, accept: str = "") -> dict[str, Metric]:
+    form = format_of(accept)
+    body = await expose(metrics, form)
+    parse = parse_openmetrics if form is OPENMETRICS else parse_text
+    parsed = list(parse(body.decode()))
+    names = [family.name for family in parsed]
+    assert len(set(names)) == len(names), "every family has one HELP and one TYPE"
+    return {family.name.removeprefix(PREFIX): family for family in parsed}
+
+
+def value(shown: Mapping[str, Metric], family: str, sample: str = "", /, **labels: str) -> float | None:
+    """The one sample of that family (name ending in `sample`) with these labels, or None."""
+    found = [
+        one.value
+        for one in shown[family].samples
+        if one.name.removeprefix(PREFIX) == (sample or family) and labels == one.labels
+    ]
+    assert len(found) <= 1, "a series appears once"
+    return found[0] if found else None
+
+
+async def test_every_family_of_the_contract_exists_before_anything_happened(clock: Clock) -> None:
+    shown = await scrape(metrics_with(clock))
+    for name, (kind, _) in CONTRACT.items():
+        assert shown[name].type == kind, name
+        assert shown[name].documentation, name
+    assert value(shown, "connections") == 0
+    assert value(shown, "config_last_reload_successful") == 1
+    assert value(shown, "protocol_errors", "protocol_errors_total", reason="frame_too_large") == 0
+    for reason in ("quota", "turn", "response_memory"):
+        assert value(shown, "paused_connections", reason=reason) == 0
+    assert "process_resident_memory_bytes" in shown
+    assert "python_info" in shown
+
+
+def fill(metrics: Metrics, clock: Clock) -> None:
+    metrics.request_cell("Produce", 12).value += 3
+    entity = metrics.entities.of("ANONYMOUS", "etl")
+    entity.produce_bytes += 5_000
+    entity.fetch_bytes += 70
+    entity.produce_requests += 2
+    entity.exceed("producer_byte_rate", 4_000)
+    metrics.entities.throttled("producer_byte_rate", "ANONYMOUS", "etl", "notify", 1.8, clock.now_ns)
+    metrics.connections.rejected["max_connections"] += 1
+    metrics.errors.accept["descriptors_exhausted"] += 1
+    metrics.errors.upstream["connect_refused"] += 1
+    metrics.errors.protocol["unknown_api"] += 1
+    metrics.loop_lag.observe(0.004)
+    metrics.connections.open = 7
+    metrics.connections.buffered_bytes = 4096
+    metrics.connections.paused["quota"] = 2
+    metrics.connections.in_flight = lambda: 5
+    metrics.connections.dropped_frames = 1
+    metrics.connections.memory_used_ratio = 0.625
+    metrics.connections.memory_paused = True
+    metrics.connections.closed["stalled"] = 3
+    metrics.limits_in_use = lambda: [limit("producer_byte_rate", "etl", 5_000_000, 1.8)]
+    metrics.reload_ok = {"config": False, "tls": False}
+    metrics.certificates = {"clients": 2_000_000_000}
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
+    metrics = metrics_with(clock)
+    fill(metrics, clock)
+    shown = await scrape(metrics, accept)
+    etl = {"user": "ANONYMOUS", "client_id": "etl"}
+    throttle = {"limit": "producer_byte_rate", "mode": "notify", **etl}
+    limit = {"limit": "producer_byte_rate", "entity": "client-id:etl"}
+    assert value(shown, "requests", "requests_total", api="Produce", version="12") == 3
+    assert value(shown, "bytes", "bytes_total", direction="produce", **etl) == 5000
+    assert value(shown, "bytes", "bytes_total", direction="fetch", **etl) == 70
+    assert value(shown, "excess_bytes", "excess_bytes_total", limit="producer_byte_rate", **etl) == 4_000
+    assert value(shown, "throttled", "throttled_total", **throttle) == 1
+    assert value(shown, "throttle_seconds", "throttle_seconds_sum", **throttle) == 1.8
+    assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="1.0", **throttle) == 0
+    assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="2.5", **throttle) == 1
+    assert value(shown, "throttle_seconds", "throttle_seconds_bucket", le="+Inf", **throttle) == 1
+    assert value(shown, "throttle_time_max_seconds", **etl) == 1.8
+    assert value(shown, "throttle_time_avg_seconds", **etl) == 0.9
+    assert value(shown, "quota_limit", **limit) == 5_000_000
+    assert value(shown, "quota_debt_seconds", **limit) == 1.8
+    assert value(shown, "connections") == 7
+    assert value(shown, "paused_connections", reason="quota") == 2
+    assert value(shown, "in_flight_requests") == 5
+    assert value(shown, "buffered_bytes") == 4096
+    assert value(shown, "memory_used_ratio") == 0.625
+    assert value(shown, "memory_paused") == 1
+    assert value(shown, "connections_closed", "connections_closed_total", reason="stalled") == 3
+    assert value(shown, "connections_rejected", "connections_rejected_total", reason="max_connections") == 1
+    assert value(shown, "accept_errors", "accept_errors_total", reason="descriptors_exhausted") == 1
+    assert value(shown, "upstream_errors", "upstream_errors_total", reason="connect_refused") == 1
+    assert value(shown, "protocol_errors", "protocol_errors_total", reason="unknown_api") == 1
+    assert value(shown, "dropped_frames", "dropped_frames_total") == 1
+    assert value(shown, "event_loop_lag_seconds", "event_loop_lag_seconds_count") == 1
+    assert value(shown, "config_last_reload_successful") == 0
+    assert value(shown, "certificates_last_reload_successful") == 0
+    assert value(shown, "certificate_not_after_timestamp_seconds", side="clients") == 2_000_000_000
+
+
+async def test_names_and_labels_are_the_contract_and_follow_prometheus_rules(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    fill(metrics, clock)
+    shown = await scrape(metrics)
+    own = {name: family for name, family in shown.items() if family.name.startswith(PREFIX)}
+    assert own.keys() == CONTRACT.keys()
+    for name, family in own.items():
+        kind, labels = CONTRACT[name]
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == labels, sample
+            assert sample.name.endswith("_total") == (kind == "counter"), sample
+        assert not any(unit in name for unit in ("_ms", "milli", "_kb", "_mb", "minutes")), "base units only"
+
+
+async def test_above_the_bound_clients_are_other_with_one_log_line(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = metrics_with(clock, max_metric_entities=2)
+    with caplog.at_level(logging.WARNING, "proxy.observability.entities"):
+        for number in range(100):
+            metrics.entities.of("ANONYMOUS", f"client-{number}").produce_bytes += 1
+            metrics.entities.throttled("producer_byte_rate", "ANONYMOUS", f"client-{number}", "notify", 1, clock.now_ns)
+    assert [record.getMessage() for record in caplog.records] == ["metric_entities_exhausted"]
+    shown = await scrape(metrics)
+    clients = {sample.labels["client_id"]: sample.value for sample in shown["bytes"].samples if sample.value}
+    assert clients == {"client-0": 1, "client-1": 1, "other": 98}
+    other = {"limit": "producer_byte_rate", "user": "other", "client_id": "other", "mode": "notify"}
+    assert value(shown, "throttled", "throttled_total", **other) == 98
+
+
+@pytest.mark.parametrize("form", [TEXT, OPENMETRICS])
+async def test_the_number_of_series_levels_off_whatever_names_come(clock: Clock, form: Format) -> None:
+    """Ten and twenty times as many clients as have a name here, throttled by each limit in each mode, and their limits.
+
+    The bound is that of docs/operate.md.
+    """
+    most = 20
+    metrics, calls = metrics_with(clock, max_metric_entities=most), 0
+    limits: list[Limit] = []
+    metrics.limits_in_use = lambda: limits
+    counts = []
+    for number in range(20 * most):
+        entity = metrics.entities.of("u", f"client-{number}")
+        for name in LIMIT_NAMES:
+            limits.append(limit(name, f"client-{number}", 1))
+            entity.exceed(name, 1)
+            for mode in (NOTIFY, DELAY, PAUSE, REJECT):
+                metrics.entities.throttled(name, "u", f"client-{number}", mode, 1, clock.now_ns)
+                calls += 1
+        if number + 1 in {most // 2, 10 * most, 20 * most}:
+            lines = (await expose(metrics, form)).splitlines()
+            counts.append(sum(not line.startswith(b"#") for line in lines))
+    assert counts[0] < counts[1] == counts[2] <= 36 * most + 1_500
+    assert sum(sample.value for sample in (await scrape(metrics))["throttled"].samples) == calls
+
+
+async def test_idle_clients_make_room_for_throttles(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=2)
+    entities = metrics.entities
+
+    def throttle(client_id: str, *modes: str) -> None:
+        for mode in modes:
+            entities.throttled("producer_byte_rate", "u", client_id, mode, 1, clock.now_ns)
+
+    throttle("a", NOTIFY, PAUSE)
+    throttle("b", NOTIFY)
+    throttle("a", NOTIFY)
+    assert {(each.client_id, *key): found.count for each in entities for key, found in each.throttles.items()} == {
+        ("a", "producer_byte_rate", NOTIFY): 2,
+        ("a", "producer_byte_rate", PAUSE): 1,
+        ("other", "producer_byte_rate", NOTIFY): 1,
+    }
+    assert entities.of("u", "b").window.max_and_mean(1) == (1.0, 1.0), "which has no limit in its labels"
+    entities.expire(clock.now_ns)
+    clock.now_ns += ENTITY_IDLE_NS
+    entities.expire(clock.now_ns)
+    throttle("b", NOTIFY, PAUSE)
+    assert [(each.client_id, len(each.throttles)) for each in entities] == [("b", 2)]
+
+
+async def test_beyond_the_bound_limits_are_summed_up(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=1)
+    metrics.limits_in_use = lambda: [
+        limit("producer_byte_rate", "a", 1),
+        limit("producer_byte_rate", "b", 10, debt_seconds=0.5),
+        limit("producer_byte_rate", "c", 100, debt_seconds=2),
+        limit("consumer_byte_rate", "c", 1000),
+    ]
+    shown = await scrape(metrics)
+    assert value(shown, "quota_limit", limit="producer_byte_rate", entity="client-id:a") == 1
+    assert value(shown, "quota_limit", limit="producer_byte_rate", entity="other") == 110
+    assert value(shown, "quota_limit", limit="consumer_byte_rate", entity="other") == 1000
+    assert value(shown, "quota_debt_seconds", limit="producer_byte_rate", entity="other") == 2
+    assert len(shown["quota_limit"].samples) == 3
+
+
+FORMATS = ("", "application/openmetrics-text; version=1.0.0")
+
+_SAMPLE = re.compile(
+    r"""[a-zA-Z_:][a-zA-Z0-9_:]*                                              # name
+        (?:\{[a-z_]+="(?:[^"\\]|\\[\\"n])*"(?:,[a-z_]+="(?:[^"\\]|\\[\\"n])*")*\})?    # labels
+        [ ](?:[+-]?[0-9.e+-]+|[+-]Inf|NaN)                                     # value""",
+    re.VERBOSE,
+)
+
+
+def check_lines(body: bytes) -> None:
+    """Each line of an exposition is a comment or one sample, whatever a parser takes for the end of a line."""
+    text = body.decode("utf-8")
+    assert text.endswith("\n")
+    lines = text.split("\n")[:-1]
+    assert text.splitlines() == lines, "no character besides the line feed ends a line"
+    assert all(line.isprintable() for line in lines)
+    for line in lines:
+        assert re.match(r"# (HELP|TYPE) [a-zA-Z_:]|# EOF$", line) or _SAMPLE.fullmatch(line), line
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(set(series)) == len(series), "a series appears once"
+
+
+@given(user=NAMES, client_id=NAMES, limit_of=NAMES.filter(bool), accept=st.sampled_from(FORMATS))
+def test_any_name_from_the_wire_gives_a_scrape_that_parses(
+    user: str, client_id: str, limit_of: str, accept: str
+) -> None:
+    metrics = metrics_with(Clock())
+    metrics.entities.of(user, client_id).produce_bytes += 1
+    metrics.entities.of(user + "\udc80", client_id).produce_bytes += 1
+    metrics.entities.throttled("producer_byte_rate", user, client_id, "notify", 1, 0)
+    owners = [Entity(user or "u", limit_of), Entity(None, limit_of + "\r"), Entity(None, limit_of + "\0")]
+    metrics.limits_in_use = lambda: [Limit("producer_byte_rate", owner, TokenBucket(1)) for owner in owners]
+    check_lines(asyncio.run(expose(metrics, format_of(accept))))
+    shown = asyncio.run(scrape(metrics, accept))
+    produced = [one for one in shown["bytes"].samples if one.labels["direction"] == "produce"]
+    assert sum(sample.value for sample in produced) == 2
+    assert all(len(text) <= MAX_NAME for sample in produced for text in sample.labels.values())
+    assert sum(sample.value for sample in shown["quota_limit"].samples) == 3
+
+
+def test_long_names_stay_apart_and_short(clock: Clock) -> None:
+    """1,000 client ids of 32 kB once made a scrape of 65 MB."""
+    metrics = metrics_with(clock)
+    ids = ["x" * 32_000 + str(number) for number in range(100)]
+    bucket = TokenBucket(1)
+    metrics.limits_in_use = lambda: [Limit("producer_byte_rate", Entity('"' * 32_000, one), bucket) for one in ids]
+    for one in ids:
+        metrics.entities.of("u", one).produce_bytes += 1
+    assert len({label_value(one) for one in ids}) == 100
+    body = asyncio.run(expose(metrics))
+    check_lines(body)
+    assert len(body) < 500_000
+    assert len(asyncio.run(scrape(metrics))["quota_limit"].samples) == 100
+
+
+class FailingCollector(Collector):
+    """As ProcessCollector when /proc cannot be opened, or says what float() does not take."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("process_half_done", "Not to be shown.", value=1)
+        raise OSError(24, "Too many open files")
+
+
+async def test_a_collector_that_fails_costs_only_its_own_families(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = metrics_with(clock)
+    metrics.process_collectors[0] = FailingCollector()
+    with caplog.at_level(logging.WARNING, "proxy.admin.exposition"):
+        shown = await scrape(metrics)
+        await scrape(metrics)
+    assert "process_half_done" not in shown
+    assert "python_info" in shown
+    assert value(shown, "connections") == 0
+    assert [record.getMessage() for record in caplog.records] == ["process_metrics_left_out"]
+
+
+async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    entity = metrics.entities.of("u", "c")
+    entity.produce_requests += 9
+    clock.now_ns += WINDOW_SLOT_NS
+    entity.produce_requests += 1
+    metrics.entities.throttled("producer_byte_rate", "u", "c", "notify", 2.0, clock.now_ns)
+    entity.produce_requests += 1
+    labels = {"user": "u", "client_id": "c"}
+    assert value(await scrape(metrics), "throttle_time_avg_seconds", **labels) == pytest.approx(2 / 11)
+    clock.now_ns += WINDOW_NS - WINDOW_SLOT_NS
+    assert value(await scrape(metrics), "throttle_time_avg_seconds", **labels) == 1.0, "the nine are too old now"
+
+
+def test_a_large_scrape_has_steps_and_new_series_in_between_do_not_break_it(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    clients = [metrics.entities.of("u", f"client-{number}") for number in range(500)]
+    for client in clients:
+        metrics.entities.throttled("producer_byte_rate", "u", client.client_id, "notify", 1, clock.now_ns)
+        client.exceed("producer_byte_rate", 1)
+    for number in range(200):
+        metrics.request_cell("Known", number)
+    sizes = []
+    for number, family in enumerate(families(metrics)):
+        sizes.append(len(family.samples))
+        metrics.request_cell("Unknown", number)
+        metrics.errors.upstream[f"new-{number}"] += 1
+        metrics.entities.throttled(f"limit-{number}", "u", f"client-{number}", "notify", 1, clock.now_ns)
+        for client in clients[number : number + 20]:
+            client.exceed(f"limit-{number}", 1)
+    assert sum(sizes) > 10_000
+    assert max(sizes) <= 100
+
+
+@dataclass
+class AskedLimit:
+    """It notes each time that its debt is read."""
+
+    entity: str
+    asked: list[str]
+    name = "producer_byte_rate"
+    rate = 1
+
+    def debt_ns(self, _now_ns: int) -> int:
+        self.asked.append(self.entity)
+        return 0
+
+
+def test_limits_that_are_only_summed_up_take_turns_with_the_loop_too(clock: Clock) -> None:
+    metrics = metrics_with(clock, max_metric_entities=1)
+    asked: list[str] = []
+    limits = cast("list[Limit]", [AskedLimit(f"client-id:{number}", asked) for number in range(5_001)])
+    metrics.limits_in_use = lambda: limits
+    most = 0
+    for _ in families(metrics):
+        most = max(most, len(asked))
+        asked.clear()
+    assert 0 < most <= SUM_SLICE
+
+
+# ---- how often it is rendered
+
+
+def rendered(metrics: Metrics) -> list[None]:
+    """Grows by one with each rendering."""
+    times: list[None] = []
+    metrics.limits_in_use = lambda: times.append(None) or ()  # type: ignore[func-returns-value]
+    return times
+
+
+async def test_scrapes_within_a_second_get_the_same_bytes(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    fill(metrics, clock)
+    metrics.connections.open = 1
+    times, page = rendered(metrics), MetricsPage(metrics)
+    pages = await asyncio.gather(*(page.body(form) for form in (TEXT, OPENMETRICS) * 50))
+    assert len(times) == 2
+    assert len(set(map(id, pages))) == 2
+    metrics.connections.open = 2
+    clock.now_ns += RENDERED_FOR_NS - 1
+    assert [await page.body(TEXT), await page.body(OPENMETRICS)] == pages[:2]
+    clock.now_ns += 1
+    for form in (TEXT, OPENMETRICS):
+        assert b"kafka_quota_proxy_connections 2.0\n" in await page.body(form)
+    assert len(times) == 4
+
+
+async def test_scrapes_that_end_early_begin_no_further_rendering(clock: Clock) -> None:
+    """As those of clients that hang up."""
+    metrics = metrics_with(clock)
+    times, page = rendered(metrics), MetricsPage(metrics)
+    for _ in range(10):
+        scrape = asyncio.ensure_future(page.body(TEXT))
+        await asyncio.sleep(0)
+        scrape.cancel()
+    assert (await page.body(TEXT)).startswith(b"# HELP ")
+    assert len(times) == 1
+
+
+async def test_a_rendering_that_fails_is_not_the_last(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    metrics.produced = lambda: [("bytes", "accepted", cast("float", "no number"))]
+    page = MetricsPage(metrics)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no number"):
+            await page.body(TEXT)
+    metrics.produced = tuple
+    clock.now_ns += RENDERED_FOR_NS
+    assert (await page.body(TEXT)).startswith(b"# HELP ")
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", TEXT),
+        ("*/*", TEXT),
+        ("text/plain; version=abc", TEXT),
+        ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5", TEXT),
+        ("text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6, application/openmetrics-text;version=1.0.0", TEXT),
+        ("Application/OpenMetrics-Text ; version=abc", OPENMETRICS),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.5", OPENMETRICS),
+        ("text/html, application/openmetrics-text, text/plain", OPENMETRICS),
+    ],
+)
+def test_which_format_a_scrape_gets(accept: str, form: Format) -> None:
+    assert format_of(accept) is form

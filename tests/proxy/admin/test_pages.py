@@ -1,0 +1,219 @@
+"""The HTTP side, spoken to over a real socket."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from aiohttp import ClientSession
+
+from proxy.admin.exposition import MetricsPage
+from proxy.admin.pages import Pages, start_admin
+from proxy.admin.throttles import MAX_SHOWN, ThrottlesPage, table
+from proxy.brokers.readiness import Status
+from proxy.config.config import Config, ObservabilityOptions
+from proxy.enforcement.report import ThrottleStatus
+from proxy.observability.metrics import Metrics
+
+CONFIG = Config(bootstrap_servers=(("127.0.0.1", 9092),))
+OPTIONS = ObservabilityOptions(metrics_listen=("127.0.0.1", 0))
+
+WAITING = ThrottleStatus(
+    user="ANONYMOUS",
+    client_id="etl",
+    peer="127.0.0.1:51344",
+    limit="producer_byte_rate",
+    entity="client-id:etl",
+    limit_value=5_000_000,
+    waited_seconds=0.4,
+    remaining_seconds=1.8,
+    mode="notify",
+)
+
+
+async def _ready() -> Status:
+    return Status(ok=True, reason="broker-1:9092 answers")
+
+
+@asynccontextmanager
+async def admin(
+    options: ObservabilityOptions = OPTIONS,
+    *,
+    health: Callable[[], Status] = lambda: Status(ok=True, reason="fine"),
+    readiness: Callable[[], Awaitable[Status]] = _ready,
+    throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]] = tuple,
+    exemptions: Callable[[], Sequence[str]] = tuple,
+) -> AsyncIterator[ClientSession]:
+    pages = Pages(MetricsPage(Metrics(CONFIG)), ThrottlesPage(throttles, exemptions), health, readiness)
+    server = await start_admin(options, pages)
+    try:
+        async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
+            yield client
+    finally:
+        await server.close()
+
+
+async def text_of(answer: AbstractAsyncContextManager[object]) -> tuple[int, str, str]:
+    async with answer as response:
+        return response.status, response.content_type, await response.text()  # type: ignore[attr-defined]
+
+
+async def test_metrics_in_the_format_that_is_asked_for() -> None:
+    async with admin() as client:
+        async with client.get("/metrics") as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert "kafka_quota_proxy_build_info{" in await response.text()
+        accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+        async with client.get("/metrics", headers=accept) as response:
+            assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+            assert (await response.text()).endswith("# EOF\n")
+
+
+async def test_health_and_readiness_say_why() -> None:
+    async with admin(health=lambda: Status(ok=False, reason="no listener")) as client:
+        assert await text_of(client.get("/healthz")) == (503, "text/plain", "no listener\n")
+        assert await text_of(client.get("/readyz")) == (200, "text/plain", "broker-1:9092 answers\n")
+
+    async def no_broker() -> Status:
+        return Status(ok=False, reason="no bootstrap server answers ApiVersions")
+
+    async with admin(readiness=no_broker) as client:
+        assert await text_of(client.get("/healthz")) == (200, "text/plain", "fine\n")
+        assert await text_of(client.get("/readyz")) == (503, "text/plain", "no bootstrap server answers ApiVersions\n")
+
+
+async def test_a_page_that_fails_is_logged_and_the_next_one_works(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Status:
+        raise RuntimeError("a defect")
+
+    async with admin(health=fail) as client:
+        assert await text_of(client.get("/healthz")) == (500, "text/plain", "this page failed; the log says why\n")
+        assert (await text_of(client.get("/readyz")))[0] == 200
+    assert [record.getMessage() for record in caplog.records] == ["page_failed"]
+
+
+async def test_which_names_the_port_answers_to() -> None:
+    options = ObservabilityOptions(metrics_listen=("localhost", 0), metrics_allowed_hosts=("Proxy.svc.",))
+    async with admin(options) as client:
+        for host in ("localhost", "LOCALHOST:19404", "127.0.0.1", "10.0.0.7:19404", "[::1]:19404", "proxy.svc:1"):
+            assert (await text_of(client.get("/healthz", headers={"Host": host})))[0] == 200, host
+        for host in ("evil.example", "127.0.0.1.evil.example", "proxy.svc.evil", ""):
+            status, _, text = await text_of(client.get("/healthz", headers={"Host": host}))
+            assert status == 421, host
+            assert "--metrics-allowed-host" in text
+
+
+async def test_who_waits_as_json_by_default() -> None:
+    exemptions = ["client-id:free: producer_byte_rate=unlimited"]
+    async with (
+        admin(throttles=lambda: [[WAITING]], exemptions=lambda: exemptions) as client,
+        client.get("/throttles") as response,
+    ):
+        assert response.content_type == "application/json"
+        assert await response.json() == {"total": 1, "waiting": [WAITING._asdict()], "exempt": exemptions}
+
+
+async def test_who_waits_as_a_table_for_people() -> None:
+    async with admin(throttles=lambda: [[WAITING]]) as client:
+        status, kind, text = await text_of(client.get("/throttles", headers={"Accept": "text/plain"}))
+    assert (status, kind) == (200, "text/plain")
+    heading, row = text.splitlines()
+    assert heading.split("  ")[0] == "CLIENT ID"
+    assert [" ".join(cell.split()) for cell in row.split("  ") if cell] == [
+        "etl",
+        "ANONYMOUS",
+        "127.0.0.1:51344",
+        "producer_byte_rate",
+        "client-id:etl",
+        "5000000",
+        "0.4 s",
+        "1.8 s",
+        "notify",
+        "debt",
+    ]
+    assert heading.index("PEER") == row.index("127.0.0.1"), "columns are aligned"
+    assert heading.index("REMAINING") + len("REMAINING") == row.index("1.8 s") + len("1.8 s"), "numbers to the right"
+
+
+async def test_nobody_waits() -> None:
+    async with admin(exemptions=lambda: ["total: ..."]) as client:
+        async with client.get("/throttles") as response:
+            assert await response.json() == {"total": 0, "waiting": [], "exempt": ["total: ..."]}
+        text = (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2]
+    assert text == "no connection is held\nexempt: total: ...\n"
+
+
+async def test_a_long_list_is_cut_and_ordered_by_wait() -> None:
+    crowd = [
+        ThrottleStatus(f"c{number}", "u", "p", "l", "e", 1, 0, float(number), "notify")
+        for number in range(MAX_SHOWN + 5)
+    ]
+    async with admin(throttles=lambda: [crowd[:70], [], crowd[70:]]) as client:
+        async with client.get("/throttles") as response:
+            shown = await response.json()
+        table = (await text_of(client.get("/throttles", headers={"Accept": "text/plain"})))[2]
+    assert shown["total"] == MAX_SHOWN + 5
+    assert len(shown["waiting"]) == MAX_SHOWN
+    assert shown["waiting"][0]["client_id"] == f"c{MAX_SHOWN + 4}"
+    assert table.endswith("\n... and 5 more\n")
+
+
+async def test_the_loop_runs_between_groups_of_a_long_list() -> None:
+    loop, rounds, begun = asyncio.get_running_loop(), 0, list[int]()
+
+    def count() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds_are_counted:
+            loop.call_soon(count)
+
+    def groups() -> Iterable[Sequence[ThrottleStatus]]:
+        for _ in range(10):
+            begun.append(rounds)
+            yield [WAITING] * MAX_SHOWN
+
+    rounds_are_counted = True
+    async with admin(throttles=groups) as client:
+        count()
+        await text_of(client.get("/throttles"))
+        rounds_are_counted = False
+    assert len(set(begun)) == 10
+
+
+def test_a_client_id_cannot_break_the_table() -> None:
+    evil = ThrottleStatus("x\n\x1b[31m", "a b", "p", "l", "e", 1, 0, 0, "notify")
+    lines = table([evil], total=1).splitlines()
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("*/*", "application/json"),
+        ("TEXT/plain; charset=utf-8, */*;q=0.1", "text/plain"),
+        ("application/json, text/plain, */*", "application/json"),
+        ("text/html, application/xhtml+xml, */*;q=0.8", "application/json"),
+    ],
+)
+async def test_which_accept_headers_mean_the_table(accept: str, kind: str) -> None:
+    async with admin() as client:
+        assert (await text_of(client.get("/throttles", headers={"Accept": accept})))[:2] == (200, kind)
+
+
+async def test_what_is_not_there_and_what_is_not_allowed() -> None:
+    async with admin() as client:
+        status, kind, text = await text_of(client.get("/metric"))
+        assert (status, kind) == (404, "text/plain")
+        assert "/metrics" in text
+        for send in (client.post, client.put, client.delete, client.options):
+            async with send("/metrics", data=b"ignored") as response:
+                assert response.status == 405
+                assert response.headers["Allow"] == "GET, HEAD"
+                assert await response.text() == "405: this port serves GET and HEAD only\n"
+
+
+@pytest.mark.parametrize("page", ["/", "/metrics", "/healthz", "/readyz", "/throttles"])
+async def test_head_has_the_status_and_no_body(page: str) -> None:
+    async with admin() as client:
+        assert await text_of(client.head(page)) == (200, (await text_of(client.get(page)))[1], "")

@@ -1,0 +1,91 @@
+"""Any number of sources of quotas: which limits apply, and which source each is of."""
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.config.quota_sources import Quotas, QuotaSources, merged
+from quotas.entity import DEFAULT, Entity, Kind, Named
+from quotas.entry import QuotaEntry
+from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
+from quotas.resource_groups import ResourceGroup
+
+ETL, ANYONE, GROUP = Entity(client_id="etl"), Entity(client_id=DEFAULT), Named(Kind.RESOURCE_GROUP, "team")
+RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_RATE)
+
+
+def test_the_strongest_source_of_each_limit_applies() -> None:
+    sources: QuotaSources = {
+        "cluster": (
+            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, CONSUMER_BYTE_RATE: 2, REQUEST_RATE: 3}),
+            QuotaEntry(ANYONE, {PRODUCER_BYTE_RATE: 4}),
+        ),
+        "flags": (QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10, CONSUMER_BYTE_RATE: 20}, mode="delay"),),
+        "file": (
+            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 100}, unlimited=(REQUEST_RATE,)),
+            QuotaEntry(ANYONE, {PRODUCER_BYTE_RATE: 400}),
+        ),
+    }
+    quotas = Quotas(merged(sources), 1)
+    assert quotas.sources == {
+        "cluster": (),
+        "flags": (QuotaEntry(ETL, {CONSUMER_BYTE_RATE: 20}, mode="delay"),),
+        "file": sources["file"],
+    }
+    assert list(quotas.sources) == list(sources)
+    assert quotas.entries == (*quotas.sources["flags"], *quotas.sources["file"])
+    found = quotas.configured.clients.find("", "etl")
+    assert {name: (applies.rate, applies.mode, applies.source) for name, applies in found.items()} == {
+        PRODUCER_BYTE_RATE: (100, None, "file"),
+        CONSUMER_BYTE_RATE: (20, "delay", "flags"),
+    }
+
+
+def test_the_members_of_a_group_are_those_of_the_strongest_source() -> None:
+    by_source = {
+        name: (QuotaEntry(GROUP, {rate: 1}, group=ResourceGroup("team", users=(name,))),)
+        for name, rate in zip(("cluster", "flags", "file"), RATES, strict=True)
+    }
+    groups = {name: entry.group for name, (entry,) in merged(by_source).items()}
+    assert groups == dict.fromkeys(by_source, ResourceGroup("team", users=("file",)))
+
+
+@st.composite
+def sources_of(draw: st.DrawFn) -> QuotaSources:
+    """Sources with an entry at most for each entity, each with a limit or one that it lifts."""
+
+    def entry(entity: Entity) -> QuotaEntry:
+        limits = draw(st.dictionaries(st.sampled_from(RATES), st.integers(1, 9), max_size=3))
+        lifted = tuple(name for name in RATES if name not in limits and (not limits or draw(st.booleans())))
+        return QuotaEntry(entity, limits, unlimited=lifted)
+
+    def source() -> tuple[QuotaEntry, ...]:
+        return tuple(map(entry, draw(st.lists(st.sampled_from([ETL, ANYONE, Entity("a")]), unique=True))))
+
+    return {name: source() for name in draw(st.lists(st.sampled_from("abcde"), unique=True, min_size=1))}
+
+
+@given(sources_of())
+def test_each_limit_has_the_source_that_is_searched_for_from_the_strongest_on(sources: QuotaSources) -> None:
+    """Whether the sources are merged or not, and also if they are merged again with a weakest one."""
+    expected: dict[tuple[Entity, str], tuple[int | Fraction | None, str]] = {}
+    for source, entries in sources.items():
+        for entry in entries:
+            assert isinstance(entry.entity, Entity)
+            expected |= {(entry.entity, name): (None, source) for name in entry.unlimited}
+            expected |= {(entry.entity, name): (rate, source) for name, rate in entry.limits.items()}
+    found = merged(sources)
+    left = [
+        ((entry.entity, name), (entry.limits.get(name), source))
+        for source, entries in found.items()
+        for entry in entries
+        for name in (*entry.limits, *entry.unlimited)
+    ]
+    assert (dict(left), len(left)) == (expected, len(expected)), "each once"
+    weakest, *others = sources
+    again = merged({weakest: sources[weakest], **merged({name: sources[name] for name in others})})
+    assert again == found
+    for client in ("etl", "other"):
+        each = [Quotas(one, 1).configured.clients.find("a", client) for one in (sources, found)]
+        assert each[0] == each[1]
