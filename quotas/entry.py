@@ -24,6 +24,7 @@ class QuotaEntry:
     exempt          the clients that its limits neither charge nor hold, or None
     rejects         whether records over its limits on topics are refused (`action`), where clients can handle it. None:
                     not said; thresholds refuse then, rates do not
+    is_per_process  its limits apply to this process by itself, in a fleet, too
     """
 
     entity: AnyEntity
@@ -35,3 +36,4 @@ class QuotaEntry:
     unlimited: tuple[str, ...] = ()
     exempt: Exemption | None = None
     rejects: bool | None = None
+    is_per_process: bool = False

@@ -126,7 +126,7 @@ class QuotaOptions:
         Checked("SPEC", quota_spec),
         "KEY=VALUE[,KEY=VALUE...]. The scope: user, client-id, or both; or one of ip, topic, listener, "
         "total=true, resource-group with its members; <default>: each name without its own entry. The limits: "
-        "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds.",
+        "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds, scope.",
         multiple=True,
     )
     file: Path | None = option(

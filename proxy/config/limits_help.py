@@ -38,6 +38,7 @@ _OPTIONS: Final = (
         "spark-* is a prefix.",
     ),
     ("burst_seconds=", "Size of the token bucket as seconds of the rate, 1 by default."),
+    ("scope=", "process: the limits of the entry apply to this process by itself, in a fleet, too."),
 )
 
 

@@ -1,6 +1,6 @@
 """One limit of one entity: its bucket and its queue."""
 
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from quotas.admission.fair_queue import FairQueue
 from quotas.algorithms.algorithm import NS_PER_SECOND, Algorithm
@@ -28,6 +28,22 @@ class _NoWaiters(FairQueue[Any]):
 _NO_WAITERS: Final = _NoWaiters()
 
 
+class Whole(Protocol):
+    """A quota that several processes share; a limit of each has a part of it, for now."""
+
+    @property
+    def fleet(self) -> str:
+        """The name of those that share it."""
+
+    @property
+    def members(self) -> int:
+        """How many they are."""
+
+    @property
+    def rate(self) -> int | float:
+        """Units per second of all together."""
+
+
 class Limit:
     """One limit of one entity: "producer_byte_rate" of client-id:etl. Compared and hashed by identity.
 
@@ -41,6 +57,7 @@ class Limit:
     overdrawn_by  number of the frame that was charged last: while the limit is in debt, the one that took it there
     waiters       its queue, served byte-fair; add to it with `enqueue`
     exempt        the clients that it neither charges nor holds, or None
+    whole         the quota that other processes have parts of, too; None: it is this process's
     """
 
     __slots__ = (
@@ -54,6 +71,7 @@ class Limit:
         "rank",
         "rejects",
         "waiters",
+        "whole",
     )
 
     def __init__(
@@ -75,13 +93,14 @@ class Limit:
         self.overdrawn_by = 0
         self.waiters: FairQueue[Any] = _NO_WAITERS
         self.exempt: Exemption | None = None
+        self.whole: Whole | None = None
 
     def __repr__(self) -> str:
         return f"<Limit {self.name} of {self.entity}: {self.rate}/s>"
 
     @property
     def rate(self) -> int | float:  # not `float`: mypyc would make it one
-        """Units per second, or producer ids per window; an int if whole, else the nearest float."""
+        """Units per second now, or producer ids per window; an int if whole, else the nearest float."""
         if isinstance(self.algorithm, ProducerIdQuota):
             return self.algorithm.ids_per_window
         rate = self.algorithm.rate

@@ -6,6 +6,6 @@
 - `entry`    one entry, from its keys and values
 - `names`    values of user, client-id, ip and the other entities
 - `limits`   values of limits
-- `options`  mode, action, algorithm, burst_seconds
+- `options`  mode, action, algorithm, burst_seconds, scope
 - `batch`    checks of several entries together
 """

@@ -24,7 +24,7 @@ from quotas.parsing.names import (
     Resolve,
     entity_name,
 )
-from quotas.parsing.options import OPTION_KEYS, REJECT, Options
+from quotas.parsing.options import OPTION_KEYS, PROCESS, REJECT, Options
 from quotas.parsing.text import Item
 from quotas.problems import Problem, Refusal, did_you_mean
 from quotas.resource_groups import ResourceGroup, parse_pattern
@@ -74,6 +74,7 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
         tuple(reader.unlimited),
         reader.exemption(),
         rejects=None if options.action is None else options.action == REJECT,
+        is_per_process=options.scope == PROCESS,
     )
     return Reading(place, entity, entry, reader.limits)
 

@@ -15,12 +15,18 @@ from quotas.rates import parse_number
 MAX_BURST_SECONDS: Final = 3600
 """An hour: a bucket that was idle for longer is removed and starts full, so a larger burst would be free."""
 
-OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds")
+OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds", "scope")
 
 REJECT: Final = "reject"
-CHOICES: Final = {"mode": MODES, "action": ("throttle", REJECT), "algorithm": ALGORITHMS}
+PROCESS: Final = "process"
+CHOICES: Final = {
+    "mode": MODES,
+    "action": ("throttle", REJECT),
+    "algorithm": ALGORITHMS,
+    "scope": ("fleet", PROCESS),
+}
 """The options whose values are words."""
-_WITHOUT_BUCKETS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
+_PER_PROCESS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
 
 
 @dataclass(slots=True)
@@ -32,6 +38,7 @@ class Options:
     action: str | None = None
     algorithm: str | None = None
     burst_seconds: Fraction | None = None
+    scope: str | None = None
 
     def take(self, key: str, value: object) -> None:
         """Parse one of `OPTION_KEYS`. Raises Refusal."""
@@ -67,9 +74,12 @@ class Options:
         elif key == "mode":
             if not any(map(holds_clients, kinds)):
                 return "connections over a limit are delayed or closed, without a notice"
+        elif key == "scope":
+            if measures <= _PER_PROCESS:
+                return "it always applies to one process"
         elif measures == {Measure.OWN}:
             return "this limit has its own algorithm"
-        elif key == "burst_seconds" and "algorithm" not in self.given and measures <= _WITHOUT_BUCKETS:
+        elif key == "burst_seconds" and "algorithm" not in self.given and measures <= _PER_PROCESS:
             return f"at most one window's worth passes at once: for another burst add algorithm={TOKEN_BUCKET}"
         return None
 

@@ -5,7 +5,7 @@
               <default> is Kafka's default entity ("<default>" in quotes is a real name)
     limits    those of `quotas.limit_kinds`, each for its scopes. Bytes per second are plain or with a unit, "/s" may
               follow
-    options   mode, action, algorithm, burst_seconds
+    options   mode, action, algorithm, burst_seconds, scope
 
 A resource group has its members in the same entry: `resource-group=etl,client-id=spark-*,user=alice,...`; in a file it
 is a `[[resource-group]]` table, in which each kind of member is a name or a list (`quotas.resource_groups`).

@@ -14,14 +14,15 @@ change costs little at once, however many limits are in use.
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Final
+from typing import Final, Protocol
 
 from quotas.admission.limit import Limit
 from quotas.admission.topic_thresholds import TopicThreshold
 from quotas.algorithms.algorithm import Algorithm, AlgorithmSettings
+from quotas.algorithms.leased_bucket import LeasedBucket
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import AnyEntity, Kind, Named
-from quotas.limit_kinds import LIMIT_NAMES, THRESHOLDS
+from quotas.limit_kinds import LIMIT_KINDS, LIMIT_NAMES, THRESHOLDS, Measure
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
 from quotas.registry.override import Applies
@@ -31,12 +32,25 @@ MAX_OF_DEFAULTS: Final = 100_000
 _CHECKED_AT_ONCE: Final = 4
 
 
+class Lender(Protocol):
+    """Sets the rates of limits by a rule outside of the configuration, see `Registry.set_rate`."""
+
+    def lend(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
+        """The limit is new, or configured anew: it has this rate, its own burst or None, and nothing is lent. To be
+        changed before this returns: charges may follow at once.
+        """
+
+    def end(self, limit: Limit) -> None:
+        """No more is to be lent to this limit: it was dropped, or is the process's own. Called for any limit."""
+
+
 class LimitStore:
-    """The limits in use and their configuration; `share` scales every rate."""
+    """The limits in use and their configuration; `share` scales every rate. `lender`: of all that can be lent to."""
 
     def __init__(self, configured: Configured, settings: AlgorithmSettings, share: Fraction) -> None:
         self.configured = configured
         self.share = share
+        self.lender: Lender | None = None
         self._settings = settings
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
@@ -66,6 +80,7 @@ class LimitStore:
             algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
             limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
             limit.exempt, limit.rejects = applies.exempt, _rejects(applies)
+            self._is_lent(limit, applies, rate)
             if is_of_default:
                 self._of_defaults[limit] = limit.algorithm.last_ns
         return limit
@@ -146,6 +161,20 @@ class LimitStore:
         del self._limits[limit.name][limit.entity]
         self._of_defaults.pop(limit, None)
         self._idle.discard(limit)
+        if self.lender is not None:
+            self.lender.end(limit)
+
+    def _is_lent(self, limit: Limit, applies: Applies, rate: int | Fraction) -> bool:
+        """Rates by token buckets are lent, but for those of connections and of entries with `scope=process`."""
+        if self.lender is None:
+            return False
+        is_rate = LIMIT_KINDS[limit.name].measure is not Measure.CONNECTION_RATE
+        is_lent = is_rate and not applies.is_per_process and isinstance(limit.algorithm, LeasedBucket)
+        if is_lent:
+            self.lender.lend(limit, rate, applies.burst_ns)
+        else:
+            self.lender.end(limit)
+        return is_lent
 
     def _make_room(self, now_ns: int) -> None:
         """Drop limits of default entries if there are too many: see the module."""
@@ -185,8 +214,9 @@ class LimitStore:
         limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, applies.exempt
         limit.rejects = _rejects(applies)
         rate = self._settings.per_second(name, self.scaled(applies.rate))
-        burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
-        algorithm.set_rate(rate, burst_ns, self._changed_ns)
+        if not self._is_lent(limit, applies, rate):
+            burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
+            algorithm.set_rate(rate, burst_ns, self._changed_ns)
 
 
 def _begin_anew(algorithm: Algorithm) -> bool:

@@ -17,6 +17,7 @@ class Shape:
 
     source    the name of what they were configured by: costs an entry nothing here
     earlier   an override of the same entity: its other limits apply too, with its own options
+    is_per_process  see `QuotaEntry`
     """
 
     names: tuple[str, ...]
@@ -28,6 +29,7 @@ class Shape:
     rejects: bool | None = None
     source: str = ""
     earlier: "Override | None" = None
+    is_per_process: bool = False
 
 
 # The shape, then one rate for each of its names.
@@ -43,6 +45,7 @@ class Applies:
     exempt   the clients that it neither charges nor holds
     rejects  see `QuotaEntry`
     source   the name of the source of its entry: see `Configured`
+    is_per_process  see `QuotaEntry`
     """
 
     rate: int | Fraction
@@ -54,6 +57,7 @@ class Applies:
     exempt: Exemption | None = None
     rejects: bool | None = None
     source: str = ""
+    is_per_process: bool = False
 
 
 class Compactor:
@@ -68,7 +72,15 @@ class Compactor:
         burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
         names = tuple(entry.limits)
         shape = Shape(
-            names, burst_ns, entry.mode, entry.algorithm, entry.unlimited, entry.exempt, entry.rejects, source
+            names,
+            burst_ns,
+            entry.mode,
+            entry.algorithm,
+            entry.unlimited,
+            entry.exempt,
+            entry.rejects,
+            source,
+            is_per_process=entry.is_per_process,
         )
         shape = self._shapes.setdefault(shape, shape)
         override: Override = (shape, *entry.limits.values())
@@ -99,7 +111,8 @@ def apply(
     for name, rate in zip(shape.names, rates, strict=True):
         if name not in found and name not in lifted:
             options = shape.burst_ns, shape.mode, shape.algorithm
-            found[name] = Applies(rate, *options, entity, origin, shape.exempt, shape.rejects, shape.source)
+            of_entry = shape.exempt, shape.rejects
+            found[name] = Applies(rate, *options, entity, origin, *of_entry, shape.source, shape.is_per_process)
     lifted.update(shape.unlimited)
     if shape.earlier is not None:
         apply(shape.earlier, found, lifted, entity, origin)

@@ -37,7 +37,7 @@ from quotas.limit_kinds import (
 from quotas.rates import exact
 from quotas.registry.client_table import ClientTable
 from quotas.registry.configured import Configured
-from quotas.registry.limit_store import LimitStore
+from quotas.registry.limit_store import Lender, LimitStore
 from quotas.registry.override import Applies
 from quotas.registry.topic_table import TopicTable
 
@@ -135,6 +135,10 @@ class Registry:
                 yield unit, "throttled", thresholds.throttled.one_minute_rate(now_ns)
 
     # ---- changing
+
+    def lend_by(self, lender: Lender) -> None:
+        """Have the rates of all limits set by this one; before any limit is looked up."""
+        self._store.lender = lender
 
     def replace(
         self,

@@ -27,7 +27,7 @@ from quotas.problems import Problem, Refusals
 from quotas.resource_groups import ResourceGroup
 
 OF_CLIENTS = "producer_byte_rate, consumer_byte_rate, request_rate, controller_mutation_rate"
-OPTIONS = "mode, action, algorithm, burst_seconds"
+OPTIONS = "mode, action, algorithm, burst_seconds, scope"
 ENTITIES = "user, client-id, ip, topic, resource-group, listener, total"
 
 

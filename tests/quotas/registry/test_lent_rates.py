@@ -1,15 +1,16 @@
 """`Registry.set_rate`: one limit earns at another rate for a while, and nothing else changes."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import EWMA, SAMPLED_WINDOW, AlgorithmSettings
 from quotas.algorithms.leased_bucket import LeasedBucket
-from quotas.entity import DEFAULT, TOTAL, Entity
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
+from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
 from quotas.registry.registry import Registry
 from tests.quotas.cost import calls_during
 
@@ -102,3 +103,74 @@ def test_a_rate_that_cannot_be_lent_is_reported_to_no_one() -> None:
         with pytest.raises(ValueError, match="must be above zero"):
             registry.set_rate(own_limit(registry), rate, SECOND, SECOND, floor, 0)
     assert own_limit(registry).headroom(0) == 100
+
+
+class Lender:
+    """Lends a tenth of each rate; remembers what it was told."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.told: list[tuple[AnyEntity, str, int | Fraction | None]] = []
+        registry.lend_by(self)
+
+    def lend(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
+        self.told.append((limit.entity, limit.name, rate))
+        burst_ns = SECOND // 10 if burst_ns is None else burst_ns
+        self._registry.set_rate(limit, Fraction(rate, 10), burst_ns, 100 * SECOND, 1, 0)
+
+    def end(self, limit: Limit) -> None:
+        self.told.append((limit.entity, limit.name, None))
+
+
+def entry(rate: int, client_id: str = "etl", *, alone: bool = False, algorithm: str | None = None) -> QuotaEntry:
+    return QuotaEntry(
+        Entity(client_id=client_id), {PRODUCER_BYTE_RATE: rate}, is_per_process=alone, algorithm=algorithm
+    )
+
+
+def test_a_new_limit_has_what_is_lent_to_it_before_anything_passes() -> None:
+    registry = Registry([entry(1_000)], settings=LENDS)
+    lender = Lender(registry)
+    limit = own_limit(registry)
+    assert lender.told == [(limit.entity, PRODUCER_BYTE_RATE, 1_000)]
+    assert (limit.rate, limit.headroom(0)) == (100, 10), "no byte of the whole, nor of its burst"
+
+
+def test_a_limit_that_is_configured_anew_earns_nothing_at_its_whole_rate() -> None:
+    registry = Registry([entry(1_000)], settings=LENDS)
+    lender = Lender(registry)
+    limit = own_limit(registry)
+    limit.algorithm.record(110, 0)
+    registry.replace([entry(2_000)], 5 * SECOND)
+    assert lender.told[-1] == (limit.entity, PRODUCER_BYTE_RATE, 2_000)
+    assert (limit.rate, limit.debt_ns(0)) == (200, SECOND // 2), "5 s at the rate of then, told late"
+
+
+@pytest.mark.parametrize("after", [entry(1_000, alone=True), entry(1_000, algorithm=EWMA), None])
+def test_nothing_more_is_lent_to_a_limit_that_is_no_longer_shared(after: QuotaEntry | None) -> None:
+    registry = Registry([entry(1_000)], settings=LENDS)
+    lender = Lender(registry)
+    limit = own_limit(registry)
+    registry.replace([] if after is None else [after], 0)
+    assert (limit.entity, PRODUCER_BYTE_RATE, None) in lender.told
+    if after is not None:
+        assert own_limit(registry).rate == 1_000
+
+
+def test_limits_of_connections_and_entries_of_the_process_are_its_own() -> None:
+    places = QuotaEntry(Named(Kind.IP, "10.0.0.1"), {CONNECTION_CREATION_RATE: 20}, algorithm="token-bucket")
+    registry = Registry([entry(1_000, alone=True), places], settings=LENDS)
+    Lender(registry)
+    place = registry.place_limit(CONNECTION_CREATION_RATE, Kind.IP, 0, "10.0.0.1")
+    assert place is not None
+    assert (own_limit(registry).rate, place.rate) == (1_000, 20)
+
+
+def test_a_limit_that_ends_is_lent_nothing() -> None:
+    registry = Registry([entry(1_000)], settings=LENDS)
+    lender = Lender(registry)
+    limit = own_limit(registry)
+    registry.expire(0)
+    for hours in (1, 2, 3):
+        registry.expire(hours * 3_700 * SECOND)
+    assert lender.told[-1] == (limit.entity, PRODUCER_BYTE_RATE, None)
