@@ -15,7 +15,9 @@ From the outside in; each imports only what is listed after it:
     streams/        what passes through them: bytes in, steps out
     enforcement/    from what the limits say to what is done about it
     usage/          records of who used what, to a topic or a file
+    fleet/          limits that several proxies share, through a topic
     brokers/        the map between brokers and ports, and connections to them
+    own_client      how the proxy's own Kafka clients connect
     tls             contexts of connections, made of files again when these change
     file_watch      files again when they change, whole or not at all
     observability/  what is counted and logged

@@ -108,6 +108,7 @@ def live_part(config: Config, fresh: Config) -> Config:
     return replace(
         config,
         upstream=_content(config.upstream, fresh.upstream),
+        fleet=replace(config.fleet, client=_content(config.fleet.client, fresh.fleet.client)),
         usage=replace(config.usage, client=_content(config.usage.client, fresh.usage.client)),
         quotas=replace(config.quotas, entries=quotas.entries, file=quotas.file, share=quotas.share),
         enforcement=replace(config.enforcement, dry_run=enforcement.dry_run, throttle_mode=enforcement.throttle_mode),

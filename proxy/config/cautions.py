@@ -29,8 +29,8 @@ def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
 
 def secret_warnings(config: Config) -> Iterator[Caution]:
     """Warnings about files with secrets that other users of this machine can read."""
-    both = (config.upstream, config.usage.client)
-    for path in dict.fromkeys([*both[0].secret_files, *both[1].secret_files]):
+    clients = (config.upstream, config.fleet.client, config.usage.client)
+    for path in dict.fromkeys(file for client in clients for file in client.secret_files):
         with suppress(OSError):  # it is gone: the next reader reports that
             mode = path.stat().st_mode & 0o777
             if mode & OTHERS_READ:

@@ -14,6 +14,7 @@ from proxy.config.client_settings import ClientSettings
 from proxy.config.config import (
     Config,
     EnforcementOptions,
+    FleetOptions,
     ListeningOptions,
     ObservabilityOptions,
     QuotaOptions,
@@ -52,7 +53,9 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         )
     listening = listening_of(given, servers or ())
     _check_usage(given)
-    usage = given.made(UsageOptions, labels=_labels_of(given), client=_usage_client_of(given, upstream))
+    own = _client_of(given, "own_client_config", upstream, "fleet")
+    client = _client_of(given, "usage_client_config", own, "usage_topic")
+    usage = given.made(UsageOptions, labels=_labels_of(given), client=client)
     if check_quotas:
         _check_quotas(given, listening)
     if given.problems:
@@ -63,6 +66,7 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         upstream=upstream,
         listening=listening,
         quotas=given.made(QuotaOptions),
+        fleet=given.made(FleetOptions, client=own),
         enforcement=given.made(EnforcementOptions),
         observability=given.made(ObservabilityOptions),
         usage=usage,
@@ -99,16 +103,17 @@ def _labels_of(given: Given) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def _usage_client_of(given: Given, upstream: ClientSettings) -> ClientSettings:
-    """How to connect to the brokers of --usage-topic."""
-    topic, path = given.get("usage_topic"), given.get("usage_client_config")
-    settings = upstream
+def _client_of(given: Given, option: str, settings: ClientSettings, user: str) -> ClientSettings:
+    """How a client of the proxy itself connects: by the file of this option, else as `settings`. `user`: the option
+    that needs it.
+    """
+    path, needed = given.get(option), given.get(user)
     if path is not None:
-        settings, problems = read_client_file(path, place=given.place("usage_client_config", str(path)))
+        settings, problems = read_client_file(path, place=given.place(option, str(path)))
         given.problems += problems
-    if topic is not None and settings.protocol.startswith("SASL") and settings.login is None:
-        message, hint = f"has no login: {settings.file} has no sasl settings", "give one by --usage-client-config"
-        given.problems.append(Problem(f"--usage-topic {topic}", message, hint))
+    if needed is not None and settings.clients_log_in:
+        message = f"has no login: {settings.file} has no sasl settings"
+        given.refuse(user, needed, message, f"give one by --{option.replace('_', '-')}")
     return settings
 
 

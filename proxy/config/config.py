@@ -178,6 +178,45 @@ class QuotaOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """The fleet that shares the limits of this process. `client`: of all of the proxy's own clients, but those with a
+    file of theirs: the file of `--own-client-config`, else that of `--command-config`.
+    """
+
+    name: str | None = option(
+        "--fleet",
+        Checked("NAME", values.parse_fleet, shown="none, each limit is this process's"),
+        "Share all limits on rates by token buckets with the other proxies of this name, through a topic of the real "
+        "brokers: all together keep within each limit. Not shared: limits on connections, producer ids and thresholds, "
+        "and entries with scope=process.",
+    )
+    topic: str = option(
+        "--fleet-topic",
+        Checked("TOPIC", values.parse_topic, default="kafka-quota-proxy-fleet"),
+        "The topic of all fleets. It is created if it is missing; one of another kind is refused.",
+    )
+    max_members: int = option(
+        "--fleet-max-members",
+        Checked("N", values.whole_number(1, 10_000), default="100"),
+        "The most proxies that the fleet will have, the same for all: each may always use 1/N of 2 % of a limit (of 20 "
+        "% of one by a <default> entry).",
+    )
+    fallback: str = option(
+        "--fleet-fallback",
+        one_of("share", "floor", default="share"),
+        "What this proxy may use of a limit while the topic is away for longer than 15 s: share: 1/N of it. floor: as "
+        "above.",
+    )
+    client: ClientSettings = option(
+        "--own-client-config",
+        Checked("FILE", file_path, shown="the file of --command-config"),
+        "How the proxy's own clients connect to brokers, for the topics of fleets and of usage records: a file like that "
+        "of --command-config. Needed where clients log in themselves.",
+        unset=ClientSettings(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnforcementOptions:
     """What happens to a client over its quota."""
 
@@ -245,7 +284,7 @@ class ObservabilityOptions:
 class UsageOptions:
     """Usage records. At most one of `topic` and `file` is set; without either no records are written.
 
-    `client`: the file of `--usage-client-config`, else that of `--command-config`.
+    `client`: the file of `--usage-client-config`, else that of `--own-client-config`, else that of `--command-config`.
     `sidecar_name`: None: the name of the host.
     """
 
@@ -275,7 +314,7 @@ class UsageOptions:
     )
     client: ClientSettings = option(
         "--usage-client-config",
-        Checked("FILE", file_path, shown="the file of --command-config"),
+        Checked("FILE", file_path, shown="the file of --own-client-config, or of --command-config"),
         "How to connect to them: a file like that of --command-config.",
         unset=ClientSettings(),
     )
@@ -402,6 +441,7 @@ class Config:
     )
     listening: ListeningOptions = ListeningOptions()
     quotas: QuotaOptions = QuotaOptions()
+    fleet: FleetOptions = FleetOptions()
     enforcement: EnforcementOptions = EnforcementOptions()
     observability: ObservabilityOptions = ObservabilityOptions()
     usage: UsageOptions = UsageOptions()
@@ -422,7 +462,7 @@ class Config:
 GROUPS: Final = {
     "Upstream": options_of(Config)[:2],
     "Listening": options_of(ListeningOptions),
-    "Quotas": options_of(QuotaOptions),
+    "Quotas": options_of(QuotaOptions) + options_of(FleetOptions),
     "Enforcement": options_of(EnforcementOptions),
     "Observability": options_of(ObservabilityOptions),
     "Usage": options_of(UsageOptions),

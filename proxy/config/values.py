@@ -10,6 +10,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 
 from proxy.config.addresses import Address, Network
+from quotas.fleet.record import MAX_NAME_LENGTH, is_name
 from quotas.parsing.names import check_topic
 from quotas.problems import Refusal
 from quotas.rates import UNITS
@@ -147,6 +148,14 @@ def parse_topic(value: object) -> str:
     """A topic name, as brokers accept it."""
     name = _text(value, "a topic name").strip()
     check_topic(name)
+    return name
+
+
+def parse_fleet(value: object) -> str:
+    """The name of a fleet."""
+    name = _text(value, "the name of a fleet").strip()
+    if not is_name(name):
+        raise Refusal(f"expected the name of a fleet: 1 to {MAX_NAME_LENGTH} printable ASCII characters")
     return name
 
 

@@ -76,10 +76,15 @@ class Options:
                 return "connections over a limit are delayed or closed, without a notice"
         elif key == "scope":
             if measures <= _PER_PROCESS:
-                return "it always applies to one process"
-        elif measures == {Measure.OWN}:
+                return "such limits are always the process's own"
+        else:
+            return self._why_no_bucket(key, measures)
+        return None
+
+    def _why_no_bucket(self, key: str, measures: set[Measure]) -> str | None:
+        if measures == {Measure.OWN}:
             return "this limit has its own algorithm"
-        elif key == "burst_seconds" and "algorithm" not in self.given and measures <= _PER_PROCESS:
+        if key == "burst_seconds" and "algorithm" not in self.given and measures <= _PER_PROCESS:
             return f"at most one window's worth passes at once: for another burst add algorithm={TOKEN_BUCKET}"
         return None
 

@@ -211,12 +211,15 @@ class LimitStore:
         if is_forgotten and not _begin_anew(algorithm):
             self._drop(limit)
             return
+        self._configure(limit, applies)
+
+    def _configure(self, limit: Limit, applies: Applies) -> None:
         limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, applies.exempt
         limit.rejects = _rejects(applies)
-        rate = self._settings.per_second(name, self.scaled(applies.rate))
+        rate = self._settings.per_second(limit.name, self.scaled(applies.rate))
         if not self._is_lent(limit, applies, rate):
             burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
-            algorithm.set_rate(rate, burst_ns, self._changed_ns)
+            limit.algorithm.set_rate(rate, burst_ns, self._changed_ns)
 
 
 def _begin_anew(algorithm: Algorithm) -> bool:

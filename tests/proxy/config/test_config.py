@@ -69,6 +69,10 @@ def test_options_of_tls_that_do_not_fit_together(flags: list[str], message: str)
 #: Flags, and the field that each sets.
 FIELDS: dict[str, tuple[str, object]] = {
     "--listen 0.0.0.0:9000": ("listening.address", ("0.0.0.0", 9000)),  # noqa: S104  (a test of just that)
+    "--fleet etl": ("fleet.name", "etl"),
+    "--fleet-topic shared": ("fleet.topic", "shared"),
+    "--fleet-max-members 40": ("fleet.max_members", 40),
+    "--fleet-fallback floor": ("fleet.fallback", "floor"),
     "--broker-ports 9100-9101": ("listening.broker_ports", range(9100, 9102)),
     "--broker-port 7=9200 --broker-port 8=9201": ("listening.node_ports", {7: 9200, 8: 9201}),
     "--advertised-host proxy.svc": ("listening.advertised_host", "proxy.svc"),
@@ -145,6 +149,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     found = config(
         *("--bootstrap-server", "a:1,b:2", "--event-loop", "asyncio"),
         *("--command-config", str(client), "--usage-client-config", str(client), "--quotas-file", str(quotas)),
+        *("--own-client-config", str(client)),
         *(" ".join(FIELDS).split()),
     )
     given = {
@@ -156,6 +161,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     assert found.upstream == read_client_settings(client)
     assert (found.bootstrap_servers, found.event_loop) == ((("a", 1), ("b", 2)), "asyncio")
     files = {"quotas.file": quotas, "usage.client": read_client_settings(client)}
+    files["fleet.client"] = files["usage.client"]
     assert given == {**dict(FIELDS.values()), **ELSEWHERE, **files}
 
 
@@ -423,3 +429,23 @@ def test_a_quotas_file_that_is_not_there() -> None:
 def test_passing_unknown_apis_is_warned_about() -> None:
     found = config(*UPSTREAM, "--pass-unknown-apis")
     assert [name for name, _ in warnings_of(found, active_quotas(found))] == ["unknown_apis_pass"]
+
+
+@pytest.mark.parametrize("user", ["--fleet etl", "--usage-topic usage"])
+def test_own_clients_need_a_login_where_clients_log_in_themselves(toml: Any, user: str) -> None:
+    without = str(toml("security.protocol=SASL_PLAINTEXT\n", "client.properties"))
+    login = "sasl.mechanism=PLAIN\nsasl.username=u\nsasl.password=p\n"
+    own = str(toml("security.protocol=SASL_PLAINTEXT\n" + login, "own.properties"))
+    flags = ("--bootstrap-servers", "a:1", "--command-config", without, *user.split())
+    flag, name = user.split()
+    [error] = errors(*flags)
+    assert error.startswith(f"error: {flag} '{name}': has no login: ")
+    found = config(*flags, "--own-client-config", own)
+    assert (found.upstream.login, found.fleet.client.login) == (None, found.usage.client.login)
+    assert found.fleet.client.login is not None
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "caf\u00e9", "a\nb"])
+def test_the_name_of_a_fleet_fits_into_its_records(name: str) -> None:
+    [error] = errors("--bootstrap-servers", "a:1", "--fleet", name)
+    assert "1 to 64 printable ASCII characters" in error

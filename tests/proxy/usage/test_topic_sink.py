@@ -24,8 +24,9 @@ from proxy.config.addresses import Address
 from proxy.config.client_file import read_client_settings
 from proxy.config.config import UsageOptions
 from proxy.observability.metrics import USAGE_ERROR_REASONS
+from proxy.own_client import reason_of
 from proxy.usage.sink import SinkFailed
-from proxy.usage.topic_sink import TopicSink, reason_of
+from proxy.usage.topic_sink import TopicSink
 from tests.proxy.conversation import lines_of, until
 from tests.proxy.frames import answer, frame
 from tests.proxy.sasl_broker import SaslBroker

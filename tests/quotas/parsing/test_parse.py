@@ -207,6 +207,7 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ),
         ("user=a,producer_ids_rate=5,algorithm=ewma", "algorithm has no effect on producer_ids_rate"),
         ("ip=1.2.3.4,connections=5,burst_seconds=1", "burst_seconds has no effect on connections"),
+        ("ip=1.2.3.4,connections=5,scope=process", "scope has no effect on connections\n  such limits are always"),
         ("user=a,request_rate=5,action=throttle", "action has no effect on request_rate\n  it is for bytes_in_rate, "),
         ("topic=a,bytes_in_rate=5,action=hold", "unknown action 'hold'\n  allowed: throttle, reject"),
         ("total,bytes_in_rate=5,action=reject", "action=reject refuses records by their topic\n  it is for"),

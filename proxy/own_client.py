@@ -1,0 +1,136 @@
+"""How the proxy's own Kafka clients connect to the real brokers: arguments of aiokafka's clients, and what errors say.
+
+They connect to brokers directly, so quotas do not concern them. They never create a topic by asking for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import aiokafka.client
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    BrokerResponseError,
+    ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
+    KafkaConnectionError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
+)
+from aiokafka.protocol.metadata import MetadataRequest
+
+from proxy.config.addresses import Address, format_address
+from proxy.config.client_file import read_client_settings
+from proxy.config.client_settings import ClientSettings, masked
+from proxy.config.errors import ConfigError
+from proxy.tls import context_to_brokers
+
+REQUEST_TIMEOUT_MS: Final = 10_000
+
+_REASONS: Final[Mapping[type[Exception], str]] = {
+    AuthenticationFailedError: "authentication",
+    SaslAuthenticationFailed: "authentication",
+    UnsupportedSaslMechanismError: "authentication",
+    IllegalSaslStateError: "authentication",
+    ClusterAuthorizationFailedError: "authorization",
+    TopicAuthorizationFailedError: "authorization",
+    UnknownTopicOrPartitionError: "topic_missing",
+}
+
+# aiokafka has no option for it. A topic that was deleted would be made again with a broker's defaults.
+aiokafka.client.MetadataRequest = partial(MetadataRequest, allow_auto_topic_creation=False)
+
+
+class _Cause(logging.Handler):
+    """The latest error that aiokafka logged: if no broker can be used, it raises an error without the reason."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the error, which is the last argument of the message."""
+        if isinstance(record.args, tuple) and record.args and isinstance(record.args[-1], Exception):
+            self.error = record.args[-1]
+
+
+_cause: Final = _Cause()
+
+
+class OwnClient:
+    """`settings` are read again for each connection. `name`: its client id, unless the settings have one."""
+
+    def __init__(self, settings: ClientSettings, servers: Sequence[Address], name: str) -> None:
+        self._settings = settings
+        self._name = name
+        self.servers: Final = list(map(format_address, servers))
+        #: The latest one, of an OAUTHBEARER login.
+        self._tokens: list[str] = []
+        # Failures are reported by the caller; aiokafka's own log would repeat each of them.
+        log = logging.getLogger("aiokafka")
+        log.setLevel(logging.WARNING)
+        log.propagate = False
+        log.handlers = [_cause]
+
+    async def arguments(self) -> dict[str, Any]:
+        """How to connect, as arguments of aiokafka's clients."""
+        _cause.error = None
+        return await asyncio.to_thread(self._arguments)
+
+    def _arguments(self) -> dict[str, Any]:
+        if self._settings.file is not None:
+            with suppress(ConfigError):  # what was read before stays
+                self._settings = read_client_settings(self._settings.file, self._settings)
+        settings, login = self._settings, self._settings.login
+        arguments: dict[str, Any] = {
+            "bootstrap_servers": self.servers,
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+            "security_protocol": settings.protocol,
+            "client_id": settings.client_id or self._name,
+        }
+        if settings.ssl is not None:
+            arguments["ssl_context"] = context_to_brokers(settings.ssl)
+        if login is not None:
+            arguments["sasl_mechanism"] = login.mechanism
+            arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password}
+            if login.token_file is not None:
+                arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file, self._tokens)
+        return arguments
+
+    def masked(self, text: str) -> str:
+        """Without the secrets of the client file, and the latest token."""
+        return masked(text, [*self._settings.secrets, *self._tokens])
+
+    def explain(self, error: Exception) -> tuple[str, str]:
+        """The reason of an error of a client, as a label of metrics, and its words without secrets."""
+        cause = error
+        if isinstance(error, KafkaConnectionError) and _cause.error is not None:
+            cause = _cause.error
+        text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
+        return reason_of(cause), self.masked(text)
+
+
+class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """The token of an OAUTHBEARER login, read for each connection. `read`: the latest one."""
+
+    def __init__(self, path: Path, read: list[str]) -> None:
+        self._path = path
+        self._read = read
+
+    async def token(self) -> str:
+        self._read[:] = [(await asyncio.to_thread(self._path.read_text, encoding="utf-8")).strip()]
+        return self._read[0]
+
+
+def reason_of(error: Exception) -> str:
+    """The metric's label for an error of aiokafka or of the network."""
+    default = "broker_error" if isinstance(error, BrokerResponseError) else "unreachable"
+    return _REASONS.get(type(error), default)
