@@ -53,7 +53,7 @@ def assemble(
     registry = Registry(
         quotas.configured,
         share=quotas.share,
-        settings=_settings_of(config.quotas, salt),
+        settings=_settings_of(config.quotas, salt, lends=config.fleet.name is not None),
         reads_topics=config.usage.by_topic,
     )
     memory = MemoryPool(config.security.max_buffered_bytes)
@@ -87,7 +87,7 @@ def assemble(
     )
 
 
-def _settings_of(options: QuotaOptions, salt: int) -> AlgorithmSettings:
+def _settings_of(options: QuotaOptions, salt: int, *, lends: bool) -> AlgorithmSettings:
     return AlgorithmSettings(
         algorithm=options.algorithm,
         window_num=options.window_num,
@@ -96,4 +96,5 @@ def _settings_of(options: QuotaOptions, salt: int) -> AlgorithmSettings:
         producer_ids_window_ns=int(options.producer_id_window_size_seconds * NS_PER_SECOND),
         producer_ids_window_count=options.producer_id_window_count,
         producer_ids_salt=salt,
+        lends=lends,
     )

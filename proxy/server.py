@@ -15,6 +15,7 @@ from typing import Any
 
 from proxy.active_config import ActiveConfig
 from proxy.admin.exposition import MetricsPage
+from proxy.admin.fleet import FleetPage
 from proxy.admin.pages import Pages, start_admin
 from proxy.admin.throttles import ThrottlesPage, throttled
 from proxy.assemble import assemble
@@ -26,6 +27,9 @@ from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from proxy.config_watch import ConfigWatch
+from proxy.fleet.clock import boottime_ns
+from proxy.fleet.fleet import fleet_of
+from proxy.fleet.shared_limits import shared_and_own
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
@@ -61,7 +65,8 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
 
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(Server(config, read_again=read_again).serve())
+        clock = time.monotonic_ns if config.fleet.name is None else boottime_ns
+        return runner.run(Server(config, clock, read_again=read_again).serve())
 
 
 def _log_ignored(ignored: Any) -> None:
@@ -122,7 +127,8 @@ class Server:
         readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
         throttles = partial(throttled, self.sessions, self.gate, self._clock)
         throttles_page = ThrottlesPage(throttles, lambda: self.active_config.quotas.exemptions)
-        pages = Pages(MetricsPage(self.metrics), throttles_page, self._health, readiness.check)
+        fleet = FleetPage(self.fleet)
+        pages = Pages(MetricsPage(self.metrics, self.fleet), throttles_page, self._health, readiness.check, fleet)
         try:
             admin = await start_admin(self.config.observability, pages)
         except BindError:
@@ -133,6 +139,8 @@ class Server:
         usage = emitter_of(self.config, self.metrics, listener, self.shared.context.registry.is_in_use)
         if usage is not None:
             usage.start(loop)
+        if self.fleet is not None:
+            self.fleet.start(loop)
         settle_garbage_collection()
         watching = [loop.create_task(readiness.run())]
         if watch is not None:
@@ -150,6 +158,8 @@ class Server:
                 task.cancel()
             supervisor.close()
             self.close()
+            if self.fleet is not None:
+                await self.fleet.close()
             if usage is not None:
                 await usage.close()
             readiness.close()
@@ -174,6 +184,7 @@ class Server:
         )
         self.tls, context = shared.tls, shared.context
         self.metrics = metrics = context.metrics
+        self.fleet = fleet_of(config, context.registry, clock)
         headers = ProxyHeaders(loop, clock, config, shared.faults, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
@@ -282,14 +293,25 @@ class Server:
             for entry in quotas.entries[:MAX_LISTED]
             for name, rate in entry.limits.items()
         ]
+        scope = "each limit applies to a client over all its connections and brokers, through this process only"
+        if quotas.share != 1:
+            scope += f"; every rate is scaled by the quota share {quotas.share:g}"
+        elif config.fleet.name is None:
+            scope += "; use --fleet for several proxies"
         _log.info(
             "quotas",
             held="; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none",
             exempt="; ".join(quotas.exemptions) or None,
-            scope="each limit applies to a client over all its connections and brokers, through this process only"
-            + (
-                f"; every rate is scaled by the quota share {quotas.share:g}"
-                if quotas.share != 1
-                else "; use --quota-share for a fleet"
-            ),
+            scope=scope if config.fleet.name is None else None,
         )
+        if config.fleet.name is not None:
+            shared, own = shared_and_own(quotas.entries[:MAX_LISTED], config.quotas.algorithm)
+            _log.info(
+                "fleet",
+                name=config.fleet.name,
+                topic=config.fleet.topic,
+                max_members=config.fleet.max_members,
+                shared="; ".join(shared) or "none",
+                per_process="; ".join(own) or None,
+                scope="all members together keep within each shared limit",
+            )

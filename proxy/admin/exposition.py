@@ -15,6 +15,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from proxy.admin.http_server import VARY, Response
+from proxy.fleet.fleet import Fleet
+from proxy.fleet.status import limits_of, status_of
 from proxy.observability.build import BUILD
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
@@ -82,8 +84,9 @@ class MetricsPage:
     again, keeps no other one from a page.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, fleet: Fleet | None = None) -> None:
         self._metrics = metrics
+        self._fleet = fleet
         self._rendering: dict[Format, asyncio.Task[bytes]] = {}
         self._rendered_ns: dict[Format, int] = {}
 
@@ -101,16 +104,16 @@ class MetricsPage:
 
     async def _render(self, form: Format) -> bytes:
         try:
-            return await expose(self._metrics, form)
+            return await expose(self._metrics, form, self._fleet)
         finally:
             self._rendered_ns[form] = self._metrics.clock_ns()
 
 
-async def expose(metrics: Metrics, form: Format = TEXT) -> bytes:
+async def expose(metrics: Metrics, form: Format = TEXT, fleet: Fleet | None = None) -> bytes:
     """All families in a format. The event loop runs between slices."""
     parts: list[bytes] = []
     previous = ""
-    for family in families(metrics):
+    for family in families(metrics, fleet):
         text = form.encode(_OneFamily(family)).removesuffix(form.end)
         if family.name == previous:  # a further slice of one family has no HELP and TYPE
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
@@ -130,10 +133,12 @@ class _OneFamily:
         yield self._family
 
 
-def families(metrics: Metrics) -> Iterator[Metric]:
+def families(metrics: Metrics, fleet: Fleet | None = None) -> Iterator[Metric]:
     """Every family. A large one comes in slices: several families of one name in a row."""
     metrics.entities.tick(metrics.clock_ns())
-    tables = _whole_process(metrics), _clients(list(metrics.entities)), _limits(metrics), _usage(metrics.usage)
+    tables = [_whole_process(metrics), _clients(list(metrics.entities)), _limits(metrics), _usage(metrics.usage)]
+    if fleet is not None:
+        tables.append(_fleet(fleet, metrics.entities.max_entities))
     for kind, name, text, labels, rows in chain.from_iterable(tables):
         left = iter(rows)
         size = HISTOGRAM_SLICE if kind is HistogramMetricFamily else SLICE
@@ -230,6 +235,36 @@ def _usage(usage: UsageMetrics) -> Iterator[_Table]:
     yield _gauge("usage_records_pending", "Usage records that are not written yet.", usage.pending)
     text = "When usage records were written last, in seconds since 1970; 0: not yet."
     yield _gauge("usage_last_success_timestamp_seconds", text, usage.last_success_seconds)
+
+
+def _fleet(fleet: Fleet, most: int) -> Iterator[_Table]:
+    """`most`: limits with series of their own; those that no member wants more of than its floor have none."""
+    status, metrics = status_of(fleet, fleet.clock()), fleet.metrics
+    yield _gauge("fleet_joined", "1: limits are shared with the fleet; 0: its topic is away.", status.joined)
+    yield _gauge("fleet_members", "Proxies of the fleet that were heard in the last 16 s.", status.members)
+    yield _gauge("fleet_max_members", "--fleet-max-members.", status.max_members)
+    yield _gauge("fleet_shared_limits", "Limits in use that the fleet shares.", status.shared_limits)
+    text, records = "Records of the fleet's topic.", [(("sent",), metrics.sent), (("read",), metrics.read)]
+    yield CounterMetricFamily, "fleet_records", text, ("direction",), records
+    text = "Records that were refused: void, foreign (another fleet's), clashes (in this proxy's name), overflows."
+    yield _by_reason("fleet_refused_records", text, status.refused_records)
+    yield _by_reason("fleet_errors", "Failures to read or write the fleet's topic.", metrics.errors)
+    yield _counter(
+        "fleet_rejoins", "How often the topic was another one: made anew, or without its end.", status.rejoins
+    )
+    yield _counter("fleet_lapses", "How often a part of a limit was lost because it was not renewed.", status.lapses)
+    text, delivery = "From sending a record to reading it back.", metrics.delivery
+    yield HistogramMetricFamily, "fleet_delivery_seconds", text, (), [((), _buckets(delivery), delivery.sum_seconds)]
+    rows = [each for each in islice(limits_of(fleet, fleet.clock()), most) if each.members]
+    labels, keys = ("limit", "entity"), [(each.limit, entity_label(each.entity)) for each in rows]
+    for name, text, values in (
+        ("quota", "What all members together may use, in the limit's unit per second.", [each.quota for each in rows]),
+        ("caps_ratio", "What all have claimed of it; above 1: some wait.", [each.caps_ratio for each in rows]),
+        ("cap_ratio", "What this proxy has claimed of it.", [each.cap_ratio for each in rows]),
+        ("quotas_differ", "1: a member has a lower one.", [float(each.quota < each.configured) for each in rows]),
+    ):
+        unique = dict(zip(keys, values, strict=True))
+        yield GaugeMetricFamily, f"fleet_{name}", text, labels, list(unique.items())
 
 
 def _clients(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:

@@ -1,10 +1,11 @@
-"""The pages of the admin port: /metrics, /healthz, /readyz and /throttles over HTTP, in the proxy's event loop."""
+"""The pages of the admin port: /metrics, /healthz, /readyz, /throttles and /fleet over HTTP, in its event loop."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from proxy.admin.exposition import MetricsPage
+from proxy.admin.fleet import FleetPage
 from proxy.admin.http_server import HttpServer, Response, text_response
 from proxy.admin.throttles import ThrottlesPage
 from proxy.brokers.readiness import Status
@@ -17,6 +18,7 @@ INDEX: Final = """kafka-quota-proxy
 /healthz    200: the process works; also while it drains
 /readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
 /throttles  connections that a quota holds now: limit, entity, time; exemptions (JSON; a table for Accept: text/plain)
+/fleet      the proxies that share limits with this one, and who uses how much (JSON; 404 without --fleet)
 """
 
 
@@ -43,6 +45,7 @@ class Pages:
     throttles: ThrottlesPage
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
+    fleet: FleetPage = FleetPage()
 
     async def respond(self, path: str, accept: str) -> Response:
         match path:
@@ -56,6 +59,8 @@ class Pages:
                 return _status_response(await self.readiness())
             case "/throttles":
                 return await self.throttles.respond(accept)
+            case "/fleet":
+                return self.fleet.respond()
         return text_response(f"404: nothing here\n\n{INDEX}", 404)
 
 

@@ -210,8 +210,8 @@ class FleetOptions:
     client: ClientSettings = option(
         "--own-client-config",
         Checked("FILE", file_path, shown="the file of --command-config"),
-        "How the proxy's own clients connect to brokers, for the topics of fleets and of usage records: a file like that "
-        "of --command-config. Needed where clients log in themselves.",
+        "How the proxy's own clients connect to brokers, for the topics of fleets and of usage records: a file like "
+        "that of --command-config. Needed where clients log in themselves.",
         unset=ClientSettings(),
     )
 

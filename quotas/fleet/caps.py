@@ -66,7 +66,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from quotas.fleet.parameters import WHOLE, Parameters
-from quotas.fleet.record import MAX_QUOTA, Record, Statement, is_name
+from quotas.fleet.record import MAX_NAME_LENGTH, MAX_QUOTA, Record, Statement, is_name
 
 NEVER: Final = -(1 << 62)
 """Before all times."""
@@ -135,10 +135,11 @@ class Caps:
     changed    keys with a quota for which `allowed` may have changed; who reads it empties it
     counts     void statements, leases that were over before the use was, clashes, overflows
 
-    `nonce` returns a random number of 63 bits, from a source that a clone of this machine does not share.
+    `nonce` returns a random number of 63 bits, from a source that a clone of this machine does not share. `host`: the
+    first part of the member's name, for people.
     """
 
-    def __init__(self, fleet: str, parameters: Parameters, nonce: Callable[[], int]) -> None:
+    def __init__(self, fleet: str, parameters: Parameters, nonce: Callable[[], int], host: str = "") -> None:
         if not is_name(fleet):
             raise ValueError(f"the name of a fleet has 1 to 64 printable ASCII characters, not {fleet!r}")
         self.fleet = fleet
@@ -147,6 +148,7 @@ class Caps:
         self.changed: set[str] = set()
         self.counts: Counter[str] = Counter()
         self._nonce = nonce
+        self._host = host if is_name(host) else ""
         self._lease_ns = parameters.lease_ns
         self._overdue_ns = parameters.overdue_ns
         self._seq = self._entries = 0
@@ -326,7 +328,7 @@ class Caps:
         self._to_sweep = self._to_sweep or list(self.keys)
 
     def _rename(self) -> None:
-        self.name = f"{self._nonce():016x}"
+        self.name = f"{self._host[: MAX_NAME_LENGTH - 17]}/{self._nonce():016x}"
         self._hold_nothing()
 
     def _hold_nothing(self) -> None:

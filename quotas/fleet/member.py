@@ -25,8 +25,8 @@ class Member:
     them on, and empty it, before a record that `plan` or `leave` returned is sent.
     """
 
-    def __init__(self, fleet: str, parameters: Parameters, nonce: Callable[[], int]) -> None:
-        self.caps = Caps(fleet, parameters, nonce)
+    def __init__(self, fleet: str, parameters: Parameters, nonce: Callable[[], int], host: str = "") -> None:
+        self.caps = Caps(fleet, parameters, nonce, host)
         self.heard: dict[str, int] = {}
         """The members that were heard lately, and when."""
         self.left_out = 0

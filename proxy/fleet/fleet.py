@@ -1,0 +1,255 @@
+"""When a member reads, states and begins again, in the event loop. Its failures stop no traffic.
+
+Nothing that is safe or not is decided here (`quotas.fleet.caps` does): a record may be lost, late or there twice, and a
+rate that is not renewed ends in its bucket.
+"""
+
+import asyncio
+import secrets
+import socket
+from asyncio import AbstractEventLoop, Task, TimerHandle
+from collections.abc import Callable, Sequence
+from random import uniform
+from typing import Final
+
+from proxy.config.config import Config
+from proxy.fleet.log import Log, LogChanged, LogFailed, LogRefused
+from proxy.fleet.shared_limits import Shared, SharedLimits
+from proxy.observability.fleet import FleetMetrics
+from proxy.observability.logs import EventLog, RateLimited
+from quotas.fleet.member import Member
+from quotas.fleet.parameters import Parameters
+from quotas.registry.registry import Registry
+
+TICK_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = 1.0
+REFUSED_SECONDS: Final = 30.0
+"""Between two attempts to use a topic of another kind."""
+SILENT_NS: Final = 20_000_000_000
+"""Without an own record read back for so long, the log is opened again: a library may have stopped trying."""
+MAX_SENDING: Final = 32
+"""Records on their way; further ones are dropped, as a log may do."""
+EXIT_SECONDS: Final = 2.0
+SAME_EVENT_NS: Final = 60_000_000_000
+
+_log = EventLog("proxy.fleet")
+
+
+class Fleet:
+    """Runs from `start` to `close`."""
+
+    def __init__(
+        self, member: Member, limits: SharedLimits, log: Log, metrics: FleetMetrics, clock: Callable[[], int]
+    ) -> None:
+        self.member = member
+        self.limits = limits
+        self.metrics = metrics
+        self.clock = clock
+        self._topic = log
+        self._name = member.caps.name
+        self._is_joined = False
+        self._is_open = False
+        #: Why the log is not the one that was read so far, if that was found while a record was sent.
+        self._changed = ""
+        self._heard_ns = 0
+        #: The newest records, and when they were sent.
+        self._sent: dict[bytes, int] = {}
+        self._sending: set[Task[None]] = set()
+        self._lines = RateLimited(SAME_EVENT_NS)
+        self._following: Task[None] | None = None
+        self._timer: TimerHandle | None = None
+
+    def start(self, loop: AbstractEventLoop) -> None:
+        self._following = loop.create_task(self._follow_forever())
+        self._arm(loop)
+
+    async def close(self) -> None:
+        """Give back what is held, for at most `EXIT_SECONDS`. The limits stay at what they are without the topic."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_open:
+            record = self.member.leave(self.clock())
+            self.limits.apply(self.clock())
+            try:
+                async with asyncio.timeout(EXIT_SECONDS):
+                    await self._topic.append(record)
+            except (LogFailed, TimeoutError) as error:
+                _log.warning("fleet_left_unheard", error=str(error), effect="others use its part after 16 s")
+        tasks = [task for task in (self._following, *self._sending) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._topic.close()
+
+    # ---- stating
+
+    def _arm(self, loop: AbstractEventLoop) -> None:
+        self._timer = loop.call_later(TICK_SECONDS, self._tick_and_arm, loop)
+
+    def _tick_and_arm(self, loop: AbstractEventLoop) -> None:
+        self._arm(loop)  # first, so that ticks continue after an error below
+        self.tick()
+
+    def tick(self) -> None:
+        """Set what has changed by time, and state what there is to state."""
+        now_ns = self.clock()
+        demand = self.limits.demand(now_ns)
+        record = self.member.plan(now_ns, demand) if self._is_open else None
+        self._apply(now_ns)  # lower caps apply here before others read of them
+        if record is not None:
+            self._send(record, now_ns)
+        self._note_state(now_ns)
+
+    def _send(self, record: bytes, now_ns: int) -> None:
+        if len(self._sending) >= MAX_SENDING:
+            return
+        self._sent[record] = now_ns
+        if len(self._sent) > 2 * MAX_SENDING:
+            del self._sent[next(iter(self._sent))]
+        self.metrics.sent += 1
+        task = asyncio.ensure_future(self._append(record))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _append(self, record: bytes) -> None:
+        position = self._topic.position
+        try:
+            place = await self._topic.append(record)
+        except LogFailed as error:
+            self._report(error)
+            return
+        if place.offset < position and self._is_open:  # what was read there has gone
+            self._begin(is_covered=False)
+            self._changed = f"a record was appended at {place.offset}, and {position} had been read before"
+
+    # ---- reading
+
+    async def _follow_forever(self) -> None:
+        while True:
+            pause_seconds = RETRY_SECONDS
+            try:
+                await self._follow()
+            except LogFailed as error:
+                self._report(error)
+                if isinstance(error, LogRefused):
+                    pause_seconds = REFUSED_SECONDS
+            except Exception:  # noqa: BLE001 - a defect here must end neither the fleet nor the proxy
+                self.metrics.errors["defect"] += 1
+                if self._lines.admit("defect", self.clock()) is not None:
+                    _log.exception("fleet_failed")
+            self._is_open = False
+            await self._topic.close()
+            await asyncio.sleep(pause_seconds * uniform(0.5, 1.5))  # noqa: S311 - no secret
+
+    async def _follow(self) -> None:
+        """Join, and read until the log fails."""
+        await self._topic.open()
+        self._begin(is_covered=False)
+        first = self.member.plan(self.clock(), {})
+        assert first is not None  # noqa: S101 - after `begin`
+        place = await self._topic.append(first)
+        history_ms = self.member.caps.parameters.history_ns // 1_000_000
+        is_covered = await self._topic.seek(place.time_ms - history_ms)
+        self._begin(is_covered=is_covered)
+        self._changed = ""
+        self._heard_ns = self.clock()
+        self._is_open = True
+        while True:
+            self.take(await self._topic.read())
+            if self._changed:
+                raise LogChanged("behind", self._changed)
+            if self.clock() - self._heard_ns > SILENT_NS:
+                raise LogFailed("silent", f"no own record came back for {SILENT_NS // 1_000_000_000} s")
+
+    def take(self, records: Sequence[bytes]) -> None:
+        """Apply records that were read just now."""
+        now_ns = self.clock()
+        for record in records:
+            sent_ns = self._sent.pop(record, None)
+            if sent_ns is not None:
+                self._heard_ns = now_ns
+                self.metrics.delivery.observe((now_ns - sent_ns) / 1e9)
+            self.member.apply(record, now_ns)
+        self.metrics.read += len(records)
+        self._apply(now_ns)
+        if self.member.caps.name != self._name:
+            self._report_clash()
+
+    def _begin(self, *, is_covered: bool) -> None:
+        self.member.begin(self.clock(), is_covered=is_covered)
+        self._apply(self.clock())
+
+    # ---- what is shown
+
+    def _apply(self, now_ns: int) -> None:
+        for shared in self.limits.apply(now_ns):
+            if shared.rate < shared.configured:
+                self._report_lower_quota(shared, now_ns)
+
+    def _note_state(self, now_ns: int) -> None:
+        is_joined = self.member.caps.is_joined(now_ns)
+        if is_joined == self._is_joined:
+            return
+        self._is_joined = self.metrics.is_joined = is_joined
+        shares = self.member.caps.parameters.shares_fallback
+        rest = f"1/{self.member.caps.parameters.max_members} of each limit" if shares else "its floor"
+        if is_joined:
+            _log.info("fleet_joined", fleet=self.member.caps.fleet, member=self._name, members=len(self.member.heard))
+        else:
+            effect = f"this proxy uses at most {rest}, until it reads the topic again"
+            _log.warning("fleet_away", fleet=self.member.caps.fleet, effect=effect)
+
+    def _report(self, error: LogFailed) -> None:
+        self.metrics.errors[error.reason] += 1
+        if isinstance(error, LogChanged):
+            self.metrics.rejoins += 1
+        log = _log.error if isinstance(error, LogRefused) else _log.warning
+        name = {LogRefused: "fleet_topic_refused", LogChanged: "fleet_topic_changed"}.get(type(error), "fleet_failed")
+        message = {"reason": error.reason, "message": error.message}
+        self._lines.event(log, name, (name, error.reason), self.clock(), **message)
+
+    def _report_clash(self) -> None:
+        before, self._name = self._name, self.member.caps.name
+        _log.error(
+            "fleet_name_clash",
+            fleet=self.member.caps.fleet,
+            member=before,
+            now=self._name,
+            effect="another process wrote a record in this name: this proxy goes on from its floor, under a new name",
+            hint="a copy of this machine or container runs, or someone else may write to the topic",
+        )
+
+    def _report_lower_quota(self, shared: Shared, now_ns: int) -> None:
+        stated = self.member.stated_quotas(shared.key)
+        least = min(stated, default=0)
+        self._lines.event(
+            _log.warning,
+            "fleet_quotas_differ",
+            shared.key,
+            now_ns,
+            limit=shared.limit.name,
+            entity=str(shared.limit.entity),
+            here=float(shared.configured),
+            applies=float(shared.rate),
+            stated_by=",".join(stated.get(least, ())[:5]),
+            hint="the lowest applies to all: give all members the same quotas",
+        )
+
+
+def fleet_of(config: Config, registry: Registry, clock: Callable[[], int]) -> Fleet | None:
+    """The membership of this process; None: it shares nothing. `registry`: before any limit is looked up. `clock`: of
+    the registry, too; it goes on while the machine sleeps.
+    """
+    options = config.fleet
+    if options.name is None:
+        return None
+    from proxy.fleet.topic_log import TopicLog  # aiokafka, if a fleet is configured
+    from proxy.own_client import OwnClient
+
+    parameters = Parameters(max_members=options.max_members, shares_fallback=options.fallback == "share")
+    host = config.usage.sidecar_name or socket.gethostname()
+    member = Member(options.name, parameters, lambda: secrets.randbits(63), host)
+    limits = SharedLimits(member, registry, clock)
+    registry.lend_by(limits)
+    client = OwnClient(options.client, config.bootstrap_servers, "kafka-quota-proxy-fleet")
+    return Fleet(member, limits, TopicLog(client, options.topic), FleetMetrics(), clock)
