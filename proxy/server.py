@@ -293,25 +293,32 @@ class Server:
             for entry in quotas.entries[:MAX_LISTED]
             for name, rate in entry.limits.items()
         ]
+        fleet = config.fleet.name
         scope = "each limit applies to a client over all its connections and brokers, through this process only"
         if quotas.share != 1:
             scope += f"; every rate is scaled by the quota share {quotas.share:g}"
-        elif config.fleet.name is None:
-            scope += "; use --fleet for several proxies"
         _log.info(
             "quotas",
             held="; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none",
             exempt="; ".join(quotas.exemptions) or None,
-            scope=scope if config.fleet.name is None else None,
+            scope=None if fleet else scope,
+            hint=None if fleet or quotas.share != 1 else "--fleet shares it between proxies",
         )
-        if config.fleet.name is not None:
-            shared, own = shared_and_own(quotas.entries[:MAX_LISTED], config.quotas.algorithm)
-            _log.info(
-                "fleet",
-                name=config.fleet.name,
-                topic=config.fleet.topic,
-                max_members=config.fleet.max_members,
-                shared="; ".join(shared) or "none",
-                per_process="; ".join(own) or None,
-                scope="all members together keep within each shared limit",
-            )
+        if fleet:
+            self._log_fleet()
+
+    def _log_fleet(self) -> None:
+        """Which limits are shared, and which are not."""
+        options, entries = self.config.fleet, self.active_config.quotas.entries
+        shared, own = shared_and_own(entries, self.config.quotas.algorithm)
+        for found in (shared, own):
+            found[MAX_LISTED:] = [f"and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
+        _log.info(
+            "fleet",
+            name=options.name,
+            topic=options.topic,
+            max_members=options.max_members,
+            shared="; ".join(shared) or "none",
+            per_process="; ".join(own) or "none",
+            scope="all members together keep within each shared limit, over all connections and brokers",
+        )

@@ -4,5 +4,5 @@ It lies above everything but the server, which hands it what its pages show; not
 
 pages        which page each path is, and the port    http_server  HTTP in the event loop by h11, all of it bounded
 exposition   /metrics: Prometheus families and text   throttles    /throttles: connections that a quota holds now
-healthcheck  asks a running proxy from another process
+healthcheck  asks a running proxy from another process   fleet   /fleet: who shares limits with this proxy
 """

@@ -1,7 +1,7 @@
 """The pages of the admin port: /metrics, /healthz, /readyz, /throttles and /fleet over HTTP, in its event loop."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.admin.exposition import MetricsPage
@@ -45,7 +45,7 @@ class Pages:
     throttles: ThrottlesPage
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
-    fleet: FleetPage = FleetPage()
+    fleet: FleetPage = field(default_factory=FleetPage)
 
     async def respond(self, path: str, accept: str) -> Response:
         match path:

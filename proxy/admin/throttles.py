@@ -21,7 +21,7 @@ LISTED_AT_ONCE: Final = 200
 
 _NAMES: Final = ThrottleStatus._fields
 _HEADINGS: Final = [name.removesuffix("_seconds").replace("_", " ").upper() for name in _NAMES]
-_IS_NUMBER: Final = [name.endswith(("_seconds", "_value")) for name in _NAMES]
+_IS_NUMBER: Final = [name.endswith(("_seconds", "_value", "_members", "_here")) for name in _NAMES]
 
 
 def throttled(sessions: Collection[Session], gate: Gate, clock: Callable[[], int]) -> Iterator[list[ThrottleStatus]]:
@@ -61,19 +61,26 @@ class ThrottlesPage:
         if "text/plain" in accept and "application/json" not in accept:
             lines = [table(shown, total=total), *(f"exempt: {line}\n" for line in exemptions)]
             return text_response("".join(lines), fields=VARY)
-        page = {"total": total, "waiting": [each._asdict() for each in shown], "exempt": exemptions}
+        page = {"total": total, "waiting": [_given(each) for each in shown], "exempt": exemptions}
         return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)
+
+
+def _given(status: ThrottleStatus) -> dict[str, object]:
+    return {name: value for name, value in status._asdict().items() if value is not None}
 
 
 def table(shown: Sequence[ThrottleStatus], *, total: int) -> str:
     """One aligned line per client under a line of headings, or one sentence when no connection is held."""
     if not shown:
         return "no connection is held\n"
-    rows = [_HEADINGS, *map(_cells, shown)]
+    columns = zip(_HEADINGS, *map(_cells, shown), strict=True)
+    kept = [number for number, (_, *cells) in enumerate(columns) if any(cells)]
+    rows = [[row[number] for number in kept] for row in (_HEADINGS, *map(_cells, shown))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    are_numbers = [_IS_NUMBER[number] for number in kept]
 
     def line_of(row: list[str]) -> str:
-        cells = zip(row, widths, _IS_NUMBER, strict=True)
+        cells = zip(row, widths, are_numbers, strict=True)
         return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
 
     lines = list(map(line_of, rows))
@@ -84,4 +91,7 @@ def table(shown: Sequence[ThrottleStatus], *, total: int) -> str:
 
 def _cells(client: ThrottleStatus) -> list[str]:
     values = zip(_NAMES, client, strict=True)
-    return [f"{value:.1f} s" if name.endswith("_seconds") else text_value(value) for name, value in values]
+    return [
+        "" if value is None else f"{value:.1f} s" if name.endswith("_seconds") else text_value(value)
+        for name, value in values
+    ]

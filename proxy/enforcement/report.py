@@ -24,6 +24,19 @@ _BOUNDS: Final = {MEMORY: "max_buffered_bytes", IN_FLIGHT: "max_pending_requests
 _log = EventLog("proxy.enforcement")
 
 
+class Of(NamedTuple):
+    """A limit, its entity and its value. Of one that a fleet shares, the value is what all may use together, and
+    `allowed` what this process may use of it now.
+    """
+
+    limit: str
+    entity: str
+    value: int | float | None  # not `float`: mypyc would make it one, and the log show it so
+    fleet: str | None = None
+    members: int | None = None
+    allowed: int | float | None = None
+
+
 def reason_of(limit: Limit) -> str:
     """The reason of a throttle for the debt of this limit."""
     return TOTAL if limit.entity == TOTAL_ENTITY else DEBT
@@ -66,7 +79,7 @@ class Report:
     def blocked(self, client: Client, reason: str, now_ns: int) -> None:
         """A connection is not read because of a bound of the proxy."""
         self._entities.throttle_reasons[reason] += 1
-        self._log(client, (_BOUNDS[reason], "proxy", None), PAUSE, reason, 0, 0, now_ns)
+        self._log(client, Of(_BOUNDS[reason], "proxy", None), PAUSE, reason, 0, 0, now_ns)
 
     def connection_waited(self, client: Client, verdict: Verdict, now_ns: int) -> None:
         """A new connection has waited so long for a limit on connections; in a dry run, it would have."""
@@ -77,7 +90,7 @@ class Report:
         if tallies is not None and name and not self.is_dry_run:
             tally = tallies.of(client.user, client.client_id, name, verdict.entity, verdict.limit_value)
             tally.throttled_ns += wait_ns
-        of = (name, str(verdict.entity), verdict.limit_value)
+        of = Of(name, str(verdict.entity), verdict.limit_value)
         self._log(client, of, PAUSE, DEBT, wait_ns, wait_ns, now_ns)
 
     def lock_at_risk(self, client: Client, limit: Limit, held_ns: int, lock_timeout_ms: int, now_ns: int) -> None:
@@ -131,7 +144,7 @@ class Report:
     def _log(
         self,
         client: Client,
-        of: tuple[str, str, int | float | None],  # not `float`: mypyc would make it one, and the log show it so
+        of: Of,
         mode: str,
         reason: str,
         wait_ns: int,
@@ -139,18 +152,19 @@ class Report:
         now_ns: int,
         topics: tuple[str, ...] = (),
     ) -> None:
-        """of: limit, its entity and its value"""
-        limit, entity, limit_value = of
-        suppressed = self._lines.admit((entity, limit), now_ns)
+        suppressed = self._lines.admit((of.entity, of.limit), now_ns)
         if suppressed is not None:
             _log.warning(
                 "would_throttle" if self.is_dry_run else "throttled",
                 client_id=client.client_id,
                 user=client.user,
                 peer=client.peer,
-                limit=limit,
-                entity=entity,
-                limit_value=limit_value,
+                limit=of.limit,
+                entity=of.entity,
+                limit_value=of.value,
+                fleet=of.fleet,
+                fleet_members=of.members,
+                allowed_here=of.allowed,
                 debt_seconds=round(debt_ns / NS_PER_SECOND, 3),
                 throttle_ms=throttle_time_ms(wait_ns, self.most_ns),
                 mode=mode,
@@ -160,8 +174,11 @@ class Report:
             )
 
 
-def _of(limit: Limit) -> tuple[str, str, int | float]:
-    return limit.name, str(limit.entity), limit.rate
+def _of(limit: Limit) -> Of:
+    name, entity, whole = limit.name, str(limit.entity), limit.whole
+    if whole is None:
+        return Of(name, entity, limit.rate)
+    return Of(name, entity, whole.rate, whole.fleet, whole.members, limit.rate)
 
 
 # ---- /throttles
@@ -170,8 +187,9 @@ def _of(limit: Limit) -> tuple[str, str, int | float]:
 class ThrottleStatus(NamedTuple):
     """One connection that a quota holds now: the client, the limit and its entity, and for how long.
 
-    The fields are the keys in JSON, and the columns of the table. `limit_value`: the rate that the limit allows, in its
-    unit per second.
+    The fields are the keys in JSON, and the columns of the table; those that are None are left out. `limit_value`: the
+    rate that the limit allows, in its unit per second. Of one that a fleet shares, all `fleet_members` together have
+    this, and `allowed_here` is what this proxy may use of it now.
     """
 
     client_id: str
@@ -184,6 +202,9 @@ class ThrottleStatus(NamedTuple):
     remaining_seconds: float
     mode: str
     reason: str = "debt"
+    fleet: str | None = None
+    fleet_members: int | None = None
+    allowed_here: float | None = None
 
 
 def throttle_status(
@@ -204,7 +225,7 @@ def throttle_status(
         remaining_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-queued))  # as the last of the queue
         return _status(client, _of(limit), PAUSE, reason_of(limit), now_ns - since_ns, remaining_ns)
     if bound:
-        return _status(client, (_BOUNDS[bound], "proxy", 0), PAUSE, bound, 0, 0)
+        return _status(client, Of(_BOUNDS[bound], "proxy", 0), PAUSE, bound, 0, 0)
     if notice.limit is not None and notice.until_ns > now_ns:
         return _status(client, _of(notice.limit), NOTIFY, notice.reason, 0, notice.until_ns - now_ns)
     return None
@@ -215,23 +236,23 @@ def connection_status(client: Client, verdict: Verdict, since_ns: int, now_ns: i
     if verdict.limit_name is None:
         return None
     waited_ns = now_ns - since_ns
-    of = (verdict.limit_name, str(verdict.entity), verdict.limit_value)
+    of = Of(verdict.limit_name, str(verdict.entity), verdict.limit_value)
     return _status(client, of, PAUSE, DEBT, waited_ns, max(0, verdict.wait_ns - waited_ns))
 
 
-def _status(
-    client: Client, of: tuple[str, str, int | float], mode: str, reason: str, waited_ns: int, remaining_ns: int
-) -> ThrottleStatus:
-    limit, entity, value = of
+def _status(client: Client, of: Of, mode: str, reason: str, waited_ns: int, remaining_ns: int) -> ThrottleStatus:
     return ThrottleStatus(
         user=client.user,
         client_id=client.client_id,
         peer=client.peer,
-        limit=limit,
-        entity=entity,
-        limit_value=float(value),
+        limit=of.limit,
+        entity=of.entity,
+        limit_value=float(of.value or 0),
         waited_seconds=waited_ns / NS_PER_SECOND,
         remaining_seconds=remaining_ns / NS_PER_SECOND,
         mode=mode,
         reason=reason,
+        fleet=of.fleet,
+        fleet_members=of.members,
+        allowed_here=of.allowed,
     )

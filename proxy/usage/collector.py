@@ -70,7 +70,7 @@ class Collector:
                 if with_topics or getattr(series.key, "topic", None) is None:
                     self.series.changed.pop(series, None)
                     if series.limit is not None:
-                        series.limit_value = series.limit.rate if self._is_in_use(series.limit) else None
+                        series.read_limit(is_in_use=self._is_in_use(series.limit))
                     sample = sampled(self._origin, series, now_ms, is_last=is_last)
                     lost = self.samples.put(series, now_ms, sample)
                     self.lost += lost

@@ -50,6 +50,8 @@ def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = Fal
         fields["refused_bytes"] = refused
         fields["would_have_bytes"] = would_have
         fields["limit_value"] = series.limit_value
+        if series.fleet is not None:
+            fields["fleet"], fields["fleet_cap"] = series.fleet, series.fleet_cap
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 

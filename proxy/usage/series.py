@@ -52,6 +52,8 @@ class Series:
     changed_ms   when a count changed last
     limit        the latest of this name and entity; None: on connections, or several
     limit_value  its units per second; None: of several, or no longer in use
+    fleet        the fleet that shares it, whose limit that is; None: it is this process's
+    fleet_cap    what this process may use of it
     """
 
     key: Key
@@ -60,6 +62,17 @@ class Series:
     changed_ms: int
     limit: Limit | None = None
     limit_value: float | None = None
+    fleet: str | None = None
+    fleet_cap: float | None = None
+
+    def read_limit(self, *, is_in_use: bool) -> None:
+        """Set what is known of the limit."""
+        self.limit_value = self.fleet = self.fleet_cap = None
+        if self.limit is not None and is_in_use:
+            whole, rate = self.limit.whole, self.limit.rate
+            self.limit_value = rate
+            if whole is not None:
+                self.limit_value, self.fleet, self.fleet_cap = whole.rate, whole.fleet, rate
 
 
 class SeriesTable:
