@@ -73,6 +73,9 @@ class ProducePartitionsWalk(ProduceRequestWalk):
         found, listing.found = listing.found[:known], listing.found[known:]
         return found
 
+    def _skip_plain_topic(self) -> bool:
+        return False
+
     def _skip_usual_partitions(self, left: int) -> int:
         self._listing.left = left
         return left

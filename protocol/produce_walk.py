@@ -123,6 +123,47 @@ def read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[To
     return topic, buf[after] - 1, after + 1
 
 
+PlainTopic = tuple[Topic, int, int, int]
+"""A topic of a request: bytes and messages of its records, and their producer id; -1: none."""
+
+
+def read_plain_topic(buf: bytearray, pos: int, end: int, by_id: bool, most: int) -> tuple[PlainTopic, int, int] | None:
+    """A topic of a flexible version that has arrived whole, the number of its partitions, and the position after it.
+
+    Plain: without tags, one batch of magic 2 in each partition, all of one producer, fewer than 127 partitions and
+    characters of the name, and no more than `most` partitions. None: it is not.
+    """
+    head = read_topic_head(buf, pos, end, by_id)
+    if head is None or head[1] > most:
+        return None
+    topic, partitions, first = head
+    count, pos, record_bytes, messages, producer_id = read_short_partitions(buf, first, end, partitions)
+    if count < partitions:
+        count, pos, record_bytes, messages, producer_id = read_partitions(buf, first, end, partitions, tags=True)
+    if not 0 < count == partitions or pos >= end or buf[pos]:
+        return None
+    return (topic, record_bytes, messages, producer_id), count, pos + 1
+
+
+def read_plain_body(buf: bytearray, pos: int, end: int, by_id: bool, most: int) -> tuple[list[PlainTopic], int]:
+    """The topics of a whole body of a flexible version, and how many topics and partitions it has. Nothing where one
+    is not plain, or it has more than `most` of these.
+    """
+    topics: list[PlainTopic] = []
+    left = most
+    pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
+    if pos >= end or not 0 < buf[pos - 1] < 0x80:
+        return [], 0
+    for _ in range(buf[pos - 1] - 1):
+        read = read_plain_topic(buf, pos, end, by_id, left - 1)
+        if read is None:
+            return [], 0
+        topic, count, pos = read
+        left -= 1 + count
+        topics.append(topic)
+    return (topics, most - left) if pos == end - 1 and not buf[pos] else ([], 0)
+
+
 class _Arriving:
     """The records of a partition that have not arrived whole. `end`: how many bytes of the frame follow them."""
 
@@ -147,9 +188,7 @@ class ProduceRequestWalk(FrameWalk):
     The bytes of a topic are reported as they arrive, and messages in proportion to the bytes of their batch: what is
     announced and does not arrive counts nothing. Producer ids are reported with the header of their batch.
 
-    Most requests that have arrived whole are plain: of a flexible version, without tags, one batch of magic 2 in each
-    partition, one producer in each topic, fewer than 127 topics, partitions of a topic, and characters of a name. Those
-    are read by `_read_plain`, without the generator, in half of the time.
+    Topics that have arrived whole and are plain are read by `read_plain_topic`, in a third of the time.
     """
 
     # Class attributes for the reason given in `FrameWalk`.
@@ -174,47 +213,6 @@ class ProduceRequestWalk(FrameWalk):
     @property
     def _by_id(self) -> bool:
         return self._version >= FIRST_WITH_TOPIC_IDS
-
-    def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        if self._steps is None and end - pos == self.frame_left and type(self) is ProduceRequestWalk:
-            plain = self._read_plain(buf, pos, end) if self._compact else []
-            if plain:
-                self._usages = plain
-                self._finish()
-                return end
-        return super().advance(buf, pos, end)
-
-    def _read_plain(self, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
-        """What each topic of a whole body received. Nothing where it is not plain, or has more pieces than `work_left`:
-        then the generator reads it.
-        """
-        usages: list[TopicUsage] = []
-        left = self.work_left
-        pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
-        if pos >= end or not 0 < buf[pos - 1] < 0x80:
-            return []
-        for _ in range(buf[pos - 1] - 1):
-            head = read_topic_head(buf, pos, end, self._by_id)
-            if head is None:
-                return []
-            topic, partitions, pos = head
-            left -= 1 + partitions
-            if left < 0:
-                return []
-            first = pos
-            count, pos, record_bytes, messages, producer_id = read_short_partitions(buf, first, end, partitions)
-            if count < partitions:
-                count, pos, record_bytes, messages, producer_id = read_partitions(
-                    buf, first, end, partitions, tags=True
-                )
-            if not 0 < count == partitions or not buf.startswith(_NO_TAGS, pos, end - 1):
-                return []
-            pos += 1
-            usages.append(TopicUsage(topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
-        if pos != end - 1 or buf[pos]:
-            return []
-        self.work_left = left
-        return usages
 
     def take(self) -> list[TopicUsage]:
         """What was found since the last call, in the order of the request.
@@ -243,9 +241,23 @@ class ProduceRequestWalk(FrameWalk):
         smallest = TOPIC_ID_SIZE + 2 if self._by_id else 3 if compact else 6
         self.topics_left = topics = yield from self._items(compact, smallest, "topic count")
         for _ in range(topics):
-            yield from self._walk_topic()
+            if not self._skip_plain_topic():
+                yield from self._walk_topic()
         if compact:
             yield from self._skip_tags()
+
+    def _skip_plain_topic(self) -> bool:
+        """Skip the topic at hand, if it is plain and has arrived whole."""
+        if not self._compact or self.work_left <= 1:
+            return False
+        read = read_plain_topic(self._buf, self._pos, self._end, self._by_id, self.work_left - 1)
+        if read is None:
+            return False
+        (self.topic, record_bytes, messages, producer_id), count, self._pos = read
+        self._usages.append(TopicUsage(self.topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
+        self.topics_left -= 1
+        self.work_left -= 1 + count
+        return True
 
     def _walk_topic(self) -> Steps:
         self.topic = yield from self._topic_of(self._compact, self._by_id)

@@ -188,7 +188,7 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     except UnicodeDecodeError:
         raise MalformedFrame("the client id as UTF-8", at - origin) from None
     if flexible:
-        pos = skip_tags(buf, pos, end, origin, MAX_HEADER_TAGS)
+        pos = skip_tags(buf, pos, end, origin, MAX_HEADER_TAGS, MAX_HEADER_SIZE)
     body_offset = pos - start
     acks: int | None = None
     if api.key == PRODUCE:

@@ -67,14 +67,18 @@ def skip(pos: int, size: int, end: int, origin: int, what: str) -> int:
     return pos + size
 
 
-def skip_tags(buf: BytesLike, pos: int, end: int, origin: int, most: int = MAX_VARINT) -> int:
-    """Skips a tag buffer: a count, which is `most` at most, then tag, size and bytes of each."""
+def skip_tags(
+    buf: BytesLike, pos: int, end: int, origin: int, most: int = MAX_VARINT, longest: int = MAX_VARINT
+) -> int:
+    """Skips a tag buffer: a count, which is `most` at most, then tag, size and bytes of each, `longest` at most."""
     count, pos = unsigned_varint(buf, pos, end, origin, "tag count")
     if count > most:
         raise MalformedFrame(f"at most {most} tags", pos - origin)
     for _ in range(count):  # each takes two bytes or more, so a false count ends at `end`
         _, pos = unsigned_varint(buf, pos, end, origin, "tag")
         size, pos = unsigned_varint(buf, pos, end, origin, "tag size")
+        if size > longest:
+            raise MalformedFrame(f"a tag of at most {longest} bytes", pos - origin)
         pos = skip(pos, size, end, origin, "tagged field")
     return pos
 

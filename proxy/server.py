@@ -36,7 +36,7 @@ from proxy.ports import Ports
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin
+from proxy.sessions.shared import ClientAddress
 from proxy.sessions.sweep import Sweep
 from proxy.sessions.wakeups import NS_PER_SECOND
 from proxy.ticks import Ticks, settle_garbage_collection
@@ -215,7 +215,7 @@ class Server:
         if self._draining:
             client.close()
             return
-        origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port), header_ns)
+        origin = ClientAddress(unmapped(peer[0]), peer[1], self.ports.names_of(port), header_ns)
         limit = self.config.security.max_connections
         if self.metrics.connections.open >= limit:
             client.close()

@@ -15,7 +15,7 @@ from proxy.sessions.login import BrokerLogin
 from proxy.sessions.opening import Opening
 from proxy.sessions.pump import Owner, Pump
 from proxy.sessions.pump_set import CONNECTING, IN_FLIGHT, QUOTA
-from proxy.sessions.shared import Origin, Shared
+from proxy.sessions.shared import ClientAddress, Shared
 from proxy.sessions.throttling import Throttling
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
@@ -50,7 +50,7 @@ class Session(Owner, HoldOwner, Ended):
     ending: Ending
 
     def __init__(
-        self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
+        self, shared: Shared, client: socket.socket, origin: ClientAddress, on_closed: Callable[["Session"], None]
     ) -> None:
         self._shared = shared
         self.client = shared.wires.to_client(client)

@@ -16,7 +16,7 @@ from proxy.tls import TlsContexts
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ClientAddress:
     """Address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY header
     took.
     """

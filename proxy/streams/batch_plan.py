@@ -7,7 +7,7 @@ count: their prefix. Of each further request only the length of its records and 
     compared             |                | compared: the prefix          |           | read | read
 
 A `PartitionPlan` has such a prefix, and the limits of the topic. Requests for several partitions vary: a `TopicsPlan`
-reads all of each.
+reads all of each, in flexible versions.
 
 The sums of a batch are charged with one call for each limit. Decisions one by one have the same result if no limit gets
 into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
@@ -19,8 +19,13 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, final
 
-from protocol.errors import MalformedFrame
-from protocol.produce_walk import FIRST_FLEXIBLE, ProduceRequestWalk, TopicUsage, one_partition
+from protocol.produce_walk import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_TOPIC_IDS,
+    PlainTopic,
+    one_partition,
+    read_plain_body,
+)
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
@@ -38,7 +43,6 @@ from proxy.streams.response_stream import InFlight
 from proxy.streams.steps import PIECES_PER_STEP
 from proxy.streams.topic_charges import TopicChargesCache
 from quotas.admission.client_limits import ClientLimits, TopicCharges
-from quotas.admission.limit import Limit
 from quotas.admission.limit_set import BatchCharge
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
@@ -211,58 +215,55 @@ class TopicsPlan(BatchPlan):
     def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         super().__init__(connection, in_flight)
         self._topics: Final = topics
-        self._counts_topics: Final = topics.counts_topics
-        self._found: dict[Limit, int] = {}
-        #: The topics of the requests found, where they are counted.
-        self._usages: list[TopicUsage] = []
+        #: Records of the requests found: where they are charged, bytes, messages.
+        self._found: list[tuple[TopicCharges, int, int]] = []
 
     def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
-        shortest, longest, body_offset = kind.shortest, self._longest, kind.header.body_offset
-        in_flight = self._in_flight
-        amounts: dict[Limit, int] = {}
-        counted: list[TopicUsage] = []
+        key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
+        by_id = kind.version >= FIRST_WITH_TOPIC_IDS
+        self._found.clear()
+        self.count, self.producer_id = 0, -1
         work_left = PIECES_PER_STEP
-        count = 0
-        producer_ids: tuple[int, ...] = ()
-        while end - pos >= kind.needed and count < most:
-            length, seen, correlation_id, tail = kind.unpack(buf, pos)
+        while end - pos >= kind.needed and self.count < most:
+            length, seen, correlation_id, head = kind.unpack(buf, pos)
             frame_end = pos + 4 + length
-            if seen != kind.key or tail != kind.tail or not shortest <= length <= longest or frame_end > end:
+            if seen != key or head != tail or not shortest <= length <= self._longest or frame_end > end:
                 break
-            walk = ProduceRequestWalk(kind.version, length, body_offset - 4)
-            walk.work_left = pieces = min(PIECES, work_left)
-            usages = _whole(walk, buf, pos + body_offset, frame_end)
-            if usages and not count:
-                producer_ids = usages[0].producer_ids[:1]
-            if not self._topics.add_alike(amounts, usages, producer_ids, now_ns):
+            found, pieces = read_plain_body(buf, pos + body_offset, frame_end, by_id, min(PIECES, work_left))
+            if not found or not self._add(found, now_ns):
                 break
-            if self._counts_topics:
-                counted += usages
-            work_left -= pieces - walk.work_left
+            work_left -= pieces
             if kind.answered:
-                in_flight.append((correlation_id, kind))
-            count += 1
+                self._in_flight.append((correlation_id, kind))
+            self.count += 1
             pos = frame_end
-        self.count, self.producer_id = count, next(iter(producer_ids), -1)
-        self._found, self._usages = amounts, counted
         return pos
 
+    def _add(self, found: list[PlainTopic], now_ns: int) -> bool:
+        """Add the topics of a request to those found, if all have the producer id of the batch. That is not charged."""
+        if not self.count:
+            self.producer_id = found[0][3]
+        added = []
+        for topic, record_bytes, messages, producer_id in found:
+            charges = self._topics.lasting(topic, now_ns)
+            if charges is None or producer_id != self.producer_id:
+                return False
+            added.append((charges, record_bytes, messages))
+        self._found += added
+        return True
+
     def spending(self, client: ClientLimits, size: int, now_ns: int) -> Spending:
-        amounts = dict(client.charges_of(size, self.count)) | self._found
+        amounts = dict(client.charges_of(size, self.count))
+        for charges, record_bytes, messages in self._found:
+            charges.topic.last_ns = now_ns
+            charges.add_to(amounts, record_bytes, messages)
         return [(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values())
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
-        self._topics.count_traffic(self._usages)
-        self._usages = []
-
-
-def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
-    """What a whole body contains. Nothing where it has more pieces than may be read, or is malformed."""
-    try:
-        walk.advance(buf, pos, end)
-    except MalformedFrame:  # it is raised where the request is decided alone
-        return []
-    return walk.take() if walk.is_over else []
+        for charges, record_bytes, messages in self._found:
+            counters = traffic[charges.topic.name]
+            counters.produce_bytes += record_bytes
+            counters.produce_messages += messages
 
 
 @final
@@ -293,7 +294,7 @@ class BatchPlans:
             return None
         plan = self._plan_at(kind, buf, pos, end, now_ns)
         if plan is None:
-            return self._topics_plan
+            return self._topics_plan if kind.version >= FIRST_FLEXIBLE else None
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
         return plan

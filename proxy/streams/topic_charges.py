@@ -29,6 +29,8 @@ class TopicChargesCache:
         self._context: Final = context
         self._identity: Final = identity
         self._charges: dict[Topic, TopicCharges] = {}
+        #: Those of `lasting`.
+        self._lasting: dict[Topic, TopicCharges] = {}
         self._client: ClientLimits | None = None
         self._generation = -1
         self.counts_errors = False
@@ -39,6 +41,7 @@ class TopicChargesCache:
         if self._generation != identity.generation or self._client is not identity.limits:
             self._generation, self._client = identity.generation, identity.limits
             self._charges.clear()
+            self._lasting.clear()
             thresholds = self._context.registry.topics.thresholds.values()
             self.counts_errors = any(each.total is not None for each in thresholds)
 
@@ -99,29 +102,24 @@ class TopicChargesCache:
         return self._context.config.usage.by_topic
 
     def lasting(self, topic: Topic, now_ns: int) -> TopicCharges | None:
-        """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change."""
+        """What the records of a topic are charged to, as long as the limits stay as they are. None: that may change.
+        Set `TopicLimits.last_ns` at each use.
+        """
+        charges = self._lasting.get(topic)
+        if charges is None:
+            charges = self._find_lasting(topic, now_ns)
+            if charges is not None:
+                if len(self._lasting) >= MAX_KEPT:
+                    self._lasting.clear()
+                self._lasting[topic] = charges
+        return charges
+
+    def _find_lasting(self, topic: Topic, now_ns: int) -> TopicCharges | None:
         if not self._context.registry.learns_topics:
             name = self._context.topics.name_of(topic) if self.counts_topics else OTHER_TOPICS
             return TopicCharges(self._identity.limits, TopicLimits(name)) if name else None
         charges = self.of(topic, now_ns)
         return charges if charges.topic.name and not self._may_reject(charges) else None
-
-    def add_alike(
-        self, amounts: dict[Limit, int], usages: list[TopicUsage], producer_ids: tuple[int, ...], now_ns: int
-    ) -> bool:
-        """Add what these are charged if all have these producer ids, which are not counted, and none may be refused;
-        else add nothing.
-        """
-        rejects, limits_topics = self._context.registry.rejects, self._context.registry.limits_topics
-        for usage in usages:
-            if usage.producer_ids != producer_ids:
-                return False
-            if limits_topics and self.is_unknown(usage.topic):
-                return False
-            if rejects and self._may_reject(self.of(usage.topic, now_ns)):
-                return False
-        self.add_records(amounts, usages, now_ns)
-        return bool(usages)
 
     def _may_reject(self, charges: TopicCharges) -> bool:
         """Whether a batch for this topic may be refused with `action=reject`."""

@@ -229,10 +229,8 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
 
 @pytest.mark.pure
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_a_plain_request_that_has_arrived_whole_needs_no_generator(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which takes twice as long."""
+def test_plain_topics_that_have_arrived_whole_need_no_generator(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes three times as long."""
     batches: list[Records] = [record_batch(1, bytes(size), producer_id=7) for size in (9, 300, 20_000)]
     topics = [(topic_of(version, index), batches) for index in range(4)]
     body = bytearray(produce_body(version, topics))
@@ -244,7 +242,7 @@ def test_a_plain_request_that_has_arrived_whole_needs_no_generator(
         return walk
 
     assert not read(15).is_over
-    monkeypatch.setattr(ProduceRequestWalk, "_walk", None)
+    monkeypatch.setattr(ProduceRequestWalk, "_walk_topic", None)
     walk = read(16)
     assert walk.is_over
     assert walk.work_left == 0

@@ -24,7 +24,7 @@ from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quota_sources import Quotas
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin
+from proxy.sessions.shared import ClientAddress
 from proxy.sessions.turns import TURN_NS
 from proxy.streams.held_request import HeldRequest
 from proxy.streams.memory import READ_SIZE
@@ -146,7 +146,7 @@ class Pair:
             world.loop.before_round = self._use_buffer
         self.client, self.broker = MemoryWire(world.loop), MemoryWire(world.loop)
         self.to_broker, self.to_client = self.broker.taken, self.client.taken
-        self.session = Session(world.shared, cast("Any", self.client), Origin("peer", 1, ()), self.on_closed)
+        self.session = Session(world.shared, cast("Any", self.client), ClientAddress("peer", 1, ()), self.on_closed)
         self.session.connect(lambda _: cast("Any", [self.broker]))
         self.connection = self.session.connection
         self.requests, self.responses = self.session.requests, self.session.responses
