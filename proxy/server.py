@@ -135,12 +135,12 @@ class Server:
             self.close()
             raise
         self._log_start(admin.port)
+        self._log_fleet()
         listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
         usage = emitter_of(self.config, self.metrics, listener, self.shared.context.registry.is_in_use)
-        if usage is not None:
-            usage.start(loop)
-        if self.fleet is not None:
-            self.fleet.start(loop)
+        own = [each for each in (self.fleet, usage) if each is not None]
+        for each in own:
+            each.start(loop)
         settle_garbage_collection()
         watching = [loop.create_task(readiness.run())]
         if watch is not None:
@@ -158,10 +158,8 @@ class Server:
                 task.cancel()
             supervisor.close()
             self.close()
-            if self.fleet is not None:
-                await self.fleet.close()
-            if usage is not None:
-                await usage.close()
+            for each in own:
+                await each.close()
             readiness.close()
             await admin.close()
 
@@ -293,22 +291,21 @@ class Server:
             for entry in quotas.entries[:MAX_LISTED]
             for name, rate in entry.limits.items()
         ]
-        fleet = config.fleet.name
-        scope = "each limit applies to a client over all its connections and brokers, through this process only"
+        through = "this process only" if self.fleet is None else "all members of the fleet if it is shared"
+        scope = f"each limit applies to a client over all its connections and brokers, through {through}"
         if quotas.share != 1:
             scope += f"; every rate is scaled by the quota share {quotas.share:g}"
         _log.info(
             "quotas",
             held="; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none",
             exempt="; ".join(quotas.exemptions) or None,
-            scope=None if fleet else scope,
-            hint=None if fleet or quotas.share != 1 else "--fleet shares it between proxies",
+            scope=scope,
         )
-        if fleet:
-            self._log_fleet()
 
     def _log_fleet(self) -> None:
         """Which limits are shared, and which are not."""
+        if self.fleet is None:
+            return
         options, entries = self.config.fleet, self.active_config.quotas.entries
         shared, own = shared_and_own(entries, self.config.quotas.algorithm)
         for found in (shared, own):
@@ -320,5 +317,4 @@ class Server:
             max_members=options.max_members,
             shared="; ".join(shared) or "none",
             per_process="; ".join(own) or "none",
-            scope="all members together keep within each shared limit, over all connections and brokers",
         )

@@ -14,7 +14,7 @@ from typing import Final
 
 from proxy.config.config import Config
 from proxy.fleet.log import Log, LogChanged, LogFailed, LogRefused
-from proxy.fleet.shared_limits import Shared, SharedLimits
+from proxy.fleet.shared_limits import SharedLimit, SharedLimits
 from proxy.observability.fleet import FleetMetrics
 from proxy.observability.logs import EventLog, RateLimited
 from quotas.fleet.member import Member
@@ -219,7 +219,7 @@ class Fleet:
             hint="a copy of this machine or container runs, or someone else may write to the topic",
         )
 
-    def _report_lower_quota(self, shared: Shared, now_ns: int) -> None:
+    def _report_lower_quota(self, shared: SharedLimit, now_ns: int) -> None:
         stated = self.member.stated_quotas(shared.key)
         least = min(stated, default=0)
         self._lines.event(

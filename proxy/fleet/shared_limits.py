@@ -33,7 +33,7 @@ CHANGED_AT_ONCE: Final = 500
 """Limits that are set to another floor at once: 3 ms."""
 
 
-class Shared:
+class SharedLimit:
     """A limit, and what was seen of its use. It is the `Whole` of the limit."""
 
     __slots__ = (
@@ -106,17 +106,17 @@ class SharedLimits:
         self._member = member
         self._registry = registry
         self._clock = clock
-        self._shared: dict[Limit, Shared] = {}
-        self._by_key: dict[str, Shared] = {}
-        self._busy: dict[Shared, None] = {}
-        self._idle: deque[Shared] = deque()
+        self._shared: dict[Limit, SharedLimit] = {}
+        self._by_key: dict[str, SharedLimit] = {}
+        self._busy: dict[SharedLimit, None] = {}
+        self._idle: deque[SharedLimit] = deque()
         #: The keys with more than a floor.
         self._lent: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._shared)
 
-    def __iter__(self) -> Iterator[Shared]:
+    def __iter__(self) -> Iterator[SharedLimit]:
         return iter(list(self._shared.values()))
 
     # ---- as a lender
@@ -124,7 +124,7 @@ class SharedLimits:
     def lend(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
         shared = self._shared.get(limit)
         if shared is None:
-            shared = Shared(limit, key_of(limit), self._member)
+            shared = SharedLimit(limit, key_of(limit), self._member)
             self._shared[limit] = self._by_key[shared.key] = shared
             self._idle.append(shared)
         shared.configured = rate
@@ -145,7 +145,7 @@ class SharedLimits:
 
     # ---- between the member and the buckets
 
-    def apply(self, now_ns: int) -> list[Shared]:
+    def apply(self, now_ns: int) -> list[SharedLimit]:
         """Lend what the member may use where that has changed: at once where it has used more than its floor; of the
         others, which go to another floor when the member comes or goes, some. Returns these limits.
         """
@@ -180,12 +180,12 @@ class SharedLimits:
                 self._idle.append(shared)
         return found
 
-    def _renew(self, shared: Shared, now_ns: int) -> None:
+    def _renew(self, shared: SharedLimit, now_ns: int) -> None:
         """The bucket ends a lease by itself, with the floor; the fallback may be more."""
         if now_ns >= shared.until_ns:
             self._set_rate(shared, now_ns)
 
-    def _set_rate(self, shared: Shared, now_ns: int) -> None:
+    def _set_rate(self, shared: SharedLimit, now_ns: int) -> None:
         member, key = self._member, shared.key
         rate, shared.until_ns = member.allowed(key, now_ns)
         state = member.caps.keys[key]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from proxy.fleet.fleet import Fleet
-from proxy.fleet.shared_limits import Shared
+from proxy.fleet.shared_limits import SharedLimit
 from quotas.fleet.caps import NEVER, Key
 from quotas.fleet.parameters import NS_PER_SECOND, WHOLE
 from quotas.fleet.policy import fair_level
@@ -83,7 +83,7 @@ def status_of(fleet: Fleet, now_ns: int) -> FleetStatus:
 
 def limits_of(fleet: Fleet, now_ns: int) -> Iterator[LimitStatus]:
     """Those of which a member has stated something, first; then the others."""
-    keys, rest = fleet.member.caps.keys, list[Shared]()
+    keys, rest = fleet.member.caps.keys, list[SharedLimit]()
     for shared in fleet.limits:
         if keys[shared.key].stated:
             yield _limit_of(shared, keys[shared.key], fleet.member.caps.name, now_ns)
@@ -94,7 +94,7 @@ def limits_of(fleet: Fleet, now_ns: int) -> Iterator[LimitStatus]:
             yield _limit_of(shared, keys[shared.key], fleet.member.caps.name, now_ns)
 
 
-def _limit_of(shared: Shared, key: Key, me: str, now_ns: int) -> LimitStatus:
+def _limit_of(shared: SharedLimit, key: Key, me: str, now_ns: int) -> LimitStatus:
     level = fair_level([entry.want for entry in key.stated.values()])
     own = key.stated.get(me)
     largest = sorted(key.stated.items(), key=lambda item: item[1].cap, reverse=True)[:MAX_MEMBERS]
