@@ -4,7 +4,7 @@ What passes is decided in `streams` and `enforcement`, which know no socket, eve
 
 From the outside in; each imports only what is listed after it:
 
-    cli             the entry point: signals first        commands        run, check-config, healthcheck, schema
+    cli             the entry point: signals first        commands        run, check-config, healthcheck, fleet, schema
     manual          the man page and completions
     server          ties the parts together, drains       ports           binds, knows where each leads
     admin/          the admin port: /metrics, /healthz, /readyz, /throttles

@@ -1,4 +1,4 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `schema`, `install-help`, `--version`.
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `fleet`, `schema`, `install-help`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
 Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
@@ -191,6 +191,40 @@ def healthcheck(ctx: click.Context, /, metrics_listen: Any, timeout: Any, *, rea
     ok, text = check(metrics_listen, timeout, ready=ready)
     click.echo(text, err=not ok)
     sys.exit(0 if ok else EXIT_FAILURE)
+
+
+@main.command("fleet", short_help="Show who shares limits with a running proxy.")
+@setting(
+    "--proxy",
+    Checked("HOST:PORT", parse_address, default="127.0.0.1:19404"),
+    "The admin port of a member, its --metrics-listen.",
+)
+@cloup.option("--json", "as_json", is_flag=True, help="The page /fleet as it is.")
+@cloup.argument("name", required=False, metavar="[NAME]", help="The fleet that it should be a member of.")
+@click.pass_context
+def fleet(ctx: click.Context, /, proxy: Any, name: str | None, *, as_json: bool) -> None:
+    """Show the members of a fleet, the limits that they share, and who uses how much, as one member sees it.
+
+    Exit codes: 0, 1 if the proxy does not answer or is not in this fleet, 2 for a wrong option.
+    """
+    from http.client import OK, HTTPException
+
+    from proxy.admin.fleet import text_of
+    from proxy.admin.healthcheck import get, url_of
+
+    problems = Given(ctx).problems
+    if problems:
+        raise ConfigError(problems)
+    try:
+        status, body = get(proxy, "/fleet", timeout_seconds=5)
+    except (OSError, HTTPException) as error:
+        raise click.ClickException(f"{url_of(proxy, '/fleet')}: {error}") from error
+    if status != OK:
+        raise click.ClickException(f"{url_of(proxy, '/fleet')}: {body.strip()}")
+    page = json.loads(body)
+    if name not in {None, page["fleet"]}:
+        raise click.ClickException(f"{url_of(proxy, '/fleet')}: this proxy is in fleet {page['fleet']}, not in {name}")
+    click.echo(body.strip() if as_json else "\n".join(text_of(page)))
 
 
 @main.command("schema", short_help="Print the JSON Schema of a file, for editors.")

@@ -16,12 +16,13 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 from proxy.admin.http_server import VARY, Response
 from proxy.fleet.fleet import Fleet
-from proxy.fleet.status import limits_of, status_of
+from proxy.fleet.status import REFUSED, stated
 from proxy.observability.build import BUILD
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics, UsageMetrics
 from proxy.observability.tallies import EntityMetrics, Histogram
+from quotas.fleet.parameters import WHOLE
 
 _Kind = type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]
 _Table = tuple[_Kind, str, str, Sequence[str], Iterable[tuple[Any, ...]]]
@@ -238,33 +239,32 @@ def _usage(usage: UsageMetrics) -> Iterator[_Table]:
 
 
 def _fleet(fleet: Fleet, most: int) -> Iterator[_Table]:
-    """`most`: limits with series of their own; those that no member wants more of than its floor have none."""
-    status, metrics = status_of(fleet, fleet.clock()), fleet.metrics
-    yield _gauge("fleet_joined", "1: limits are shared with the fleet; 0: its topic is away.", status.joined)
-    yield _gauge("fleet_members", "Proxies of the fleet that were heard in the last 16 s.", status.members)
-    yield _gauge("fleet_max_members", "--fleet-max-members.", status.max_members)
-    yield _gauge("fleet_shared_limits", "Limits in use that the fleet shares.", status.shared_limits)
+    """`most`: limits with series of their own; those of which no member has stated anything have none."""
+    caps, metrics = fleet.member.caps, fleet.metrics
+    yield _gauge("fleet_joined", "1: limits are shared with the fleet; 0: its topic is away.", metrics.is_joined)
+    yield _gauge("fleet_members", "Proxies of the fleet that were heard in the last 16 s.", len(fleet.member.heard))
+    yield _gauge("fleet_max_members", "--fleet-max-members.", caps.parameters.max_members)
+    yield _gauge("fleet_shared_limits", "Limits in use that the fleet shares.", len(fleet.limits))
     text, records = "Records of the fleet's topic.", [(("sent",), metrics.sent), (("read",), metrics.read)]
     yield CounterMetricFamily, "fleet_records", text, ("direction",), records
     text = "Records that were refused: void, foreign (another fleet's), clashes (in this proxy's name), overflows."
-    yield _by_reason("fleet_refused_records", text, status.refused_records)
+    yield _by_reason("fleet_refused_records", text, {reason: caps.counts[reason] for reason in REFUSED})
     yield _by_reason("fleet_errors", "Failures to read or write the fleet's topic.", metrics.errors)
-    yield _counter(
-        "fleet_rejoins", "How often the topic was another one: made anew, or without its end.", status.rejoins
-    )
-    yield _counter("fleet_lapses", "How often a part of a limit was lost because it was not renewed.", status.lapses)
+    text = "How often a part of a limit ended because it was not renewed in time."
+    yield _counter("fleet_lapses", text, caps.counts["lapses"])
     text, delivery = "From sending a record to reading it back.", metrics.delivery
     yield HistogramMetricFamily, "fleet_delivery_seconds", text, (), [((), _buckets(delivery), delivery.sum_seconds)]
-    rows = [each for each in islice(limits_of(fleet, fleet.clock()), most) if each.members]
-    labels, keys = ("limit", "entity"), [(each.limit, entity_label(each.entity)) for each in rows]
-    for name, text, values in (
-        ("quota", "What all members together may use, in the limit's unit per second.", [each.quota for each in rows]),
-        ("caps_ratio", "What all have claimed of it; above 1: some wait.", [each.caps_ratio for each in rows]),
-        ("cap_ratio", "What this proxy has claimed of it.", [each.cap_ratio for each in rows]),
-        ("quotas_differ", "1: a member has a lower one.", [float(each.quota < each.configured) for each in rows]),
-    ):
-        unique = dict(zip(keys, values, strict=True))
-        yield GaugeMetricFamily, f"fleet_{name}", text, labels, list(unique.items())
+    quota, claimed = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
+    differ = 0
+    for shared, key in islice(stated(fleet), most):
+        at = shared.limit.name, entity_label(shared.limit.entity)
+        quota[at], claimed[at] = shared.rate, key.total / WHOLE
+        differ += shared.rate < shared.configured
+    text = "What all members together may use, in the limit's unit per second."
+    yield GaugeMetricFamily, "fleet_quota", text, ("limit", "entity"), quota.items()
+    text = "What all members have claimed of it; above 1: some claims are not filled yet."
+    yield GaugeMetricFamily, "fleet_claimed_ratio", text, ("limit", "entity"), claimed.items()
+    yield _gauge("fleet_lower_quotas", "Limits of which another member states less than this proxy's quota.", differ)
 
 
 def _clients(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:

@@ -1,4 +1,4 @@
-"""Asks a running proxy whether it works, over its admin port: the command `healthcheck`."""
+"""Asks a running proxy whether it works, over its admin port: the commands `healthcheck` and `fleet`."""
 
 import http.client
 
@@ -7,18 +7,30 @@ from proxy.config.addresses import Address, format_address, is_wildcard
 
 def check(listen: Address, timeout_seconds: float, *, ready: bool) -> tuple[bool, str]:
     """Whether the page answers 200, and one sentence. `listen`: as of `--metrics-listen`; a wildcard means loopback."""
-    host, port = listen
-    if is_wildcard(host):
-        host = "::1" if ":" in host else "127.0.0.1"
     page = "/readyz" if ready else "/healthz"
-    url = f"http://{format_address((host, port))}{page}"
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+    url = url_of(listen, page)
+    try:
+        status, body = get(listen, page, timeout_seconds)
+    except (OSError, http.client.HTTPException) as error:
+        return False, f"{url}: {error or type(error).__name__}"
+    return status == http.client.OK, f"{url}: {status}: {' '.join(body[:1000].split())}"
+
+
+def get(listen: Address, page: str, timeout_seconds: float) -> tuple[int, str]:
+    """The status and the body of a page. Raises OSError and HTTPException."""
+    connection = http.client.HTTPConnection(*_reachable(listen), timeout=timeout_seconds)
     try:
         connection.request("GET", page)
         response = connection.getresponse()
-        text = " ".join(response.read(1000).decode(errors="replace").split())
-    except (OSError, http.client.HTTPException) as error:
-        return False, f"{url}: {error or type(error).__name__}"
+        return response.status, response.read().decode(errors="replace")
     finally:
         connection.close()
-    return response.status == http.client.OK, f"{url}: {response.status}: {text}"
+
+
+def url_of(listen: Address, page: str) -> str:
+    return f"http://{format_address(_reachable(listen))}{page}"
+
+
+def _reachable(listen: Address) -> Address:
+    host, port = listen
+    return (("::1" if ":" in host else "127.0.0.1") if is_wildcard(host) else host), port
