@@ -23,6 +23,7 @@ async def world() -> AsyncIterator[World]:
         for proxy in [await made.join(entry(rate)) for rate in (QUOTA, QUOTA // 2)]:
             proxy.wants = True
         await made.until(lambda: min(each.rate for each in made.proxies) > 0.2 * QUOTA, 3)
+        await made.pass_seconds(1)
         yield made
 
 
