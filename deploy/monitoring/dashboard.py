@@ -139,6 +139,29 @@ ROWS: Final = (
                 "bytes", "Buffered bytes are bounded by --max-buffered-bytes: State has the part in use.",
             ),
             Panel(
+                "Parts of shared limits",
+                (
+                    (
+                        "#quota_limit{@} and on (job, instance, limit, entity) #fleet_quota{@}",
+                        "{{instance}} {{entity}}",
+                    ),
+                    ("max by (limit, entity) (#fleet_quota{@})", "all: {{limit}} {{entity}}"),
+                ),
+                "short", "What each proxy of a fleet may use now, in a second; all together at most the limit.",
+            ),
+            Panel(
+                "Fleet",
+                (
+                    ("max(#fleet_members{@})", "members"),
+                    ("min(#fleet_joined{@})", "joined: 1 is yes"),
+                    (
+                        "histogram_quantile(0.99, sum by (le) (rate(#fleet_delivery_seconds_bucket{@}[1m])))",
+                        "a record until it is read, 99 %, in seconds",
+                    ),
+                ),
+                "short", "One that has not joined has its fallback.",
+            ),
+            Panel(
                 "State",
                 (
                     ("min(#enforcement_enabled{@})", "enforced"),

@@ -128,18 +128,26 @@ class Fleet:
         while True:
             pause_seconds = RETRY_SECONDS
             try:
-                await self._follow()
+                await self._follow_and_close()
             except LogFailed as error:
                 self._report(error)
                 if isinstance(error, LogRefused):
                     pause_seconds = REFUSED_SECONDS
-            except Exception:  # noqa: BLE001 - a defect here must end neither the fleet nor the proxy
+            except (Exception, asyncio.CancelledError):  # a defect here must end neither the fleet nor the proxy
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
                 self.metrics.errors["defect"] += 1
                 if self._lines.admit("defect", self.clock()) is not None:
                     _log.exception("fleet_failed")
+            await asyncio.sleep(pause_seconds * uniform(0.5, 1.5))  # noqa: S311 - no secret
+
+    async def _follow_and_close(self) -> None:
+        try:
+            await self._follow()
+        finally:
             self._is_open = False
             await self._topic.close()
-            await asyncio.sleep(pause_seconds * uniform(0.5, 1.5))  # noqa: S311 - no secret
 
     async def _follow(self) -> None:
         """Join, and read until the log fails."""

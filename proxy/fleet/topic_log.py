@@ -1,11 +1,11 @@
 """The log of a fleet in a Kafka topic, by the proxy's own clients to the real brokers: quotas do not concern them."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import OffsetOutOfRangeError
 
 from proxy.fleet.log import LogChanged, LogFailed, Place
 from proxy.fleet.topic_check import check_topic
@@ -112,10 +112,9 @@ class TopicLog:
             await producer.client.close()
 
 
-async def _stopped(stopping: Awaitable[None]) -> bool:
-    try:
-        async with asyncio.timeout(CLOSE_SECONDS):
-            await stopping
-    except (KafkaError, OSError, TimeoutError):
-        return False
-    return True
+async def _stopped(stopping: Coroutine[Any, Any, None]) -> bool:
+    """In a task of its own: clients that wait for a broker are cancelled, or cancel who stops them."""
+    task = asyncio.ensure_future(stopping)
+    done, _ = await asyncio.wait({task}, timeout=CLOSE_SECONDS)
+    task.cancel()
+    return bool(done) and not task.cancelled() and task.exception() is None

@@ -197,8 +197,12 @@ def test_a_restart_of_the_broker(kafka_cluster: KafkaCluster, fleet: Fleet) -> N
     fleet.wait_for_join()
     fleet.check()
     kafka_cluster.stop_broker(1)
+
+    def is_opened_again(proxy: ProxyProcess) -> bool:
+        return any(each["event"] == "fleet_failed" and each["reason"] == "silent" for each in proxy.events)
+
     for proxy in fleet.proxies:
-        proxy.wait_for_event("fleet_away", 40)
+        eventually(partial(is_opened_again, proxy), 60, "it gives up its clients")
     kafka_cluster.start_broker(1)
     fleet.wait_for_join()
     eventually(lambda: fleet.allowed() > 0.95 * QUOTA, 60, "all as before")

@@ -145,6 +145,7 @@ def test_each_alert_fires_by_a_real_fault(
     with ExitStack() as stack:
         victim = stack.enter_context(KafkaCluster(1))
         create_topics(victim, topic)
+        small = ("--fleet-max-members", "1", "--fleet-topic", unique_name("fleet"))
         flags: dict[str, tuple[str, ...]] = {
             "fine": (),
             "LimitSaturated": ("--quota", "client-id=flood,producer_byte_rate=100kB"),
@@ -155,6 +156,9 @@ def test_each_alert_fires_by_a_real_fault(
             "ReloadFailed": ("--quotas-file", str(quotas)),
             "EnforcementOff": ("--dry-run",),
             "UsageLost": ("--usage-topic", lost, "--usage-interval", "1s"),
+            "FleetAway": ("--fleet", "away", "--fleet-topic", lost),
+            "FleetDiffers": (*small, "--fleet", "small"),
+            "a second one": (*small, "--fleet", "small"),
             "CertificateEnds": ("--ssl-certificate-location", str(certificate)),
             "Descriptors": WAITS,
             "Restarts": ("--metrics-listen", restarted_at),
@@ -162,7 +166,7 @@ def test_each_alert_fires_by_a_real_fault(
         proxies: dict[str, ProxyProcess] = {}
         for name, given in flags.items():
             proxy = ProxyProcess(victim.bootstrap_servers if name == "Upstream" else servers, *given)
-            proxy.expected_errors = {"usage_records_refused", "config_refused"}
+            proxy.expected_errors = {"usage_records_refused", "config_refused", "fleet_topic_refused"}
             proxies[name] = stack.enter_context(proxy)
         rules = tmp_path / "rules.yaml"
         rules.write_text(hurried(RULES.read_text()))
@@ -174,7 +178,10 @@ def test_each_alert_fires_by_a_real_fault(
 
         up = f"sum(up) == {len(proxies)}"
         eventually(lambda: prometheus.rows(up), PATIENCE_SECONDS, "all are scraped")
-        at_rest = {(PREFIX + "EnforcementOff", "EnforcementOff"), (PREFIX + "CertificateEnds", "CertificateEnds")}
+        at_rest = {(PREFIX + each, each) for each in ("EnforcementOff", "CertificateEnds", "FleetAway", "FleetDiffers")}
+        at_rest.add((PREFIX + "FleetDiffers", "a second one"))
+        # Until a fleet's first members have joined, which takes 16 s.
+        at_rest |= {(PREFIX + "FleetAway", each) for each in ("FleetDiffers", "a second one")}
         names = {address_of(proxy): name for name, proxy in proxies.items()}
         early = {(alert, names.get(instance, instance)) for alert, instance in prometheus.firing()}
         assert {each for each in early if each[0] not in BUSY} <= at_rest, "nothing else has happened yet"

@@ -75,8 +75,9 @@ def scraped(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_
     topic = unique_name("panels")
     create_topics(kafka_cluster, topic)
     quota = "client-id=flood,producer_byte_rate=200kB"
+    fleet = ("--fleet", "panels", "--fleet-topic", unique_name("fleet"))
     with (
-        ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy,
+        ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota, *fleet) as proxy,
         Prometheus(tmp_path, [proxy]) as prometheus,
         Flood(proxy.bootstrap_servers, "flood", topic),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -239,6 +240,24 @@ async def test_a_defect_ends_neither_the_fleet_nor_the_proxy(
                 await settle()
         assert one.metrics.errors["defect"] >= 1
         assert fields_of(log, "fleet_failed")
+        wanting(one)
+        await world.until(lambda: one.rate > 0.9 * QUOTA, JOIN_SECONDS)
+
+
+async def test_a_library_that_cancels_who_calls_it_does_not_end_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_world() as world:
+        one = await world.join()
+
+        async def close() -> None:
+            raise asyncio.CancelledError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.log, "close", close)
+            one.log.error = LogFailed("unreachable", "no broker")
+            world.topic.wake()
+            await settle()
+        assert one.metrics.errors["defect"] >= 1
+        one.log.error = None
         wanting(one)
         await world.until(lambda: one.rate > 0.9 * QUOTA, JOIN_SECONDS)
 
