@@ -17,7 +17,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo demo-usage test test-nightly bench bench-enforcement profile lint types check \
+.PHONY: help setup demo demo-usage demo-fleet test test-nightly bench bench-enforcement profile lint types check \
     check-compiled compile uncompile wheel deploy-tools check-deploy dist image format lock jars clean java
 
 help: ## this list
@@ -30,6 +30,9 @@ demo: setup java ## 336,776 flights through Spark, the proxy and a real broker: 
 
 demo-usage: setup java ## two weeks of 50 sidecars, made up: every table, and a report in HTML
 	@$(BIN)/python -m demo.usage $(ARGS)
+
+demo-fleet: setup java ## eight sidecars share one limit through a topic; beside an eighth of it for each
+	@$(BIN)/python -m demo.sharing $(ARGS)
 
 # Two processes run the units, then three the tests with real brokers and Spark, file by file: these wait much.
 # A test with real brokers that fails is run once more, and reported: other work on the machine can spoil one run.

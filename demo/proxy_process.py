@@ -82,7 +82,7 @@ class ProxyProcess:
     def throttled_seconds(self, client_id: str) -> float:
         """How long that client id was throttled, summed over its requests, as the proxy's own metric has it."""
         wanted = {"client_id": client_id}
-        families = text_string_to_metric_families(self._get("/metrics"))
+        families = text_string_to_metric_families(self.get("/metrics"))
         return sum(
             sample.value
             for family in families
@@ -121,7 +121,7 @@ class ProxyProcess:
         while time.monotonic() < deadline:
             self.check()
             try:
-                self._get("/readyz")
+                self.get("/readyz")
             except urllib.error.HTTPError as error:
                 answer = error.read().decode(errors="replace").strip()
             except OSError:
@@ -131,7 +131,8 @@ class ProxyProcess:
             time.sleep(_POLL_SECONDS)
         raise ProxyFailedError(f"the proxy is not ready after {_START_TIMEOUT_SECONDS:g} s: {answer}")
 
-    def _get(self, path: str) -> str:
+    def get(self, path: str) -> str:
+        """A page of its admin port."""
         url = f"http://{_LOOPBACK}:{self._metrics_port}{path}"
         # No proxy of the environment's: this is loopback.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

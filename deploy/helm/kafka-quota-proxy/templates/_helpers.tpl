@@ -38,6 +38,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.credentials.secretName }}
 - --command-config=/etc/kafka-quota-proxy/credentials/{{ .Values.credentials.file }}
 {{- end }}
+{{- with .Values.fleet }}
+{{- if .name }}
+- {{ printf "--fleet=%s" .name | quote }}
+{{- end }}
+- --fleet-topic={{ .topic }}
+- --fleet-max-members={{ .maxMembers | int }}
+{{- end }}
 {{- if .Values.dryRun }}
 - --dry-run
 {{- end }}
@@ -88,6 +95,11 @@ env:
       fieldRef:
         apiVersion: v1
         fieldPath: metadata.annotations['kafka-quota-proxy/quota-share']
+  - name: KAFKA_QUOTA_PROXY_FLEET
+    valueFrom:
+      fieldRef:
+        apiVersion: v1
+        fieldPath: {{ if .Values.fleet.label }}metadata.labels['{{ .Values.fleet.label }}']{{ else }}metadata.annotations['kafka-quota-proxy/fleet']{{ end }}
   - name: KAFKA_QUOTA_PROXY_CLIENT_ID
     valueFrom:
       fieldRef:
