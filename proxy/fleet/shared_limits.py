@@ -5,13 +5,14 @@ Rates change in the buckets before a record that states less leaves: `apply` com
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 from itertools import islice
 from typing import Final
 
+from proxy.fleet.use import PER_UNIT, Use
 from quotas.admission.limit import Limit
-from quotas.algorithms.token_bucket import NS_PER_SECOND
 from quotas.entry import QuotaEntry
 from quotas.fleet.member import Member
 from quotas.fleet.policy import Demand
@@ -21,44 +22,23 @@ from quotas.registry.registry import Registry
 
 BURST_NS: Final = 100_000_000
 """The depth of a shared bucket, unless its entry has one: all buckets of the fleet together hold this much."""
-PER_UNIT: Final = 1_000
-"""Rates of `quotas.fleet` are in thousandths."""
-SLOT_NS: Final = 200_000_000
-"""Rates of use are measured over this time, and the higher one of two counts."""
-IDLE_NS: Final = 2 * NS_PER_SECOND
-"""A limit that was not used for so long is sampled in turn with all others."""
 SAMPLED_AT_ONCE: Final = 500
 """Idle limits that are sampled at once: 0.2 ms."""
 CHANGED_AT_ONCE: Final = 500
 """Limits that are set to another floor at once: 3 ms."""
 
 
+@dataclass(slots=True, eq=False)
 class SharedLimit:
-    """A limit, and what was seen of its use. It is the `Whole` of the limit."""
+    """A limit, what it was configured with, and until when it has what it has. It is the `Whole` of the limit."""
 
-    __slots__ = (
-        "_at_ns",
-        "_last",
-        "_passed",
-        "_rate",
-        "_used_ns",
-        "burst_ns",
-        "configured",
-        "key",
-        "limit",
-        "member",
-        "until_ns",
-    )
-
-    def __init__(self, limit: Limit, key: str, member: Member) -> None:
-        self.limit = limit
-        self.key = key
-        self.member = member
-        self.configured: int | Fraction = 1
-        self.burst_ns = BURST_NS
-        self.until_ns = self._at_ns = self._used_ns = 0
-        self._passed = limit.algorithm.passed
-        self._rate = self._last = 0
+    limit: Limit
+    key: str
+    member: Member
+    use: Use
+    configured: int | Fraction = 1
+    burst_ns: int = BURST_NS
+    until_ns: int = 0
 
     @property
     def fleet(self) -> str:
@@ -74,29 +54,6 @@ class SharedLimit:
         key = self.member.caps.keys[self.key]
         least = Fraction(min(key.quota, key.least), PER_UNIT)
         return least.numerator if least.denominator == 1 else float(least)
-
-    def is_used(self, now_ns: int) -> bool:
-        """Whether units passed lately, or requests wait."""
-        if self._passed != self.limit.algorithm.passed or self.limit.waiters.waiting:
-            self._used_ns = now_ns
-        return now_ns - self._used_ns < IDLE_NS
-
-    def begin(self, now_ns: int) -> None:
-        """From now on it is sampled often."""
-        self._at_ns, self._passed = now_ns, self.limit.algorithm.passed
-        self._rate = self._last = 0
-
-    def demand(self, now_ns: int) -> Demand:
-        """The use of the last two slots, and whether requests wait, or clients are asked to."""
-        limit, span_ns = self.limit, now_ns - self._at_ns
-        if span_ns >= SLOT_NS:
-            passed = limit.algorithm.passed
-            self._last, self._rate = self._rate, (passed - self._passed) * PER_UNIT * NS_PER_SECOND // span_ns
-            self._at_ns, self._passed = now_ns, passed
-        waits = limit.waiters.waiting > 0 or limit.debt_ns(now_ns) > 0
-        # Clients that are told of a debt before there is one wait without a queue.
-        waits = waits or (self._rate > 0 and limit.soft_wait_ns(now_ns) > 0)
-        return Demand(max(self._rate, self._last), waits)
 
 
 class SharedLimits:
@@ -124,7 +81,7 @@ class SharedLimits:
     def lend(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
         shared = self._shared.get(limit)
         if shared is None:
-            shared = SharedLimit(limit, key_of(limit), self._member)
+            shared = SharedLimit(limit, key_of(limit), self._member, Use(limit))
             self._shared[limit] = self._by_key[shared.key] = shared
             self._idle.append(shared)
         shared.configured = rate
@@ -164,20 +121,21 @@ class SharedLimits:
             shared = self._idle.popleft()
             if shared.limit not in self._shared:
                 continue
-            if shared.is_used(now_ns):
-                shared.begin(now_ns)
-                self._busy[shared] = None
-            else:
+            self._renew(shared, now_ns)
+            if shared.use.is_idle(now_ns):
                 self._idle.append(shared)
-                self._renew(shared, now_ns)
+            else:
+                shared.use.begin(now_ns)
+                self._busy[shared] = None
         found: dict[str, Demand] = {}
         for shared in list(self._busy):
             self._renew(shared, now_ns)
-            if shared.is_used(now_ns):
-                found[shared.key] = shared.demand(now_ns)
-            else:
+            if shared.use.is_idle(now_ns):
                 del self._busy[shared]
                 self._idle.append(shared)
+            else:
+                is_at_floor = not self._member.caps.keys[shared.key].use
+                found[shared.key] = shared.use.demand(now_ns, is_at_floor=is_at_floor)
         return found
 
     def _renew(self, shared: SharedLimit, now_ns: int) -> None:
@@ -191,6 +149,7 @@ class SharedLimits:
         state = member.caps.keys[key]
         _, floor = state.split(member.caps.parameters.max_members)
         (self._lent.add if state.use else self._lent.discard)(key)
+        shared.use.lend(rate, now_ns)
         # Whatever others state, it never earns more than it was configured with.
         most = shared.configured
         lent, least = (min(most, Fraction(each, PER_UNIT)) for each in (rate, floor))

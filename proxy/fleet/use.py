@@ -1,0 +1,69 @@
+"""How much of a limit is used, and whether clients wait for it: sampled, some times a second."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from quotas.admission.limit import Limit
+from quotas.algorithms.token_bucket import NS_PER_SECOND
+from quotas.fleet.policy import HEADROOM_PERCENT, Demand
+
+PER_UNIT: Final = 1_000
+"""Rates of `quotas.fleet` are in thousandths."""
+SLOT_NS: Final = 200_000_000
+"""Use is measured over this time, and the higher one of two counts."""
+NEARLY_ALL_PERCENT: Final = 95
+IDLE_NS: Final = 2 * NS_PER_SECOND
+"""A limit that was not used for so long is idle."""
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """Of one limit. Units are thousandths; `_earned`: what could have passed in this slot, times a second in ns."""
+
+    limit: Limit
+    rate: int = 0
+    _since_ns: int = 0
+    _earned: int = 0
+    _at_ns: int = 0
+    _passed: int = 0
+    _used_ns: int = 0
+    _peaks: tuple[int, int] = (0, 0)
+    _is_full: tuple[bool, bool] = (False, False)
+    _has_queue: bool = False
+
+    def lend(self, rate: int, now_ns: int) -> None:
+        """So much may pass from now on. Until a slot shows how much of more does, it counts as used."""
+        if rate > self.rate:
+            self._peaks = self._peaks[1], rate * 100 // HEADROOM_PERCENT
+        self._earned += self.rate * (now_ns - self._since_ns)
+        self.rate, self._since_ns = rate, now_ns
+
+    def is_idle(self, now_ns: int) -> bool:
+        """Whether nothing has passed or waited lately."""
+        if self._passed != self.limit.algorithm.passed or self.limit.waiters.waiting:
+            self._used_ns = now_ns
+        return now_ns - self._used_ns >= IDLE_NS
+
+    def begin(self, now_ns: int) -> None:
+        """From now on it is sampled: nothing is known of the time before."""
+        self._at_ns = self._since_ns = now_ns
+        self._earned, self._passed = 0, self.limit.algorithm.passed
+        self._peaks, self._is_full = (0, 0), (False, False)
+
+    def demand(self, now_ns: int, *, is_at_floor: bool) -> Demand:
+        """Clients wait if requests are queued now and were so at the last call. Those that are told of a debt wait
+        without a queue: then all passes that may. A debt alone shows that only of a floor: a frame that is larger than
+        the bucket leaves one, too.
+        """
+        limit, span_ns = self.limit, now_ns - self._at_ns
+        if span_ns >= SLOT_NS:
+            self.lend(self.rate, now_ns)
+            passed = (limit.algorithm.passed - self._passed) * PER_UNIT * NS_PER_SECOND
+            self._peaks = self._peaks[1], passed // span_ns
+            self._is_full = self._is_full[1], 100 * passed >= NEARLY_ALL_PERCENT * self._earned
+            self._at_ns, self._earned, self._passed = now_ns, 0, limit.algorithm.passed
+        had_queue, self._has_queue = self._has_queue, limit.waiters.waiting > 0
+        waits = self._has_queue and had_queue
+        waits = waits or (is_at_floor and limit.debt_ns(now_ns) > 0)
+        waits = waits or (any(self._is_full) and limit.soft_wait_ns(now_ns) > 0)
+        return Demand(max(self._peaks), waits)
