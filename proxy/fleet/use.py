@@ -52,7 +52,7 @@ class Use:
 
     def demand(self, now_ns: int, *, is_at_floor: bool) -> Demand:
         """Clients wait if requests are queued now and were so at the last call. Those that are told of a debt wait
-        without a queue: then all passes that may. A debt alone shows that only of a floor: a frame that is larger than
+        without a queue: then all passes that may, for two slots. A debt alone shows that only of a floor: a frame that is larger than
         the bucket leaves one, too.
         """
         limit, span_ns = self.limit, now_ns - self._at_ns
@@ -65,5 +65,5 @@ class Use:
         had_queue, self._has_queue = self._has_queue, limit.waiters.waiting > 0
         waits = self._has_queue and had_queue
         waits = waits or (is_at_floor and limit.debt_ns(now_ns) > 0)
-        waits = waits or (any(self._is_full) and limit.soft_wait_ns(now_ns) > 0)
+        waits = waits or (all(self._is_full) and limit.soft_wait_ns(now_ns) > 0)
         return Demand(max(self._peaks), waits)
