@@ -43,7 +43,7 @@ def assemble(
 ) -> Shared:
     """The parts, tied together; nothing is opened.
 
-    `quotas`: those that apply first. `clock`: monotonic nanoseconds for quotas; `work_clock`: of real time. `bind_any`:
+    `quotas`: those that apply first. `clock`: monotonic nanoseconds for quotas; `work_clock`: of CPU time. `bind_any`:
     see `Nodes`. `salt`: a random number of this process.
 
     Raises ConfigError for certificates and keys that cannot be used.

@@ -86,13 +86,13 @@ def raise_descriptor_limit(config: Config) -> None:
 
 
 class Server:
-    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time."""
+    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of the thread's CPU time."""
 
     def __init__(
         self,
         config: Config,
         clock: Callable[[], int] = time.monotonic_ns,
-        work_clock: Callable[[], int] = time.monotonic_ns,
+        work_clock: Callable[[], int] = time.thread_time_ns,
         read_again: Callable[[], Config] | None = None,
     ) -> None:
         self.config = config

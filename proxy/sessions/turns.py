@@ -44,7 +44,8 @@ class Turn(Protocol):
 
 
 class Turns:
-    """Shared by all connections of one event loop. `clock`: monotonic nanoseconds of real time.
+    """Shared by all connections of one event loop. `clock`: nanoseconds of CPU time of the loop's thread: what other
+    processes use meanwhile makes no turn an expensive one.
 
     is_busy   a round is counted, so `may_begin` must be asked
     used_ns   of the round so far; `heavy_used_ns`: by expensive connections
