@@ -62,6 +62,7 @@ class Backlog:
             while pos < end:
                 if step is None:
                     step = take(pos, end, now_ns)
+                # A position: all bytes up to it pass unchanged.
                 if step > pos:
                     pos = step
                 elif step == REPLACE:
@@ -69,6 +70,7 @@ class Backlog:
                     if stream.output:
                         self._writer.write(stream.output)
                     start = pos = stream.resume_at
+                # YIELD: the step has done its share of work without a byte to pass, and is taken again.
                 elif step != YIELD:
                     if step == NEED and end - pos >= READ_SIZE:  # the buffer is full: it could never be completed
                         raise MalformedFrame("a frame's head within the buffer", READ_SIZE)

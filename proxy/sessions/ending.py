@@ -183,6 +183,7 @@ class Ending:
                 self._watch.lost(error)
         elif responses.stream.remaining or responses.backlog.kept:
             self._shared.faults.ended_mid_frame()
+        # A broker that ends a connection on which it never answered is not healthy: it may be about to start.
         elif self._watch.is_unheard and self._session.state is not State.FLUSHING:
             self._watch.lost(None)
         self._session.close()

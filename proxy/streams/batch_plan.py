@@ -168,6 +168,7 @@ class PartitionPlan(BatchPlan):
             size = length - around
             if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size:
                 break
+            # For a run of records of one size the length field is computed once, then compared: no varint is decoded.
             if size != known_size:
                 self._field = known_size, field = size, length_field(size, self._width, longest - around)
             if written & mask != field or (seen_id != producer_id and count):
@@ -179,6 +180,7 @@ class PartitionPlan(BatchPlan):
                 in_flight.append((correlation_id, kind))
             count += 1
             record_bytes += size
+            # A wrong count would charge a topic's messages of a year for one small batch.
             if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
                 messages += claimed
             else:

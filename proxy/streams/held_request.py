@@ -158,9 +158,11 @@ class HeldRequest(Pending):
         left   bytes of the frame that have not passed, this read among them
         """
         charges, self.charges = self.charges, []
+        # One round, but for a dry run, which goes on behind each limit that would hold.
         while True:
             passed, limit, wait_ns = decide(charges, self.number, self.limit, now_ns)
             for each, units in charges[:passed]:
+                # Set before the charge: if this read takes the limit into debt, its frame may go on.
                 each.overdrawn_by = self.number
                 if each in self.served and each is not self.limit:  # this one has counted the read when it waited
                     count_throttled(each, units, now_ns)
