@@ -105,6 +105,20 @@ class Identity:
     refusal_error    error code for partitions that `action=reject` refuses; 0: its client is held instead
     """
 
+    __slots__ = (
+        "_config",
+        "_entities",
+        "client",
+        "entity",
+        "generation",
+        "limits",
+        "notice",
+        "refusal_error",
+        "registry",
+        "request_notice",
+        "wire_client_id",
+    )
+
     entity: EntityMetrics
     """Set by the first `identify`."""
 

@@ -30,6 +30,8 @@ class Backlog:
     read_limit   largest read: smaller after more was read than one turn parses
     """
 
+    __slots__ = ("_shared", "_stopped_at", "_stream", "_writer", "kept", "read_limit", "unparsed")
+
     def __init__(self, shared: PumpSet, stream: Stream, writer: Writer) -> None:
         self._shared = shared
         self._stream = stream

@@ -70,6 +70,20 @@ class Pump(Turn, Direction):
     backlog   what was read and has not passed; `writer`: what has passed and was not taken
     """
 
+    __slots__ = (
+        "_byte_cost",
+        "_connection",
+        "_owner",
+        "_recv_into",
+        "_shared",
+        "backlog",
+        "is_heavy",
+        "paused",
+        "source",
+        "stream",
+        "writer",
+    )
+
     def __init__(self, shared: PumpSet, owner: Owner, stream: Stream, source: Wire, sink: Wire) -> None:
         self._shared = shared
         self._owner = owner

@@ -41,6 +41,8 @@ class TlsWire(Wire):
     _end        how the stream ended, after what the last read returned
     """
 
+    __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "handshake")
+
     byte_cost = 4
 
     def __init__(self, shared: "Wires", sock: socket.socket, context: ssl.SSLContext, host: str | None = None) -> None:

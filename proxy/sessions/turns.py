@@ -36,6 +36,8 @@ FAST_TURN_NS: Final = 10_000
 class Turn(Protocol):
     """A connection's direction. `is_heavy`: its last turn was expensive."""
 
+    __slots__ = ()
+
     is_heavy: bool
 
     @abstractmethod

@@ -78,6 +78,8 @@ class BatchPlan:
     producer_id  of all of them; -1: none
     """
 
+    __slots__ = ("_in_flight", "_known", "_longest", "count", "producer_id")
+
     def __init__(self, connection: Connection, in_flight: InFlight) -> None:
         self._in_flight: Final = in_flight
         #: The longest request that is accepted.
@@ -126,6 +128,20 @@ class PartitionPlan(BatchPlan):
     kind         of the requests
     client, generation   of the limits
     """
+
+    __slots__ = (
+        "_charges",
+        "_field",
+        "_layout",
+        "_records",
+        "_tags",
+        "_topic",
+        "_width",
+        "client",
+        "generation",
+        "kind",
+        "prefix",
+    )
 
     def __init__(
         self, connection: Connection, in_flight: InFlight, kind: Kind, prefix: bytes, charges: TopicCharges
@@ -213,6 +229,8 @@ class PartitionPlan(BatchPlan):
 @final
 class TopicsPlan(BatchPlan):
     """Requests of one producer for any topics. One object for each connection."""
+
+    __slots__ = ("_found", "_topics")
 
     def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         super().__init__(connection, in_flight)

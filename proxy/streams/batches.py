@@ -19,6 +19,8 @@ from quotas.admission.limit_set import spend_all
 class Batches:
     """The batches of one connection. `longest`: length of the longest request that is accepted."""
 
+    __slots__ = ("_length", "_most", "_plans", "longest")
+
     def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
         self._plans: BatchPlans | None = None

@@ -20,6 +20,8 @@ from proxy.streams.steps import NEED, REPLACE
 class RequestStream(Requests):
     """The requests of one connection."""
 
+    __slots__ = ("_batches", "_kinds")
+
     def __init__(self, connection: Connection, responses: ResponseStream, kinds: Kinds) -> None:
         super().__init__(connection, responses)
         self._kinds: Final = kinds

@@ -169,6 +169,19 @@ class ResponseStream(Stream):
     read_size    of the next read between two responses
     """
 
+    __slots__ = (
+        "_longest_in_batch",
+        "_rewriting",
+        "_shown_delay_ms",
+        "answers",
+        "current",
+        "delay",
+        "has_begun",
+        "in_flight",
+        "read_size",
+        "walk",
+    )
+
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._longest_in_batch: Final = min(self._longest, TLS_ALERT_LENGTH - 1)
