@@ -10,20 +10,11 @@ from typing import Final, Protocol, final
 
 from protocol.errors import NotKafka, ProtocolError
 from proxy.brokers.upstream import BrokerFailed
+from proxy.sessions import pump_set
 from proxy.sessions.broker_watch import BrokerWatch
 from proxy.sessions.faults import ClosedMidFrame
 from proxy.sessions.lifecycle import Event, State
 from proxy.sessions.pump import Pump
-from proxy.sessions.pump_set import (
-    DRAIN,
-    END_OF_STREAM,
-    IN_FLIGHT,
-    LOGIN,
-    MEMORY,
-    RESPONSE_MEMORY,
-    TURN,
-    WRITE_BACKPRESSURE,
-)
 from proxy.sessions.shared import Shared
 from proxy.sessions.throttling import Throttling
 from proxy.sessions.wire import Wire
@@ -34,7 +25,9 @@ from proxy.streams.response_stream import Pending
 #: How long a broker may take to read what a client sent before it went.
 FLUSH_TIMEOUT_SECONDS: Final = 30.0
 #: Reasons that may keep a client from being read for long.
-_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | LOGIN
+_STANDING: Final = (
+    pump_set.WRITE_BACKPRESSURE | pump_set.MEMORY | pump_set.RESPONSE_MEMORY | pump_set.IN_FLIGHT | pump_set.LOGIN
+)
 
 
 class Ended(Protocol):
@@ -106,7 +99,7 @@ class Ending:
         self._throttling.end_delay()
         stream.connection.needs_session = True
         if stream.held is None and not stream.remaining:
-            requests.pause(DRAIN)
+            requests.pause(pump_set.DRAIN)
         else:  # read no further than to the end of the frame at hand
             stream.want = stream.remaining or stream.want
         if not self.is_busy:  # data without a response does not count now
@@ -117,7 +110,7 @@ class Ending:
         connection = self._request_stream.connection
         connection.close()
         self._throttling.end_delay()
-        self._requests.pause(END_OF_STREAM)
+        self._requests.pause(pump_set.END_OF_STREAM)
         self._forget(self._request_stream.held)
         self._request_stream.end(self._shared.clock())
         self._limit_flush()
@@ -197,7 +190,7 @@ class Ending:
             self._watch.lost(error)
             if self._request_stream.held is not None:
                 self.drop_held()
-            pump.pause(END_OF_STREAM)
+            pump.pause(pump_set.END_OF_STREAM)
         # Not now: this is called in the middle of a turn, with the shared buffer in use.
         self._shared.loop.call_soon(self.read_to_end, other)
 
@@ -207,7 +200,7 @@ class Ending:
         libuv reports a reset once, and uvloop then forgets the descriptor, even with bytes left to read.
         """
         pump.read_on()
-        if not pump.paused & ~TURN:
+        if not pump.paused & ~pump_set.TURN:
             self._shared.loop.call_soon(self.read_to_end, pump)
 
     # ---- what no callback reports: once a second
@@ -236,9 +229,9 @@ class Ending:
                 self.drop_held_request(held)
             else:  # its client takes it for delivered
                 self._limit_flush()
-        elif requests.paused & (_STANDING | DRAIN):
-            is_unread = requests.paused & LOGIN  # acks=0 data perhaps
-            if (self._request_stream.is_answered and not is_unread) or requests.paused & DRAIN:
+        elif requests.paused & (_STANDING | pump_set.DRAIN):
+            is_unread = requests.paused & pump_set.LOGIN  # acks=0 data perhaps
+            if (self._request_stream.is_answered and not is_unread) or requests.paused & pump_set.DRAIN:
                 requests.backlog.drop()
                 self._session.on(Event.CLIENT_ENDED)
             else:

@@ -10,20 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, errors
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.errors import (
-    AuthenticationFailedError,
-    BrokerResponseError,
-    ClusterAuthorizationFailedError,
-    IllegalSaslStateError,
-    KafkaConnectionError,
-    KafkaError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-    UnsupportedSaslMechanismError,
-)
 from aiokafka.partitioner import DefaultPartitioner
 
 from proxy.config.addresses import Address, format_address
@@ -40,13 +28,13 @@ REQUEST_TIMEOUT_MS: Final = 10_000
 CLOSE_SECONDS: Final = 2.0
 
 _REASONS: Final[Mapping[type[Exception], str]] = {
-    AuthenticationFailedError: "authentication",
-    SaslAuthenticationFailed: "authentication",
-    UnsupportedSaslMechanismError: "authentication",
-    IllegalSaslStateError: "authentication",
-    ClusterAuthorizationFailedError: "authorization",
-    TopicAuthorizationFailedError: "authorization",
-    UnknownTopicOrPartitionError: "topic_missing",
+    errors.AuthenticationFailedError: "authentication",
+    errors.SaslAuthenticationFailed: "authentication",
+    errors.UnsupportedSaslMechanismError: "authentication",
+    errors.IllegalSaslStateError: "authentication",
+    errors.ClusterAuthorizationFailedError: "authorization",
+    errors.TopicAuthorizationFailedError: "authorization",
+    errors.UnknownTopicOrPartitionError: "topic_missing",
 }
 
 
@@ -112,9 +100,9 @@ class TopicSink:
         except Exception as error:  # noqa: BLE001 - a library's code: no error of it may end the writing
             await self.close()
             cause = error
-            if isinstance(error, KafkaConnectionError) and self._cause.error is not None:
+            if isinstance(error, errors.KafkaConnectionError) and self._cause.error is not None:
                 cause = self._cause.error
-            text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
+            text = str(cause) if isinstance(cause, errors.KafkaError) else f"{type(cause).__name__}: {cause}"
             servers = ",".join(self._client["bootstrap_servers"])
             message = f"--usage-topic {self._topic} at {servers}: {self._masked(text)}"
             raise SinkFailed(reason_of(cause), message) from None
@@ -163,7 +151,7 @@ class TopicSink:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await producer.stop()
-        except (KafkaError, OSError, TimeoutError):
+        except (errors.KafkaError, OSError, TimeoutError):
             # aiokafka cannot be stopped without a flush, which waits for the broker.
             await producer._sender.close()
             await producer.client.close()
@@ -183,5 +171,5 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has n
 
 def reason_of(error: Exception) -> str:
     """The metric's label for an error of aiokafka or of the network."""
-    default = "broker_error" if isinstance(error, BrokerResponseError) else "unreachable"
+    default = "broker_error" if isinstance(error, errors.BrokerResponseError) else "unreachable"
     return _REASONS.get(type(error), default)
