@@ -27,10 +27,7 @@ class Rewriting(Forward):
     unseen = False
     batchable = False
 
-    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
-        step = self.raise_throttle_time(responses, kind, pos, end, length, now_ns)
-        if step != PASS:
-            return step
+    def begin(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         size = min(length, SHORT) if kind.api_key == METADATA else length  # the list of brokers alone is collected
         memory = self.context.memory
         if size > memory.largest_response:
