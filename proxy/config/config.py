@@ -193,7 +193,7 @@ class EnforcementOptions:
     )
     dry_run: bool = switch(
         "Decide, count and log, but forward everything unchanged. While the proxy runs, SIGUSR2 or dry_run in a "
-        "watched file switches this off and on.",
+        "watched file switches this off and on."
     )
 
 
@@ -219,8 +219,7 @@ class ObservabilityOptions:
         "'other'.",
     )
     log_format: str = option(
-        one_of("text", "json", default="text"),
-        "Log lines as key=value, or as one JSON object each; on stderr.",
+        one_of("text", "json", default="text"), "Log lines as key=value, or as one JSON object each; on stderr."
     )
     log_level: str = option(
         one_of("debug", "info", "warn", "error", default="info"),
@@ -267,8 +266,7 @@ class UsageOptions:
         flags="--usage-client-config",
     )
     by_topic: bool = switch(
-        "Count record bytes by topic, too. This parses Produce requests and Fetch responses.",
-        flags="--usage-by-topic",
+        "Count record bytes by topic, too. This parses Produce requests and Fetch responses.", flags="--usage-by-topic"
     )
     max_series: int = option(
         Checked("N", values.whole_number(1, 1_000_000), default="10000"),
@@ -349,11 +347,11 @@ class SecurityOptions:
     )
     allow_open_relay: bool = switch(
         "Accept clients from other hosts without --ssl-client-auth required though the proxy logs in: whoever "
-        "reaches the port has the rights of its login.",
+        "reaches the port has the rights of its login."
     )
     pass_unknown_apis: bool = switch(
         "Forward APIs that are unknown to this proxy. Their responses may contain a broker's real address, which "
-        "lets clients bypass quotas.",
+        "lets clients bypass quotas."
     )
 
 

@@ -98,17 +98,17 @@ class Report:
 
     def lock_at_risk(self, client: Client, limit: Limit, held_ns: int, lock_timeout_ms: int, now_ns: int) -> None:
         """A ShareFetch response was held for so long that its records may be delivered again (KIP-932)."""
-        suppressed = self._lines.admit((str(limit.entity), limit.name, "lock"), now_ns)
-        if suppressed is not None:
-            _log.warning(
-                "share_lock_at_risk",
-                **_of(client, limit)._asdict(),
-                held_ms=held_ns // NS_PER_MS,
-                lock_timeout_ms=lock_timeout_ms,
-                effect="records come too late and are delivered again",
-                hint="raise the limit, or group.share.record.lock.duration.ms of the brokers, or have fewer members",
-                suppressed=suppressed,
-            )
+        self._lines.event(
+            _log.warning,
+            "share_lock_at_risk",
+            (str(limit.entity), limit.name, "lock"),
+            now_ns,
+            **_of(client, limit)._asdict(),
+            held_ms=held_ns // NS_PER_MS,
+            lock_timeout_ms=lock_timeout_ms,
+            effect="records come too late and are delivered again",
+            hint="raise the limit, or group.share.record.lock.duration.ms of the brokers, or have fewer members",
+        )
 
     def exceeded(self, client: Client, limit: Limit, size: int) -> None:
         """Data of `size` bytes found this limit in debt: it is held, or in a dry run it passes."""
@@ -139,14 +139,7 @@ class Report:
         return None if tallies is None else tallies.of_limit(client.user, client.client_id, limit)
 
     def _log(
-        self,
-        of: _Throttle,
-        mode: str,
-        reason: str,
-        wait_ns: int,
-        debt_ns: int,
-        now_ns: int,
-        topics: Sequence[str] = (),
+        self, of: _Throttle, mode: str, reason: str, wait_ns: int, debt_ns: int, now_ns: int, topics: Sequence[str] = ()
     ) -> None:
         suppressed = self._lines.admit((of.entity, of.limit), now_ns)
         if suppressed is not None:

@@ -13,11 +13,11 @@ from proxy.sessions.wire import Wire
 
 @final
 class Opening:
-    """Opens the client's wire and connects to a broker, then calls ``connected(wire, address, spent_ns)``; or closes
+    """Opens the client's wire and connects to a broker, then calls ``connected(spent_ns, wire, address)``; or closes
     the pair, when either fails. `spent_ns`: how long the client's handshakes took.
     """
 
-    def __init__(self, pair: ConnectionPair, connected: Callable[[Wire, str, int], None]) -> None:
+    def __init__(self, pair: ConnectionPair, connected: Callable[[int, Wire, str], None]) -> None:
         self._pair = pair
         self._connected = connected
         #: Since when a handshake of the client is under way: that of TLS, after the PROXY header.
@@ -40,7 +40,7 @@ class Opening:
         self._attempt = shared.upstream.connect(
             route(self._pair.client),
             shared.wires.to_broker,
-            partial(self._on_connected, now_ns - since_ns),
+            partial(self._connected, now_ns - since_ns),
             shared.health.failed,
             self._pair.close,
         )
@@ -49,9 +49,6 @@ class Opening:
         if reason:
             self._pair.shared.faults.protocol(self._pair.connection.identity, HandshakeFailed(detail, -1))
         self._pair.close()
-
-    def _on_connected(self, spent_ns: int, upstream: Wire, address: str) -> None:
-        self._connected(upstream, address, spent_ns)
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether the client has had `timeout_ns` for its handshakes. Not while a broker is connected."""

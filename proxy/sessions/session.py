@@ -90,7 +90,7 @@ class Session(ConnectionPair, HoldOwner):
         self.opening = Opening(self, self._on_connected)
         self.opening.begin(route, self.origin.header_ns)
 
-    def _on_connected(self, upstream: Wire, address: str, spent_ns: int) -> None:
+    def _on_connected(self, spent_ns: int, upstream: Wire, address: str) -> None:
         self.opening = None
         self.upstream = upstream
         shared = self.shared
