@@ -53,12 +53,7 @@ class Checked(_ParamType):
     envvar_list_splitter = None
 
     def __init__(
-        self,
-        metavar: str | None,
-        parse: Callable[[Any], object],
-        *,
-        default: str | bool | None = None,
-        shown: str = "none",
+        self, metavar: str | None, parse: Callable[[Any], object], *, default: Any = None, shown: str = "none"
     ) -> None:
         self.metavar = metavar
         self.name = metavar or "boolean"
