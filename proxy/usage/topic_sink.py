@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, errors
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.partitioner import DefaultPartitioner
 
 from proxy.config.addresses import Address, format_address
 from proxy.config.client_file import read_client_settings
@@ -77,20 +76,18 @@ class TopicSink:
         log.propagate = False
         log.handlers = [self._cause]
         self._producer: Any = None
-        self._partition = 0
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """Send the records to one partition. Raises SinkFailed, or SinkRefused."""
+        """Send the records to the partition of their key, in order. Raises SinkFailed, or SinkRefused."""
         self._cause.forget()
         try:
             producer = await self._connected()
-            batch = producer.create_batch()
+            sent = []
             for record in records:
-                if batch.append(key=self._key, value=record, timestamp=None) is None:
-                    await self._send(batch)
-                    batch = producer.create_batch()
-                    batch.append(key=self._key, value=record, timestamp=None)
-            await self._send(batch)
+                sent.append(await producer.send(self._topic, record, key=self._key))
+                # also if the wait ends early
+                sent[-1].add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.gather(*sent)
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -111,11 +108,6 @@ class TopicSink:
         """Without the secrets of the client file, and the latest token."""
         return masked(text, [*self._settings.secrets, *self._tokens])
 
-    async def _send(self, batch: Any) -> None:
-        sent = await self._producer.send_batch(batch, self._topic, partition=self._partition)
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if the wait ends early
-        await sent
-
     async def _connected(self) -> Any:
         """The producer, after a check of the topic."""
         if self._producer is None:
@@ -123,8 +115,6 @@ class TopicSink:
             await check_topic(client, self._topic, self._masked)
             self._producer = AIOKafkaProducer(**client, acks="all", max_batch_size=BATCH_BYTES)
             await self._producer.start()
-            partitions = sorted(await self._producer.partitions_for(self._topic))
-            self._partition = DefaultPartitioner()(self._key, partitions, partitions)
         return self._producer
 
     def _arguments(self) -> dict[str, Any]:
