@@ -12,7 +12,7 @@ from quotas.limit_kinds import BYTES_THRESHOLD, LIMIT_KINDS, LIMIT_NAMES, MESSAG
 from quotas.parsing import names
 from quotas.parsing.limits import UNLIMITED, check_combination, check_unlimited, holds_clients, read_limit, scope_of
 from quotas.parsing.names import Resolve, entity_name
-from quotas.parsing.options import OPTION_KEYS, REJECT, Options
+from quotas.parsing.options import OPTION_KEYS, Options
 from quotas.parsing.text import Item
 from quotas.problems import Problem, Refusal, did_you_mean
 from quotas.resource_groups import ResourceGroup, parse_pattern
@@ -51,18 +51,8 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
     group = reader.group()
     if entity is None or reader.errors:
         return Reading(place, entity, None, reader.limits, tuple(reader.errors))
-    options = reader.options
-    entry = QuotaEntry(
-        entity,
-        reader.limits,
-        options.mode,
-        options.algorithm,
-        options.burst_seconds,
-        group,
-        tuple(reader.unlimited),
-        reader.exemption(),
-        rejects=None if options.action is None else options.action == REJECT,
-    )
+    lifted, exempt = tuple(reader.unlimited), reader.exemption()
+    entry = QuotaEntry(entity, reader.limits, group=group, unlimited=lifted, exempt=exempt, **reader.options.values)
     return Reading(place, entity, entry, reader.limits)
 
 
@@ -78,7 +68,7 @@ class _Reader:
         self._exempt: dict[str, list[str]] = {}
         self.limits: dict[str, int | Fraction] = {}
         self.unlimited: list[str] = []
-        self.options = Options([])
+        self.options = Options([], {})
         self.errors: list[Problem] = []
 
     def take(self, item: Item) -> None:
@@ -96,9 +86,8 @@ class _Reader:
         if self._seen <= _NO_LIMITS:  # an unknown limit has its own error
             self._refuse("", Refusal("no limit given", allowed=self._scope.limits))
         elif limits:
-            for key, refusal in self.options.problems(
-                limits, is_topic=names.TOPIC in self._keys and not self._scope.is_group
-            ):
+            is_topic = names.TOPIC in self._keys and not self._scope.is_group
+            for key, refusal in self.options.problems(limits, is_topic=is_topic):
                 self._refuse(key, refusal)
         elif not self.errors:
             for key in self.options.given:
