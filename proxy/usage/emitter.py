@@ -146,17 +146,12 @@ class Emitter:
 
     def _report(self, error: SinkFailed) -> None:
         self.metrics.errors[error.reason] += 1
-        is_refused = isinstance(error, SinkRefused)
-        self._failures.event(
-            _log.error if is_refused else _log.warning,
-            "usage_records_refused" if is_refused else "usage_records_not_written",
-            error.reason,
-            time.monotonic_ns(),
-            reason=error.reason,
-            message=error.message,
-            pending=self.metrics.pending,
-            lost=self.collector.lost,
-        )
+        log, name = _log.warning, "usage_records_not_written"
+        if isinstance(error, SinkRefused):
+            log, name = _log.error, "usage_records_refused"
+        counts = {"pending": self.metrics.pending, "lost": self.collector.lost}
+        about = {"reason": error.reason, "message": error.message, **counts}
+        self._failures.event(log, name, error.reason, time.monotonic_ns(), **about)
 
     def _report_defect(self) -> None:
         self.metrics.errors["defect"] += 1
