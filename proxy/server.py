@@ -25,8 +25,9 @@ from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
-from proxy.config_watch import ConfigWatch
+from proxy.config_watch import ConfigWatch, ReadAgain
 from proxy.observability.logs import EventLog, RateLimited
+from proxy.observability.metrics import Clock
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
 from proxy.sessions.gate import Gate
@@ -48,7 +49,7 @@ _log = EventLog("proxy.server")
 _ignored = RateLimited()
 
 
-def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
+def run(config: Config, read_again: ReadAgain = None) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. Raises BindError and ConfigError.
 
     `read_again`: the configuration again, with its file as it is then. Raises ConfigError.
@@ -87,9 +88,9 @@ class Server:
     def __init__(
         self,
         config: Config,
-        clock: Callable[[], int] = time.monotonic_ns,
-        work_clock: Callable[[], int] = time.thread_time_ns,
-        read_again: Callable[[], Config] | None = None,
+        clock: Clock = time.monotonic_ns,
+        work_clock: Clock = time.thread_time_ns,
+        read_again: ReadAgain = None,
     ) -> None:
         self.config = config
         self.sessions: set[Session] = set()
