@@ -19,6 +19,7 @@ class Configured:
     """All entries, by the name of their source. Of two entries of one entity, limits of the later replace those of the
     same name; so do the members of a group.
 
+    of_total          the limits of all traffic
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
     limits_topics     whether some limit needs the name of the topic that records are produced to
@@ -41,6 +42,7 @@ class Configured:
                 self._put(entry.entity, compactor.compact(entry, source))
                 limit_names.update(entry.limits)
         self.groups = GroupIndex(groups)
+        self.of_total = self.find(Kind.TOTAL, "")
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
         self.counts_mutations = kinds.CONTROLLER_MUTATION_RATE in limit_names
 
@@ -72,10 +74,6 @@ class Configured:
         if default is not None:
             apply(default, found, lifted, Named(kind, names[0]), Named(kind, DEFAULT))
         return found
-
-    def of_total(self) -> dict[str, Applies]:
-        """The limits of all traffic."""
-        return self.find(Kind.TOTAL, "")
 
     def of_groups(self, names: Iterable[str]) -> list[dict[str, Applies]]:
         """The limits of each of these resource groups."""

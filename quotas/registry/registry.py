@@ -195,7 +195,7 @@ class Registry:
         user, client_id = client.key
         own = configured.clients.find(user, client_id)
         of_groups = configured.of_groups(configured.groups.groups_of_client(user, client_id))
-        found = [own, *of_groups, configured.of_total()]
+        found = [own, *of_groups, configured.of_total]
 
         def limits(name: str, found: list[dict[str, Applies]] = found) -> tuple[Limit, ...]:
             return limits_for(user, client_id, self._store.get_all(name, found, now_ns))
