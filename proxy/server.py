@@ -97,7 +97,6 @@ class Server:
         self._clock = clock
         self._work_clock = work_clock
         self._read_again = read_again
-        self._ticks: Ticks | None = None
         #: While the proxy drains: to be set at the end of the last session.
         self._drained: asyncio.Event | None = None
 
@@ -173,17 +172,16 @@ class Server:
         self.gate = Gate(shared, ConnectionQuotas(context.registry, max_wait_ns), max_refused)
         self.active_config = ActiveConfig(config, quotas, shared)
         metrics.connections.in_flight = lambda: sum(session.in_flight for session in self.sessions)
+        self._ticks = Ticks(shared, Sweep(self.sessions, headers, context), self.active_config)
         try:
             self.ports.open(context.nodes.fixed_ports())
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(shared, Sweep(self.sessions, headers, context), self.active_config)
 
     def close(self) -> None:
         """Close every socket at once."""
-        if self._ticks is not None:
-            self._ticks.close()
+        self._ticks.close()
         self.ports.close()
         for session in list(self.sessions):
             session.close()
