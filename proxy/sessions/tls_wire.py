@@ -93,6 +93,7 @@ class TlsWire(Wire):
         if not is_done:
             raise ssl.SSLWantReadError
         self.handshake = None
+        self.server_name = getattr(self._tls, "server_name", None)
         self.buffers = bool(self._rest)  # the peer's first data may have come with the end of its handshake
 
     @property
@@ -112,10 +113,6 @@ class TlsWire(Wire):
     def peer_certificate(self) -> bytes | None:
         certificate: bytes | None = self._tls.getpeercert(binary_form=True)
         return certificate
-
-    @property
-    def server_name(self) -> str | None:
-        return getattr(self._tls, "server_name", None)
 
     # ---- reading and writing
 
