@@ -33,7 +33,7 @@ def throttled(sessions: Collection[Session], gate: Gate, clock: Callable[[], int
 
 
 def _status_of(session: Session, gate: Gate, clock: Callable[[], int]) -> ThrottleStatus | None:
-    pending = gate.wait_of(session)
+    pending = gate.pending.get(session)
     if pending is None:
         return session.throttle_status
     return connection_status(session.identity.client, pending.verdict, pending.since_ns, clock())

@@ -64,11 +64,6 @@ class Session(ConnectionPair, HoldOwner):
         return self.connection.identity
 
     @property
-    def is_held(self) -> bool:
-        """Whether a request waits for a limit. Its response may, too."""
-        return self.upstream is not None and self.request_stream.held is not None
-
-    @property
     def in_flight(self) -> int:
         """Requests without a response."""
         return 0 if self.upstream is None else len(self.response_stream.in_flight)
@@ -130,7 +125,7 @@ class Session(ConnectionPair, HoldOwner):
         is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
         """
         self.connection.close()
-        if self.is_held:
+        if self.upstream is not None and self.request_stream.held is not None:
             self.ending.drain_held()
         self.on(Event.DRAIN)
 

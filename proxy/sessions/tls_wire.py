@@ -58,7 +58,7 @@ class TlsWire(Wire):
 
     def open(self, done: Callable[[], None], failed: Failed) -> None:
         self.handshake = Handshake(self, self._shared.turns, done, failed)
-        if self._host is None:
+        if self.is_server:
             self.when_readable(self.handshake.on_ready)
         else:
             self._shared.turns.wait_for_handshake(self.handshake)
