@@ -87,6 +87,11 @@ class Client:
         self.peer: Final = peer
         self.limits = _NO_LIMITS
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Client id, user and peer, as reports have them."""
+        return self.client_id, self.user, self.peer
+
     def refresh(self, now_ns: int) -> None:
         """Look up the limits. They are up to date while `limits.generation` is that of the registry."""
         self.limits = self._registry.resolve(self.user, self.client_id, now_ns)

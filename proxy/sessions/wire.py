@@ -36,6 +36,8 @@ class Wire:
     buffers: bool
     #: What a byte costs besides its way through the kernel, in quarters of a nanosecond.
     byte_cost = 0
+    #: The host that the client has named in its TLS handshake (SNI), neither checked nor normalized; None: no name.
+    server_name: str | None = None
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket) -> None:
         self._loop = loop
@@ -54,11 +56,6 @@ class Wire:
     @property
     def peer_certificate(self) -> bytes | None:
         """The verified certificate that the peer has shown, as DER."""
-        return None
-
-    @property
-    def server_name(self) -> str | None:
-        """The host that the client has named in its TLS handshake (SNI): neither checked nor normalized."""
         return None
 
     def when_readable(self, callback: Callable[[], None]) -> None:

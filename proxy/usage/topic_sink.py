@@ -10,21 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, errors
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.errors import (
-    AuthenticationFailedError,
-    BrokerResponseError,
-    ClusterAuthorizationFailedError,
-    IllegalSaslStateError,
-    KafkaConnectionError,
-    KafkaError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-    UnsupportedSaslMechanismError,
-)
-from aiokafka.partitioner import DefaultPartitioner
 
 from proxy.config.addresses import Address, format_address
 from proxy.config.client_file import read_client_settings
@@ -40,13 +27,13 @@ REQUEST_TIMEOUT_MS: Final = 10_000
 CLOSE_SECONDS: Final = 2.0
 
 _REASONS: Final[Mapping[type[Exception], str]] = {
-    AuthenticationFailedError: "authentication",
-    SaslAuthenticationFailed: "authentication",
-    UnsupportedSaslMechanismError: "authentication",
-    IllegalSaslStateError: "authentication",
-    ClusterAuthorizationFailedError: "authorization",
-    TopicAuthorizationFailedError: "authorization",
-    UnknownTopicOrPartitionError: "topic_missing",
+    errors.AuthenticationFailedError: "authentication",
+    errors.SaslAuthenticationFailed: "authentication",
+    errors.UnsupportedSaslMechanismError: "authentication",
+    errors.IllegalSaslStateError: "authentication",
+    errors.ClusterAuthorizationFailedError: "authorization",
+    errors.TopicAuthorizationFailedError: "authorization",
+    errors.UnknownTopicOrPartitionError: "topic_missing",
 }
 
 
@@ -89,20 +76,18 @@ class TopicSink:
         log.propagate = False
         log.handlers = [self._cause]
         self._producer: Any = None
-        self._partition = 0
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """Send the records to one partition. Raises SinkFailed, or SinkRefused."""
+        """Send the records to the partition of their key, in order. Raises SinkFailed, or SinkRefused."""
         self._cause.forget()
         try:
             producer = await self._connected()
-            batch = producer.create_batch()
+            sent = []
             for record in records:
-                if batch.append(key=self._key, value=record, timestamp=None) is None:
-                    await self._send(batch)
-                    batch = producer.create_batch()
-                    batch.append(key=self._key, value=record, timestamp=None)
-            await self._send(batch)
+                sent.append(await producer.send(self._topic, record, key=self._key))
+                # also if the wait ends early
+                sent[-1].add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.gather(*sent)
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -112,9 +97,9 @@ class TopicSink:
         except Exception as error:  # noqa: BLE001 - a library's code: no error of it may end the writing
             await self.close()
             cause = error
-            if isinstance(error, KafkaConnectionError) and self._cause.error is not None:
+            if isinstance(error, errors.KafkaConnectionError) and self._cause.error is not None:
                 cause = self._cause.error
-            text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
+            text = str(cause) if isinstance(cause, errors.KafkaError) else f"{type(cause).__name__}: {cause}"
             servers = ",".join(self._client["bootstrap_servers"])
             message = f"--usage-topic {self._topic} at {servers}: {self._masked(text)}"
             raise SinkFailed(reason_of(cause), message) from None
@@ -123,11 +108,6 @@ class TopicSink:
         """Without the secrets of the client file, and the latest token."""
         return masked(text, [*self._settings.secrets, *self._tokens])
 
-    async def _send(self, batch: Any) -> None:
-        sent = await self._producer.send_batch(batch, self._topic, partition=self._partition)
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if the wait ends early
-        await sent
-
     async def _connected(self) -> Any:
         """The producer, after a check of the topic."""
         if self._producer is None:
@@ -135,8 +115,6 @@ class TopicSink:
             await check_topic(client, self._topic, self._masked)
             self._producer = AIOKafkaProducer(**client, acks="all", max_batch_size=BATCH_BYTES)
             await self._producer.start()
-            partitions = sorted(await self._producer.partitions_for(self._topic))
-            self._partition = DefaultPartitioner()(self._key, partitions, partitions)
         return self._producer
 
     def _arguments(self) -> dict[str, Any]:
@@ -163,7 +141,7 @@ class TopicSink:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await producer.stop()
-        except (KafkaError, OSError, TimeoutError):
+        except (errors.KafkaError, OSError, TimeoutError):
             # aiokafka cannot be stopped without a flush, which waits for the broker.
             await producer._sender.close()
             await producer.client.close()
@@ -183,5 +161,5 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has n
 
 def reason_of(error: Exception) -> str:
     """The metric's label for an error of aiokafka or of the network."""
-    default = "broker_error" if isinstance(error, BrokerResponseError) else "unreachable"
+    default = "broker_error" if isinstance(error, errors.BrokerResponseError) else "unreachable"
     return _REASONS.get(type(error), default)

@@ -17,17 +17,17 @@ MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 #: Lines of each package with a token that is no comment and no docstring. A feature raises the number of its package in
 #: its own commit, with the reason there.
 CODE_LINES = {
-    "protocol": 2_522,
-    "quotas": 3_003,
-    "proxy": 1_115,
-    "proxy/admin": 485,
-    "proxy/brokers": 600,
-    "proxy/config": 1_757,
-    "proxy/enforcement": 374,
-    "proxy/observability": 568,
-    "proxy/sessions": 1_955,
-    "proxy/streams": 2_438,
-    "proxy/usage": 732,
+    "protocol": 2_505,
+    "quotas": 2_931,
+    "proxy": 1_080,
+    "proxy/admin": 480,
+    "proxy/brokers": 591,
+    "proxy/config": 1_719,
+    "proxy/enforcement": 351,
+    "proxy/observability": 566,
+    "proxy/sessions": 1_875,
+    "proxy/streams": 2_426,
+    "proxy/usage": 691,
 }
 SLACK = 1.04
 MAX_CODE_LINES_OF_A_CLASS = 250
