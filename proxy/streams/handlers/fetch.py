@@ -45,13 +45,12 @@ class FetchRequest(Request):
     follow on this connection.
 
     shares   the limits in which it counts as open; None: it does not, any more
-    expected before the response arrives: bytes that it may have. `Connection.last_batch`, then the `max_bytes` that the
-             request was given; 0: its own
-    unread   bytes of the response that have not been read for its charges
+    unread   bytes of the response that have not been read for its charges; before it arrives, what it may have: while
+             the request waits `Connection.last_batch`, then its `max_bytes`, or 0 if that was not lowered
     is_told  the client has been told of the debt that the response leaves, or there is none
     """
 
-    __slots__ = ("expected", "is_told", "shares", "unread")
+    __slots__ = ("is_told", "shares", "unread")
 
     may_be_late = True
 
@@ -59,8 +58,7 @@ class FetchRequest(Request):
         super().__init__(kind, client, 0)
         self.shares: ClientLimits | None = client.limits
         client.limits.fetches += 1
-        self.expected = last_batch
-        self.unread = 0
+        self.unread = last_batch
         self.is_told = False
 
     # ---- the request
@@ -77,10 +75,10 @@ class FetchRequest(Request):
             requests.current = self
             return HOLD
         requests.current = None
-        self.expected = 0
+        self.unread = 0
         if limits.fetch.limits and connection.context.measures.enforces:
-            self.expected = fetch_budget(limits, now_ns)
-            _lower_budget(requests.buf, pos, kind, self.expected)
+            self.unread = fetch_budget(limits, now_ns)
+            _lower_budget(requests.buf, pos, kind, self.unread)
         return requests.forward(kind, self, pos, end)
 
     # ---- the response
@@ -110,7 +108,7 @@ class FetchRequest(Request):
     def _begin_response(self, connection: Connection, size: int, now_ns: int) -> None:
         """The response has arrived, in part: its size is known."""
         client = self.client
-        connection.last_batch = size if size > self.expected + self.expected // 8 + EMPTY_RESPONSE else 0
+        connection.last_batch = size if size > self.unread + self.unread // 8 + EMPTY_RESPONSE else 0
         self.size = self.unread = size
         self._leave_share()
         if client.limits.generation != connection.context.registry.generation:
@@ -170,7 +168,7 @@ class FetchRequest(Request):
     def queued(self, limit: Limit, units: int, read: int, left: int) -> int:
         if self.size:
             return left
-        return units or self.expected or equal_share(self.client.limits)
+        return units or self.unread or equal_share(self.client.limits)
 
     def on_walked(self, responses: ResponseStream) -> None:
         walk, traffic = responses.walk, self.client.entity.topics
