@@ -13,9 +13,8 @@ asn1crypto.
     rewriting         which walk rewrites the response of which API
     layouts           layouts of messages, from kio's schemas
     rewriting_walk    the base of these walks: they consume a message and write what is read or sent in its place
-    broker_addresses  Metadata, DescribeCluster, FindCoordinator responses: brokers' addresses replaced
+    broker_addresses  Metadata, DescribeCluster, FindCoordinator, DescribeQuorum: addresses replaced, or removed
     describe_configs  DescribeConfigs responses: addresses hidden; requests: do they name a broker?
-    describe_quorum   DescribeQuorum responses: listeners of controllers removed
     metadata_topics   Metadata: the topics, which follow: names, ids, numbers of partitions
     topic_metadata_request  Metadata: a request for topics of which only the id is known
     produce           Produce responses: throttle time raised, node endpoints hidden, errors counted by topic

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
 from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from protocol.errors import MalformedFrame, ProtocolError, UnsupportedVersion
+from protocol.errors import MalformedFrame, ProtocolError
 from protocol.messages import decode, encode
 from protocol.throttle_time import raise_int32
 from protocol.wire import INT16, INT32, skip, unpack_int16, varint_size
@@ -75,19 +75,15 @@ def negotiate(
 
     Args:
         response: the whole response from its correlation id on.
-        version: of the request that this answers.
+        version: of the request that this answers, one of the table.
         pass_unknown_apis: keep the keys outside of the table, unchanged.
         hides_sasl: remove SaslHandshake and SaslAuthenticate.
         throttle_time_ms: the proxy's; where the response has the field, it contains the larger of this and its own.
 
     Raises:
-        UnsupportedVersion: the version is outside of the table.
         MalformedFrame: the bytes are not such a response, or above `MAX_RESPONSE`.
         TooManyItems: it has more than `MAX_ITEMS`.
     """
-    api = APIS[API_VERSIONS]
-    if not api.covers(version):
-        raise UnsupportedVersion(api.name, version)
     if len(response) > MAX_RESPONSE:
         raise MalformedFrame(f"an ApiVersions response of at most {MAX_RESPONSE} bytes", MAX_RESPONSE)
     skip(_BODY, INT16.size, len(response), 0, "error code")

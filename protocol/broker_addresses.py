@@ -1,4 +1,5 @@
-"""Responses with the proxy's addresses in place of the brokers': Metadata, DescribeCluster, FindCoordinator.
+"""Responses with the proxy's addresses in place of the brokers': Metadata, DescribeCluster, FindCoordinator; and
+DescribeQuorum responses without those of controllers (KIP-853), which cannot be reached through the proxy.
 
 In their layouts, node id, host and port follow each other. Of Metadata only the part up to the end of the brokers is
 read, so the cost does not depend on the number of topics.
@@ -7,7 +8,7 @@ read, so the cost does not depend on the number of topics.
 from collections.abc import Iterator
 
 from protocol.addresses import NodeAddresses
-from protocol.apis import DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
+from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.layouts import Field
 from protocol.rewriting_walk import RewritingWalk
@@ -151,3 +152,16 @@ class DescribeClusterWalk(_BrokerListWalk):
             field.name == "endpoint_type" and self.out[-1] == CONTROLLER_ENDPOINTS
         ):
             self._is_reachable = False
+
+
+class DescribeQuorumWalk(RewritingWalk):
+    """Rewrites a DescribeQuorum response: from version 2 on each node has no listener."""
+
+    api_key = DESCRIBE_QUORUM
+
+    def _copy_field(self, field: Field) -> Steps:
+        before = len(self.out)
+        yield from super()._copy_field(field)
+        if field.name == "listeners":
+            del self.out[before:]
+            self._write_count(0)

@@ -38,7 +38,6 @@ class NegativeFrameLength(ProtocolError):
 
     def __init__(self, length: int) -> None:
         super().__init__(f"frame length {length} is negative", -1)
-        self.length = length
 
 
 class NotKafka(ProtocolError):
@@ -67,7 +66,6 @@ class InvalidProxyHeader(ProtocolError):
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(f"the PROXY header has no valid {what}", offset)
-        self.what = what
 
 
 class FrameTooLarge(ProtocolError):
@@ -77,8 +75,6 @@ class FrameTooLarge(ProtocolError):
 
     def __init__(self, length: int, limit: int) -> None:
         super().__init__(f"frame length {length} is above the limit of {limit} bytes", -1)
-        self.length = length
-        self.limit = limit
 
 
 class UnknownApi(ProtocolError):
@@ -88,7 +84,6 @@ class UnknownApi(ProtocolError):
 
     def __init__(self, api_key: int) -> None:
         super().__init__(f"the proxy does not forward API key {api_key}", 0)
-        self.api_key = api_key
 
 
 class UnsupportedVersion(ProtocolError):
@@ -99,7 +94,6 @@ class UnsupportedVersion(ProtocolError):
     def __init__(self, api_name: str, version: int) -> None:
         super().__init__(f"the proxy does not forward {api_name} version {version}", 2)
         self.api_name = api_name
-        self.version = version
 
 
 class MalformedFrame(ProtocolError):
@@ -109,7 +103,6 @@ class MalformedFrame(ProtocolError):
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(f"cannot read {what} at byte {offset} of the frame", offset)
-        self.what = what
 
 
 class TruncatedFrame(MalformedFrame):
@@ -134,8 +127,6 @@ class CorrelationMismatch(ProtocolError):
 
     def __init__(self, expected: int, found: int) -> None:
         super().__init__(f"response has correlation id {found}, the oldest request in flight has {expected}", 0)
-        self.expected = expected
-        self.found = found
 
 
 class UnexpectedResponse(ProtocolError):

@@ -226,6 +226,7 @@ class FetchResponseWalk(RecordsWalk):
         while topics:
             first = pos + TOPIC_ID_SIZE  # index of the partition count
             expected = wide = 0
+            # In the middle of a topic: `records` bytes of a partition are still to be skipped.
             if records != _BEFORE_TOPIC:
                 first = -1
                 pos += records
@@ -237,6 +238,7 @@ class FetchResponseWalk(RecordsWalk):
                 heads = expected - 1
             start = pos
             room = most = min(heads, work_left)
+            # A partition has its fields at fixed offsets up to the length of its records, which has 1 to 3 bytes.
             while room > 0 and pos <= last:
                 before, aborted, size, middle, high = unpack(buf, pos)
                 if aborted > 1 or before != expected:
@@ -261,6 +263,7 @@ class FetchResponseWalk(RecordsWalk):
             work_left -= skipped
             if is_counted:
                 self._count_plain(first, pos - start - skipped * _BESIDES_RECORDS - wide)
+            # The records of the last partition may end behind the bytes shown: that many are skipped next time.
             if heads or not buf.startswith(_NO_TAGS, pos, end):
                 records = max(0, pos - end)
                 pos -= records

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field as SchemaField
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from types import UnionType
 from typing import Any, Final, final, get_args, get_origin
@@ -23,6 +23,7 @@ _LENGTHS: Final = {"string": INT16, "bytes": INT32, "records": INT32}
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """A message or a struct.
 
@@ -30,15 +31,10 @@ class Layout:
     has_tags     a tag buffer follows the fields; `tagged`: its tagged fields, by tag
     """
 
-    __slots__ = ("fields", "has_tags", "is_flexible", "tagged")
-
-    def __init__(
-        self, fields: "Sequence[Field]", tagged: "Mapping[int, Field]", *, is_flexible: bool, has_tags: bool
-    ) -> None:
-        self.fields: Final = fields
-        self.tagged: Final = tagged
-        self.is_flexible: Final = is_flexible
-        self.has_tags: Final = has_tags
+    fields: "Sequence[Field]"
+    tagged: "Mapping[int, Field]"
+    is_flexible: bool
+    has_tags: bool
 
 
 @final

@@ -21,16 +21,8 @@ a long one as its `short_name`: quotas, counters and connections keep client ids
 from dataclasses import dataclass
 from struct import Struct
 
+from protocol import errors
 from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, SHARE_FETCH, Api
-from protocol.errors import (
-    FrameTooLarge,
-    MalformedFrame,
-    NegativeFrameLength,
-    NotKafka,
-    TruncatedFrame,
-    UnknownApi,
-    UnsupportedVersion,
-)
 from protocol.wire import INT16, MAX_STRING, short_name, skip, skip_tags, unpack_int16, unsigned_varint
 
 REQUEST_PREFIX = Struct(">ihhi")
@@ -116,10 +108,10 @@ def check_frame_length(buf: bytearray, pos: int, length: int, limit: int) -> Non
     start = bytes(buf[pos : pos + 4])
     for name, signatures in _FOREIGN_PROTOCOLS.items():
         if start.startswith(signatures):
-            raise NotKafka(name)
+            raise errors.NotKafka(name)
     if length < 0:
-        raise NegativeFrameLength(length)
-    raise FrameTooLarge(length, limit)
+        raise errors.NegativeFrameLength(length)
+    raise errors.FrameTooLarge(length, limit)
 
 
 def find_api(api_key: int, version: int, *, pass_unknown_apis: bool = False) -> Api:
@@ -132,10 +124,10 @@ def find_api(api_key: int, version: int, *, pass_unknown_apis: bool = False) -> 
     api = APIS.get(api_key)
     if api is None:
         if not pass_unknown_apis:
-            raise UnknownApi(api_key)
+            raise errors.UnknownApi(api_key)
         return Api(api_key, f"Unknown{api_key}", min_version=0, max_version=32_767)
     if not api.covers(version) and api_key != API_VERSIONS:
-        raise UnsupportedVersion(api.name, version)
+        raise errors.UnsupportedVersion(api.name, version)
     return api
 
 
@@ -161,21 +153,21 @@ def peek_request(
     frame_end = pos + 4 + length
     try:
         header = _read_header(buf, pos, min(end, frame_end), api, version)
-    except TruncatedFrame as error:
+    except errors.TruncatedFrame as error:
         if frame_end <= end:
-            raise MalformedFrame("the request header", error.offset) from None
+            raise errors.MalformedFrame("the request header", error.offset) from None
         if have > MAX_HEADER_SIZE:
-            raise MalformedFrame("a request header of sane size", MAX_HEADER_SIZE) from None
+            raise errors.MalformedFrame("a request header of sane size", MAX_HEADER_SIZE) from None
         return None
     if header.needed > 4 + length:
-        raise MalformedFrame("the request's first fields", length)
+        raise errors.MalformedFrame("the request's first fields", length)
     return header
 
 
 def _check_request_length(buf: bytearray, pos: int, length: int, max_length: int) -> None:
     check_frame_length(buf, pos, length, max_length)
     if length < PREFIX_SIZE + 2 - 4:
-        raise MalformedFrame("the request header", length)
+        raise errors.MalformedFrame("the request header", length)
 
 
 def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -> RequestHeader:
@@ -186,7 +178,7 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     try:
         client_id = short_name(buf[at:pos].decode())
     except UnicodeDecodeError:
-        raise MalformedFrame("the client id as UTF-8", at - origin) from None
+        raise errors.MalformedFrame("the client id as UTF-8", at - origin) from None
     if flexible:
         pos = skip_tags(buf, pos, end, origin, MAX_HEADER_TAGS, MAX_HEADER_SIZE)
     body_offset = pos - start
@@ -230,5 +222,5 @@ def _string(buf: bytearray, pos: int, end: int, origin: int, what: str, *, compa
         pos = skip(pos, INT16.size, end, origin, what)
         size = unpack_int16(buf, at)[0]
     if not -1 <= size <= MAX_STRING:
-        raise MalformedFrame(f"the length of {what}", at - origin)
+        raise errors.MalformedFrame(f"the length of {what}", at - origin)
     return pos, skip(pos, max(0, size), end, origin, what)

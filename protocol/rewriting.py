@@ -3,9 +3,8 @@
 from typing import Final
 
 from protocol.addresses import NodeAddresses
-from protocol.broker_addresses import DescribeClusterWalk, FindCoordinatorWalk, MetadataWalk
+from protocol.broker_addresses import DescribeClusterWalk, DescribeQuorumWalk, FindCoordinatorWalk, MetadataWalk
 from protocol.describe_configs import DescribeConfigsWalk
-from protocol.describe_quorum import DescribeQuorumWalk
 from protocol.rewriting_walk import RewritingWalk
 
 _ALL: Final = (MetadataWalk, FindCoordinatorWalk, DescribeClusterWalk, DescribeConfigsWalk, DescribeQuorumWalk)

@@ -4,19 +4,18 @@ The server and the tests call the same function; tests pass a clock, a loop and 
 """
 
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
 from functools import partial
 
 from proxy.brokers.connect import ask_for_topics
 from proxy.brokers.health import Health
-from proxy.brokers.nodes import Nodes
+from proxy.brokers.nodes import BindAny, Nodes
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quota_sources import Quotas
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report
-from proxy.observability.metrics import Metrics
+from proxy.observability.metrics import Clock, Metrics
 from proxy.sessions.faults import Faults
 from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.shared import Shared
@@ -33,29 +32,20 @@ from quotas.registry.registry import Registry
 
 
 def assemble(
-    config: Config,
-    quotas: Quotas,
-    loop: AbstractEventLoop,
-    clock: Callable[[], int],
-    work_clock: Callable[[], int],
-    bind_any: Callable[[], int],
-    salt: int,
+    config: Config, quotas: Quotas, loop: AbstractEventLoop, clock: Clock, work_clock: Clock, bind: BindAny, salt: int
 ) -> Shared:
     """The parts, tied together; nothing is opened.
 
-    `quotas`: those that apply first. `clock`: monotonic nanoseconds for quotas; `work_clock`: of real time. `bind_any`:
-    see `Nodes`. `salt`: a random number of this process.
+    `quotas`: those that apply first. `clock`: monotonic nanoseconds for quotas; `work_clock`: of CPU time. `bind`: see
+    `Nodes`. `salt`: a random number of this process.
 
     Raises ConfigError for certificates and keys that cannot be used.
     """
     metrics = Metrics(config, clock_ns=clock)
     tls = TlsContexts(config, metrics, clock)
-    registry = Registry(
-        quotas.configured,
-        share=quotas.share,
-        settings=_settings_of(config.quotas, salt, lends=config.fleet.name is not None),
-        reads_topics=config.usage.by_topic,
-    )
+    settings = _settings_of(config.quotas, salt, lends=config.fleet.name is not None)
+    by_topic = config.usage.by_topic
+    registry = Registry(quotas.configured, share=quotas.share, settings=settings, reads_topics=by_topic)
     memory = MemoryPool(config.security.max_buffered_bytes)
     report = Report(config.enforcement, metrics.entities)
     context = Context(
@@ -63,7 +53,7 @@ def assemble(
         metrics=metrics,
         registry=registry,
         memory=memory,
-        nodes=Nodes(config.listening, bind_any),
+        nodes=Nodes(config.listening, bind),
         topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers, tls)),
         measures=Measures(report, config.enforcement.throttle_mode, enforces=not quotas.dry_run),
     )

@@ -35,9 +35,7 @@ _CONTEXT_SETTINGS: Final = cloup.Context.settings(
 
 @cloup.group(context_settings=_CONTEXT_SETTINGS)
 @cloup.version_option(
-    package_name="kafka-quota-proxy",
-    prog_name="kafka-quota-proxy",
-    message=f"%(prog)s, version %(version)s ({BUILD})",
+    package_name="kafka-quota-proxy", prog_name="kafka-quota-proxy", message=f"%(prog)s, version %(version)s ({BUILD})"
 )
 def main() -> None:
     """A proxy for Kafka clients that enforces quotas evenly, in every second.

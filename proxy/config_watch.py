@@ -4,7 +4,6 @@ An empty file is refused where it would change something: some editors and scrip
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
@@ -18,11 +17,13 @@ from proxy.config.quota_sources import Quotas
 from proxy.config.quotas_file import active_quotas
 from proxy.file_watch import FileWatch
 from proxy.observability.logs import EventLog
-from proxy.observability.metrics import Metrics
+from proxy.observability.metrics import Clock, Metrics
 from quotas.problems import Problem
 
 _log = EventLog(__name__)
 
+Take = Callable[[Config, Quotas], None]
+ReadAgain = Callable[[], Config] | None
 Found = tuple[Config, list[str], Quotas]
 """A configuration, its changed options that need a restart, and its quotas, prepared for the event loop."""
 
@@ -36,13 +37,7 @@ class ConfigWatch(FileWatch[Found]):
     """
 
     def __init__(
-        self,
-        config: Config,
-        quotas: Quotas,
-        take: Callable[[Config, Quotas], None],
-        metrics: Metrics,
-        clock: Callable[[], int] = time.monotonic_ns,
-        read_again: Callable[[], Config] | None = None,
+        self, config: Config, quotas: Quotas, take: Take, metrics: Metrics, clock: Clock, read_again: ReadAgain = None
     ) -> None:
         super().__init__("config", metrics, clock)
         self._config = config

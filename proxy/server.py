@@ -9,7 +9,7 @@ import sys
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -26,11 +26,12 @@ from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
-from proxy.config_watch import ConfigWatch
+from proxy.config_watch import ConfigWatch, ReadAgain
 from proxy.fleet.clock import boottime_ns
 from proxy.fleet.fleet import fleet_of
 from proxy.fleet.shared_limits import shared_and_own
 from proxy.observability.logs import EventLog, RateLimited
+from proxy.observability.metrics import Clock
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
 from proxy.sessions.gate import Gate
@@ -52,7 +53,7 @@ _log = EventLog("proxy.server")
 _ignored = RateLimited()
 
 
-def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
+def run(config: Config, read_again: ReadAgain = None) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. Raises BindError and ConfigError.
 
     `read_again`: the configuration again, with its file as it is then. Raises ConfigError.
@@ -82,32 +83,26 @@ def raise_descriptor_limit(config: Config) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wanted = 4 * config.security.max_connections
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        _log.warning(
-            "few_descriptors",
-            limit=hard,
-            wanted=wanted,
-            hint="raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections",
-        )
+        hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
+        _log.warning("few_descriptors", limit=hard, wanted=wanted, hint=hint)
 
 
 class Server:
-    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time."""
+    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of the thread's CPU time."""
 
     def __init__(
         self,
         config: Config,
-        clock: Callable[[], int] = time.monotonic_ns,
-        work_clock: Callable[[], int] = time.monotonic_ns,
-        read_again: Callable[[], Config] | None = None,
+        clock: Clock = time.monotonic_ns,
+        work_clock: Clock = time.thread_time_ns,
+        read_again: ReadAgain = None,
     ) -> None:
         self.config = config
         self.sessions: set[Session] = set()
         self._clock = clock
         self._work_clock = work_clock
         self._read_again = read_again
-        self._draining = False
-        self._ticks: Ticks | None = None
-        #: To be set at the end of the last session, while the proxy drains.
+        #: While the proxy drains: to be set at the end of the last session.
         self._drained: asyncio.Event | None = None
 
     async def serve(self) -> int:
@@ -117,51 +112,47 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         self.start(loop)
-        watch = None
-        if self.config.quotas.file is not None or self.config.file is not None:
-            active = self.active_config
-            watch = ConfigWatch(self.config, active.quotas, active.apply, self.metrics, self._clock, self._read_again)
-        supervisor = Supervisor(loop)
-        loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
-        loop.add_signal_handler(signal.SIGUSR2, self.active_config.toggle)
-        readiness = Readiness(self.config.bootstrap_servers, self.tls, self.shared.health, self._clock, self._not_ready)
-        throttles = partial(throttled, self.sessions, self.gate, self._clock)
-        throttles_page = ThrottlesPage(throttles, lambda: self.active_config.quotas.exemptions)
-        fleet = FleetPage(self.fleet)
-        pages = Pages(MetricsPage(self.metrics, self.fleet), throttles_page, self._health, readiness.check, fleet)
-        try:
+        async with AsyncExitStack() as ending:  # the last one first
+            ending.callback(self.close)
+            active, shared = self.active_config, self.shared
+            watch = None
+            if self.config.quotas.file is not None or self.config.file is not None:
+                taken = active.quotas, active.apply
+                watch = ConfigWatch(self.config, *taken, self.metrics, self._clock, self._read_again)
+            supervisor = Supervisor(loop)
+            loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
+            loop.add_signal_handler(signal.SIGUSR2, active.toggle)
+            readiness = Readiness(self.config.bootstrap_servers, self.tls, shared.health, self._clock, self._not_ready)
+            throttles = partial(throttled, self.sessions, self.gate, self._clock)
+            throttles_page = ThrottlesPage(throttles, lambda: active.quotas.exemptions)
+            fleet = FleetPage(self.fleet)
+            pages = Pages(MetricsPage(self.metrics, self.fleet), throttles_page, self._health, readiness.check, fleet)
             admin = await start_admin(self.config.observability, pages)
-        except BindError:
-            self.close()
-            raise
-        self._log_start(admin.port)
-        self._log_fleet()
-        listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
-        usage = emitter_of(self.config, self.metrics, listener, self.shared.context.registry.is_in_use)
-        own = [each for each in (self.fleet, usage) if each is not None]
-        for each in own:
-            each.start(loop)
-        settle_garbage_collection()
-        watching = [loop.create_task(readiness.run())]
-        if watch is not None:
-            reload_ok = self.metrics.reload_ok
-            watching.append(loop.create_task(watch.run(lambda: supervisor.reloaded(ok=reload_ok["config"]))))
-        if self.tls.paths():
-            watching.append(loop.create_task(self.tls.run()))
-        supervisor.ready()
-        try:
+            ending.push_async_callback(admin.close)
+            ending.callback(readiness.close)
+            self._log_start(admin.port)
+            self._log_fleet()
+            listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
+            usage = emitter_of(self.config, self.metrics, listener, shared.context.registry.is_in_use)
+            for each in (usage, self.fleet):
+                if each is not None:
+                    each.start(loop)
+                    ending.push_async_callback(each.close)
+            settle_garbage_collection()
+            ending.callback(self.close)  # before the last records of usage and of the fleet
+            ending.callback(supervisor.close)
+            watching = [readiness.run()]
+            if watch is not None:
+                reload_ok = self.metrics.reload_ok
+                watching.append(watch.run(lambda: supervisor.reloaded(ok=reload_ok["config"])))
+            if self.tls.paths():
+                watching.append(self.tls.run())
+            for task in watching:
+                ending.callback(loop.create_task(task).cancel)
+            supervisor.ready()
             await stop.wait()
             supervisor.stopping()
             return await self._drain(stop)
-        finally:
-            for task in watching:
-                task.cancel()
-            supervisor.close()
-            self.close()
-            for each in own:
-                await each.close()
-            readiness.close()
-            await admin.close()
 
     def _reload(self, watch: ConfigWatch | None, supervisor: Supervisor) -> None:
         """SIGHUP."""
@@ -190,17 +181,16 @@ class Server:
         self.gate = Gate(shared, ConnectionQuotas(context.registry, max_wait_ns), max_refused)
         self.active_config = ActiveConfig(config, quotas, shared)
         metrics.connections.in_flight = lambda: sum(session.in_flight for session in self.sessions)
+        self._ticks = Ticks(shared, Sweep(self.sessions, headers, context), self.active_config)
         try:
             self.ports.open(context.nodes.fixed_ports())
         except BindError:
             self.close()
             raise
-        self._ticks = Ticks(shared, Sweep(self.sessions, headers, context), self.active_config)
 
     def close(self) -> None:
         """Close every socket at once."""
-        if self._ticks is not None:
-            self._ticks.close()
+        self._ticks.close()
         self.ports.close()
         for session in list(self.sessions):
             session.close()
@@ -210,7 +200,7 @@ class Server:
 
     def _accepted(self, client: socket.socket, peer: tuple[Any, ...], port: int, header_ns: int) -> None:
         shared, nodes = self.shared, self.shared.context.nodes
-        if self._draining:
+        if self._drained is not None:
             client.close()
             return
         origin = ClientAddress(unmapped(peer[0]), peer[1], self.ports.names_of(port), header_ns)
@@ -241,7 +231,6 @@ class Server:
         """Stop accepting, let requests in flight finish. A second signal or the timeout ends it."""
         sessions, timeout_seconds = self.sessions, self.config.listening.drain_timeout_seconds
         _log.info("draining", connections=len(sessions), timeout_seconds=timeout_seconds)
-        self._draining = True
         self.ports.close()
         stop.clear()
         self._drained = stop
@@ -258,14 +247,14 @@ class Server:
     # ---- watching
 
     def _not_ready(self) -> str | None:
-        if self._draining:
+        if self._drained is not None:
             return "draining"
         if self.metrics.connections.memory_paused:
             return "connections are not read: --max-buffered-bytes is used up"
         return None
 
     def _health(self) -> Status:
-        if self._draining:
+        if self._drained is not None:
             return Status(True, "draining")
         return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
 
@@ -285,36 +274,23 @@ class Server:
             upstream=",".join(format_address(address) for address in config.bootstrap_servers),
             dry_run=quotas.dry_run or None,
         )
-        rest = len(quotas.entries) - MAX_LISTED
-        limits = [
-            f"{entry.entity} {name}={rate}"
-            for entry in quotas.entries[:MAX_LISTED]
-            for name, rate in entry.limits.items()
-        ]
+        shown, rest = quotas.entries[:MAX_LISTED], len(quotas.entries) - MAX_LISTED
+        limits = [f"{entry.entity} {name}={rate}" for entry in shown for name, rate in entry.limits.items()]
+        held = "; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none"
         through = "this process only" if self.fleet is None else "all members of the fleet if it is shared"
         scope = f"each limit applies to a client over all its connections and brokers, through {through}"
         if quotas.share != 1:
             scope += f"; every rate is scaled by the quota share {quotas.share:g}"
-        _log.info(
-            "quotas",
-            held="; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none",
-            exempt="; ".join(quotas.exemptions) or None,
-            scope=scope,
-        )
+        _log.info("quotas", held=held, exempt="; ".join(quotas.exemptions) or None, scope=scope)
 
     def _log_fleet(self) -> None:
         """Which limits are shared, and which are not."""
         if self.fleet is None:
             return
         options, entries = self.config.fleet, self.active_config.quotas.entries
-        shared, own = shared_and_own(entries, self.config.quotas.algorithm)
-        for found in (shared, own):
+        lists = shared_and_own(entries, self.config.quotas.algorithm)
+        for found in lists:
             found[MAX_LISTED:] = [f"and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
-        _log.info(
-            "fleet",
-            name=options.name,
-            topic=options.topic,
-            max_members=options.max_members,
-            shared="; ".join(shared) or "none",
-            per_process="; ".join(own) or "none",
-        )
+        shared, own = ("; ".join(found) or "none" for found in lists)
+        sizes = {"topic": options.topic, "max_members": options.max_members}
+        _log.info("fleet", name=options.name, **sizes, shared=shared, per_process=own)

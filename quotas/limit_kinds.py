@@ -17,7 +17,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
 from quotas.entity import Kind
 
@@ -60,14 +60,15 @@ class LimitKind:
     """One row of the table above.
 
     counts   what it counts, as shown by `run --help`
-    whole    Kafka accepts whole numbers only
+    kafka_type
+             of its values in Kafka: only DOUBLE may have fractions
     """
 
     name: str
     counts: str
     scopes: tuple[Kind | Client, ...]
     measure: Measure
-    whole: bool = True
+    kafka_type: Literal["INT", "LONG", "DOUBLE"] = "LONG"
 
     @property
     def is_bytes(self) -> bool:
@@ -79,51 +80,44 @@ _TRAFFIC: Final = (Client.ANY, Kind.RESOURCE_GROUP, Kind.TOTAL)
 _RECORDS: Final = (Kind.TOPIC, Kind.RESOURCE_GROUP, Kind.TOTAL)
 _PLACES: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
 
-LIMIT_KINDS: Final = {
-    kind.name: kind
-    for kind in (
-        LimitKind(PRODUCER_BYTE_RATE, "bytes of Produce requests per second", _TRAFFIC, Measure.BYTES),
-        LimitKind(CONSUMER_BYTE_RATE, "bytes of Fetch responses per second", _TRAFFIC, Measure.BYTES),
-        LimitKind(REQUEST_RATE, "requests of every kind per second", _TRAFFIC, Measure.RATE, whole=False),
-        LimitKind(
-            CONTROLLER_MUTATION_RATE, "partitions created or deleted per second", _TRAFFIC, Measure.RATE, whole=False
-        ),
-        LimitKind(
-            PRODUCER_IDS_RATE,
-            "new producer ids per producer id window, an hour by default",
-            (Client.USER,),
-            Measure.OWN,
-        ),
-        LimitKind(BYTES_IN_RATE, "bytes of records produced per second", _RECORDS, Measure.BYTES),
-        LimitKind(MESSAGES_IN_RATE, "records produced per second", _RECORDS, Measure.RATE, whole=False),
-        LimitKind(
-            BYTES_THRESHOLD,
-            "bytes of records per second, enforced while all topics together exceed the total",
-            (Kind.TOPIC,),
-            Measure.OWN,
-        ),
-        LimitKind(
-            MESSAGES_THRESHOLD,
-            "records per second, enforced while all topics together exceed the total",
-            (Kind.TOPIC,),
-            Measure.OWN,
-        ),
-        LimitKind(
-            TOTAL_BYTES_THRESHOLD,
-            "the total of the thresholds in bytes; topics without one share the rest of it",
-            (Kind.TOTAL,),
-            Measure.OWN,
-        ),
-        LimitKind(
-            TOTAL_MESSAGES_THRESHOLD,
-            "the total of the thresholds in records; topics without one share the rest of it",
-            (Kind.TOTAL,),
-            Measure.OWN,
-        ),
-        LimitKind(CONNECTION_CREATION_RATE, "new connections per second", _PLACES, Measure.CONNECTION_RATE),
-        LimitKind(CONNECTIONS, "connections at a time", _PLACES, Measure.OWN),
-    )
-}
+_TABLE: Final = (
+    LimitKind(PRODUCER_BYTE_RATE, "bytes of Produce requests per second", _TRAFFIC, Measure.BYTES),
+    LimitKind(CONSUMER_BYTE_RATE, "bytes of Fetch responses per second", _TRAFFIC, Measure.BYTES),
+    LimitKind(REQUEST_RATE, "requests of every kind per second", _TRAFFIC, Measure.RATE, "DOUBLE"),
+    LimitKind(CONTROLLER_MUTATION_RATE, "partitions created or deleted per second", _TRAFFIC, Measure.RATE, "DOUBLE"),
+    LimitKind(
+        PRODUCER_IDS_RATE, "new producer ids per producer id window, an hour by default", (Client.USER,), Measure.OWN
+    ),
+    LimitKind(BYTES_IN_RATE, "bytes of records produced per second", _RECORDS, Measure.BYTES),
+    LimitKind(MESSAGES_IN_RATE, "records produced per second", _RECORDS, Measure.RATE, "DOUBLE"),
+    LimitKind(
+        BYTES_THRESHOLD,
+        "bytes of records per second, enforced while all topics together exceed the total",
+        (Kind.TOPIC,),
+        Measure.OWN,
+    ),
+    LimitKind(
+        MESSAGES_THRESHOLD,
+        "records per second, enforced while all topics together exceed the total",
+        (Kind.TOPIC,),
+        Measure.OWN,
+    ),
+    LimitKind(
+        TOTAL_BYTES_THRESHOLD,
+        "the total of the thresholds in bytes; topics without one share the rest of it",
+        (Kind.TOTAL,),
+        Measure.OWN,
+    ),
+    LimitKind(
+        TOTAL_MESSAGES_THRESHOLD,
+        "the total of the thresholds in records; topics without one share the rest of it",
+        (Kind.TOTAL,),
+        Measure.OWN,
+    ),
+    LimitKind(CONNECTION_CREATION_RATE, "new connections per second", _PLACES, Measure.CONNECTION_RATE, "INT"),
+    LimitKind(CONNECTIONS, "connections at a time", _PLACES, Measure.OWN, "INT"),
+)
+LIMIT_KINDS: Final = {kind.name: kind for kind in _TABLE}
 """In Kafka's spelling, if Kafka has the limit."""
 
 LIMIT_NAMES: Final = tuple(LIMIT_KINDS)

@@ -8,15 +8,7 @@ from typing import Final, Literal
 
 from quotas.problems import Refusal, did_you_mean
 
-UNITS: Final = {
-    "B": 1,
-    "kB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "KiB": 1024,
-    "MiB": 1024**2,
-    "GiB": 1024**3,
-}
+UNITS: Final = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 """Units of bytes."""
 
 INT_MAX: Final = (1 << 31) - 1

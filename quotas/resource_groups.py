@@ -34,10 +34,6 @@ class Pattern(NamedTuple):
     text: str
     is_prefix: bool
 
-    def matches(self, name: str) -> bool:
-        """Whether the pattern has this member."""
-        return name.startswith(self.text) if self.is_prefix else name == self.text
-
 
 def parse_pattern(text: str) -> Pattern:
     """Parse a pattern (syntax: see the module). Raises Refusal."""

@@ -6,8 +6,10 @@ Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units,
 import asyncio
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, islice
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -115,23 +117,13 @@ async def expose(metrics: Metrics, form: Format = TEXT, fleet: Fleet | None = No
     parts: list[bytes] = []
     previous = ""
     for family in families(metrics, fleet):
-        text = form.encode(_OneFamily(family)).removesuffix(form.end)
+        text = form.encode(SimpleNamespace(collect=partial(iter, [family]))).removesuffix(form.end)
         if family.name == previous:  # a further slice of one family has no HELP and TYPE
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
         previous = family.name
         parts.append(text)
         await asyncio.sleep(0)
     return b"".join([*parts, form.end])
-
-
-class _OneFamily:
-    """The part of a CollectorRegistry that the encoders of prometheus_client call."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._family
 
 
 def families(metrics: Metrics, fleet: Fleet | None = None) -> Iterator[Metric]:

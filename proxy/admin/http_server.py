@@ -72,7 +72,6 @@ class HttpServer:
         self._idle: dict[StreamWriter, None] = {}
         #: The responses under way, the oldest first.
         self._unread: dict[StreamWriter, bytes] = {}
-        self._server: asyncio.Server | None = None
         self.port = 0
 
     async def listen(self, address: Address) -> None:
@@ -83,8 +82,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop listening, and close every connection at once."""
-        if self._server is not None:
-            self._server.close()
+        self._server.close()
         open_now = list(self._connections.values())
         for task in open_now:
             task.cancel()

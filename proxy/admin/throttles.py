@@ -28,12 +28,12 @@ def throttled(sessions: Collection[Session], gate: Gate, clock: Callable[[], int
     """The connections that are throttled, in groups. Those that a limit on connections keeps waiting are in `gate`."""
     present = list(sessions)
     for first in range(0, len(present), LISTED_AT_ONCE):
-        group = (_status_of(session, gate, clock) for session in present[first : first + LISTED_AT_ONCE])
-        yield [status for status in group if status is not None]
+        found = [_status_of(session, gate, clock) for session in present[first : first + LISTED_AT_ONCE]]
+        yield list(filter(None, found))
 
 
 def _status_of(session: Session, gate: Gate, clock: Callable[[], int]) -> ThrottleStatus | None:
-    pending = gate.wait_of(session)
+    pending = gate.pending.get(session)
     if pending is None:
         return session.throttle_status
     return connection_status(session.identity.client, pending.verdict, pending.since_ns, clock())

@@ -152,12 +152,7 @@ def _salted(digest: str, password: bytes, salt: bytes, iterations: int) -> bytes
     return hashlib.pbkdf2_hmac(digest, password, salt, iterations)
 
 
-_MESSAGES: Final = {
-    "PLAIN": _plain,
-    "SCRAM-SHA-256": _scram,
-    "SCRAM-SHA-512": _scram,
-    "OAUTHBEARER": _oauthbearer,
-}
+_MESSAGES: Final = {"PLAIN": _plain, "SCRAM-SHA-256": _scram, "SCRAM-SHA-512": _scram, "OAUTHBEARER": _oauthbearer}
 
 
 async def log_in(ask: Callable[[bytes], Awaitable[bytes]], settings: LoginSettings) -> None:

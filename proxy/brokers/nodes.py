@@ -31,13 +31,14 @@ class BrokerPortConflict(ProtocolError):
         )
 
 
+BindAny = Callable[[], int]
+"""Binds a listener to a port that the kernel chooses, and returns the port (``--broker-ports 0``)."""
+
+
 class Nodes:
-    """The map between node ids, the proxy's ports and the brokers' real addresses.
+    """The map between node ids, the proxy's ports and the brokers' real addresses."""
 
-    ``bind_any`` binds a listener to a port that the kernel chooses and returns the port (``--broker-ports 0``).
-    """
-
-    def __init__(self, options: ListeningOptions, bind_any: Callable[[], int]) -> None:
+    def __init__(self, options: ListeningOptions, bind_any: BindAny) -> None:
         self._host = options.advertised_host
         self._ports = options.broker_ports
         self._exceptions = dict(options.node_ports)

@@ -34,6 +34,7 @@ class Status:
     reason: str
 
 
+@dataclass(eq=False)
 class Readiness:
     """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
 
@@ -42,23 +43,17 @@ class Readiness:
     monotonic nanoseconds.
     """
 
-    def __init__(
-        self,
-        servers: Sequence[Address],
-        tls: TlsContexts,
-        health: Health,
-        clock: Callable[[], int],
-        not_ready: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self._servers = servers
-        self._tls = tls
-        self._health = health
-        self._clock = clock
-        self._not_ready = not_ready
-        self._answered_ns: int | None = None
-        names = ", ".join(map(format_address, servers))
+    servers: Sequence[Address]
+    tls: TlsContexts
+    health: Health
+    clock: Callable[[], int]
+    not_ready: Callable[[], str | None] = lambda: None
+    _answered_ns: int | None = None
+    _probe: "asyncio.Future[None] | None" = None
+
+    def __post_init__(self) -> None:
+        names = ", ".join(map(format_address, self.servers))
         self._last = Status(False, f"no bootstrap server has answered ApiVersions yet; probed: {names}")
-        self._probe: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Probe until a server answers."""
@@ -69,10 +64,10 @@ class Readiness:
 
     async def check(self) -> Status:
         """The status with its reason, within `ANSWER_WITHIN_SECONDS`."""
-        reason = self._not_ready()
+        reason = self.not_ready()
         if reason is not None:
             return Status(False, reason)
-        if self._answered_ns is None or self._clock() - self._answered_ns >= FRESH_FOR_NS:
+        if self._answered_ns is None or self.clock() - self._answered_ns >= FRESH_FOR_NS:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._probing()), ANSWER_WITHIN_SECONDS)
         return self._last
@@ -89,7 +84,7 @@ class Readiness:
 
     async def _probe_all(self) -> None:
         """Probe all servers concurrently: the first good answer decides."""
-        probes = [asyncio.ensure_future(self._answer_of(server)) for server in self._servers]
+        probes = [asyncio.ensure_future(self._answer_of(server)) for server in self.servers]
         failures, status = list[str](), Status(False, "the probe of the bootstrap servers failed")
         try:
             for probe in asyncio.as_completed(probes):
@@ -102,17 +97,17 @@ class Readiness:
         finally:
             for task in probes:
                 task.cancel()
-            self._last, self._answered_ns = status, self._clock()
+            self._last, self._answered_ns = status, self.clock()
 
     async def _answer_of(self, server: Address) -> Status:
-        name, begun_ns = format_address(server), self._clock()
+        name, begun_ns = format_address(server), self.clock()
         try:
-            answer = await ask_broker(server, self._tls, _API_VERSIONS_REQUEST, PROBE_TIMEOUT_SECONDS)
+            answer = await ask_broker(server, self.tls, _API_VERSIONS_REQUEST, PROBE_TIMEOUT_SECONDS)
             if answer[:6] != b"\x00\x00\x00\x01\x00\x00":
                 raise BrokerFailed("connect_failed", "its response to ApiVersions is an error")  # noqa: TRY301
         except BrokerFailed as error:
-            self._health.failed(name, error.reason, str(error))
-            hint = self._health.hint(error.reason)
+            self.health.failed(name, error.reason, str(error))
+            hint = self.health.hint(error.reason)
             return Status(False, f"{name}: {one_line(str(error))}" + (f" ({hint})" if hint else ""))
-        self._health.worked(name, begun_ns, is_probe=True)
+        self.health.worked(name, begun_ns, is_probe=True)
         return Status(True, f"{name} answers")

@@ -11,16 +11,7 @@ import click
 from proxy.config.addresses import format_address
 from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
-from proxy.config.config import (
-    Config,
-    EnforcementOptions,
-    FleetOptions,
-    ListeningOptions,
-    ObservabilityOptions,
-    QuotaOptions,
-    SecurityOptions,
-    UsageOptions,
-)
+from proxy.config.config import Config, FleetOptions, ListeningOptions, UsageOptions
 from proxy.config.connections import upstream_of
 from proxy.config.errors import ConfigError
 from proxy.config.given import Given
@@ -60,27 +51,16 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         _check_quotas(given, listening)
     if given.problems:
         raise ConfigError(given.problems)
-    return given.made(
-        Config,
-        bootstrap_servers=servers or (),
-        upstream=upstream,
-        listening=listening,
-        quotas=given.made(QuotaOptions),
-        fleet=given.made(FleetOptions, client=own),
-        enforcement=given.made(EnforcementOptions),
-        observability=given.made(ObservabilityOptions),
-        usage=usage,
-        security=given.made(SecurityOptions),
-    )
+    made = {"upstream": upstream, "listening": listening, "usage": usage}
+    return given.made(Config, bootstrap_servers=servers or (), fleet=given.made(FleetOptions, client=own), **made)
 
 
 def _check_quotas(given: Given, listening: ListeningOptions) -> None:
     """The quotas file, and the entries of flags and file together."""
     path: Path | None = given.get("quotas_file")
-    by_flag = [entry for entry in given.params["quota"] if entry is not None]
-    all_known = given.wrong.isdisjoint({"quota", "quotas_file"})
+    unknown_file = (None,) if "quotas_file" in given.wrong else ()
     try:
-        read_quotas(by_flag, path, listening, place=given.place("quotas_file", str(path)), all_flags_known=all_known)
+        read_quotas(given.params["quota"] + unknown_file, path, listening, given.place("quotas_file", str(path)))
     except ConfigError as error:
         given.problems += error.problems
 

@@ -9,6 +9,7 @@ from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import ServerSsl
 from proxy.config.given import Given
+from proxy.config.option_types import name_of
 from proxy.config.values import parse_addresses
 from quotas.problems import Refusal
 
@@ -54,7 +55,7 @@ def ssl_of(given: Given) -> ServerSsl | None:
         for field in fields(ServerSsl):
             value = getattr(found, field.name)
             if value != getattr(nothing, field.name):
-                given.refuse(field.metadata["name"], str(value), "has no effect without --ssl-certificate-location")
+                given.refuse(name_of(field), str(value), "has no effect without --ssl-certificate-location")
         return None
     if (found.client_auth == "none") != (found.ca is None):
         hint = "requested or required, and the CA of the clients"

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from proxy.config.option_types import place_of, problems_of
+from proxy.config.option_types import name_of, place_of, problems_of
 from quotas.problems import Problem
 
 T = TypeVar("T")
@@ -33,11 +33,16 @@ class Given:
 
     def made(self, group: type[T], **computed: object) -> T:
         """An instance of a dataclass of options: a field is what was computed, else the value of its option, or its own
-        default.
+        default. A field that is such a dataclass is made in the same way.
         """
-        options = {each.name: each.metadata["name"] for each in fields(group) if "name" in each.metadata}  # type: ignore[arg-type]
-        values = {field: self.get(name) for field, name in options.items() if self.get(name) is not None}
-        return group(**(values | computed))
+        values = dict(computed)
+        for each in fields(group):  # type: ignore[arg-type]
+            if each.name not in values:
+                if "option" not in each.metadata and isinstance(each.type, type):
+                    values[each.name] = self.made(each.type)
+                elif "option" in each.metadata and self.get(name_of(each)) is not None:
+                    values[each.name] = self.get(name_of(each))
+        return group(**values)
 
     def place(self, name: str, value: object) -> str:
         """Where a value comes from, as its user wrote it."""

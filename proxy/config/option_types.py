@@ -4,11 +4,10 @@ So `proxy.config.checks` can list every error at once, where click stops at the 
 """
 
 import os
-import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,12 +53,7 @@ class Checked(_ParamType):
     envvar_list_splitter = None
 
     def __init__(
-        self,
-        metavar: str | None,
-        parse: Callable[[Any], object],
-        *,
-        default: str | bool | None = None,
-        shown: str = "none",
+        self, metavar: str | None, parse: Callable[[Any], object], *, default: Any = None, shown: str = "none"
     ) -> None:
         self.metavar = metavar
         self.name = metavar or "boolean"
@@ -118,6 +112,8 @@ class Setting(cloup.Option):
 def setting(flags: str, value: Checked, text: str, **attributes: Any) -> Callable[[Any], Any]:
     """An option of a command: its flags, separated by spaces, its value, and its help."""
     names = [_name_of(flag) for flag in flags.split()]
+    if isinstance(value, Switch):
+        flags = f"{flags}/--no-{flags[2:]}"
     return cloup.option(
         *flags.split(),
         names[0],
@@ -132,29 +128,40 @@ def setting(flags: str, value: Checked, text: str, **attributes: Any) -> Callabl
     )
 
 
-def option(flags: str, value: Checked, text: str, *, unset: object = None, **attributes: Any) -> Any:
+def option(value: Checked, text: str, *, flags: str = "", unset: object = None, **attributes: Any) -> Any:
     """A field of a dataclass, and the option of `run` that sets it, as `setting` has it.
 
-    `unset`: the field without the option, where that is not the option's default.
+    flags   where they are not the field's name, as in --log-level of `log_level`
+    unset   the field without the option, where that is not the option's default
     """
     if unset is None:
         unset = () if attributes.get("multiple") else value.default and value.parse(value.default)
-    declared = setting(flags, value, text, **attributes)
-    return field(default_factory=lambda: unset, metadata={"name": _name_of(flags), "options": (declared,)})
+    return field(default_factory=lambda: unset, metadata={"option": (flags, value, text, attributes)})
+
+
+def name_of(field: Field[Any]) -> str:
+    """The name of a field's option, as in its variable and in files: that of its first flag."""
+    return _name_of(field.metadata["option"][0]) or field.name
 
 
 def _name_of(flags: str) -> str:
     """Of the first flag."""
-    return re.split("[ /]", flags.lstrip("-"))[0].replace("-", "_")
+    return flags.lstrip("-").partition(" ")[0].replace("-", "_")
 
 
-def switch(flag: str, text: str) -> Any:
-    return option(f"{flag}/--no-{flag[2:]}", Switch(), text)
+def switch(text: str, *, flags: str = "") -> Any:
+    return option(Switch(), text, flags=flags)
 
 
 def options_of(group: type[Any]) -> tuple[Callable[[Any], Any], ...]:
     """The options of the fields of a dataclass, in order."""
-    return tuple(each for field in fields(group) for each in field.metadata.get("options", ()))
+    found: list[Callable[[Any], Any]] = []
+    for each in fields(group):
+        if "option" in each.metadata:
+            flags, value, text, attributes = each.metadata["option"]
+            found.append(setting(flags or f"--{each.name.replace('_', '-')}", value, text, **attributes))
+        found += each.metadata.get("options", ())
+    return tuple(found)
 
 
 def settings_of(ctx: click.Context) -> dict[str, Setting]:

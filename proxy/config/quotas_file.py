@@ -39,22 +39,17 @@ def active_quotas(config: Config) -> Quotas:
 
 
 def read_quotas(
-    by_flag: Iterable[QuotaEntry],
-    path: Path | None,
-    listening: ListeningOptions,
-    *,
-    place: str | None = None,
-    all_flags_known: bool = True,
+    by_flag: Iterable[QuotaEntry | None], path: Path | None, listening: ListeningOptions, place: str | None = None
 ) -> tuple[QuotaSources, Mapping[str, Any]]:
-    """The entries of flags and of the file at `path`, merged, and the values of its keys above all tables. Raises
-    ConfigError with every problem of the file, and of the entries together.
+    """The entries of flags, None for a wrong one, and of the file at `path`, merged, and the values of its keys above
+    all tables. Raises ConfigError with every problem of the file, and of the entries together.
 
     `place` names the file in problems of the whole file; default: the flag. A wrong table counts by its entity, where
     that is known. No problem is reported that a wrong table or an unknown flag could solve once it is correct.
     """
     problems: list[Problem] = []
     settings: dict[str, Any] = {}
-    placed = {FLAG: [Reading("", entry.entity, entry) for entry in by_flag]}
+    placed = {FLAG: [Reading("", None if entry is None else entry.entity, entry) for entry in by_flag]}
     if path is not None:
         placed[str(path)] = _read_file(path, place or f"--quotas-file {str(path)!r}", settings, problems)
     placed = {name: [_normalized(reading, listening) for reading in readings] for name, readings in placed.items()}
@@ -62,8 +57,6 @@ def read_quotas(
         problems += _in(name, _errors_together(readings, listening))
     sources = merged({name: _entries(readings) for name, readings in placed.items()})
     wrong = [reading for readings in placed.values() for reading in readings if reading.entry is None]
-    if not all_flags_known:
-        wrong.append(Reading(""))
     *_, strongest = placed
     problems += _in(strongest, threshold_errors(chain.from_iterable(sources.values()), wrong))
     if problems:

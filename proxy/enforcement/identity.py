@@ -87,6 +87,11 @@ class Client:
         self.peer: Final = peer
         self.limits = _NO_LIMITS
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Client id, user and peer, as reports have them."""
+        return self.client_id, self.user, self.peer
+
     def refresh(self, now_ns: int) -> None:
         """Look up the limits. They are up to date while `limits.generation` is that of the registry."""
         self.limits = self._registry.resolve(self.user, self.client_id, now_ns)
@@ -104,6 +109,20 @@ class Identity:
     request_notice   the throttle time of all others: of `request_rate` alone
     refusal_error    error code for partitions that `action=reject` refuses; 0: its client is held instead
     """
+
+    __slots__ = (
+        "_config",
+        "_entities",
+        "client",
+        "entity",
+        "generation",
+        "limits",
+        "notice",
+        "refusal_error",
+        "registry",
+        "request_notice",
+        "wire_client_id",
+    )
 
     entity: EntityMetrics
     """Set by the first `identify`."""

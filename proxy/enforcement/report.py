@@ -1,5 +1,6 @@
 """Reports of throttling: log lines, metrics, and the list of throttled clients."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from proxy.config.config import EnforcementOptions
@@ -24,22 +25,32 @@ _BOUNDS: Final = {MEMORY: "max_buffered_bytes", IN_FLIGHT: "max_pending_requests
 _log = EventLog("proxy.enforcement")
 
 
-class Of(NamedTuple):
-    """A limit, its entity and its value. Of one that a fleet shares, the value is what all may use together, and
-    `allowed` what this process may use of it now.
-    """
-
-    limit: str
-    entity: str
-    value: int | float | None  # not `float`: mypyc would make it one, and the log show it so
-    fleet: str | None = None
-    members: int | None = None
-    allowed: int | float | None = None
-
-
 def reason_of(limit: Limit) -> str:
     """The reason of a throttle for the debt of this limit."""
     return TOTAL if limit.entity == TOTAL_ENTITY else DEBT
+
+
+class _Throttle(NamedTuple):
+    """A client, and the limit that throttles it. `limit_value`: of one that a fleet shares, what all members may use
+    together; then `allowed_here` is what this process may use of it now.
+    """
+
+    client_id: str
+    user: str
+    peer: str
+    limit: str
+    entity: str
+    limit_value: int | float | None  # not `float`: mypyc would make it one, and the log show it so
+    fleet: str | None = None
+    fleet_members: int | None = None
+    allowed_here: int | float | None = None
+
+
+def _of(client: Client, limit: Limit) -> _Throttle:
+    name, entity, whole = limit.name, str(limit.entity), limit.whole
+    if whole is None:
+        return _Throttle(*client.names, name, entity, limit.rate)
+    return _Throttle(*client.names, name, entity, whole.rate, whole.fleet, whole.members, limit.rate)
 
 
 class Report:
@@ -62,7 +73,7 @@ class Report:
         be so, or the request would be held.
         """
         self._count(client, limit, mode, reason, wait_ns, now_ns)
-        self._log(client, _of(limit), mode, reason, wait_ns, debt_ns, now_ns)
+        self._log(_of(client, limit), mode, reason, wait_ns, debt_ns, now_ns)
 
     def held(self, client: Client, limit: Limit, debt_ns: int, topics: tuple[str, ...], now_ns: int) -> None:
         """A frame is held for the first time. It is counted when the hold ends: see `released`.
@@ -70,7 +81,7 @@ class Report:
         topics   those with records that the limit counts, if it does not count the request itself
         """
         wait_ns = debt_ns + limit.queued_ns()
-        self._log(client, _of(limit), PAUSE, reason_of(limit), wait_ns, debt_ns, now_ns, topics)
+        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, now_ns, topics)
 
     def released(self, client: Client, limit: Limit, held_ns: int, now_ns: int) -> None:
         """A frame has passed that was held, first by this limit; `held_ns`: by all, and in all its parts."""
@@ -79,7 +90,7 @@ class Report:
     def blocked(self, client: Client, reason: str, now_ns: int) -> None:
         """A connection is not read because of a bound of the proxy."""
         self._entities.throttle_reasons[reason] += 1
-        self._log(client, Of(_BOUNDS[reason], "proxy", None), PAUSE, reason, 0, 0, now_ns)
+        self._log(_Throttle(*client.names, _BOUNDS[reason], "proxy", None), PAUSE, reason, 0, 0, now_ns)
 
     def connection_waited(self, client: Client, verdict: Verdict, now_ns: int) -> None:
         """A new connection has waited so long for a limit on connections; in a dry run, it would have."""
@@ -90,36 +101,30 @@ class Report:
         if tallies is not None and name and not self.is_dry_run:
             tally = tallies.of(client.user, client.client_id, name, verdict.entity, verdict.limit_value)
             tally.throttled_ns += wait_ns
-        of = Of(name, str(verdict.entity), verdict.limit_value)
-        self._log(client, of, PAUSE, DEBT, wait_ns, wait_ns, now_ns)
+        of = _Throttle(*client.names, name, str(verdict.entity), verdict.limit_value)
+        self._log(of, PAUSE, DEBT, wait_ns, wait_ns, now_ns)
 
     def lock_at_risk(self, client: Client, limit: Limit, held_ns: int, lock_timeout_ms: int, now_ns: int) -> None:
         """A ShareFetch response was held for so long that its records may be delivered again (KIP-932)."""
-        suppressed = self._lines.admit((str(limit.entity), limit.name, "lock"), now_ns)
-        if suppressed is not None:
-            _log.warning(
-                "share_lock_at_risk",
-                client_id=client.client_id,
-                user=client.user,
-                limit=limit.name,
-                entity=str(limit.entity),
-                limit_value=limit.rate,
-                held_ms=held_ns // NS_PER_MS,
-                lock_timeout_ms=lock_timeout_ms,
-                effect="records come too late and are delivered again",
-                hint="raise the limit, or group.share.record.lock.duration.ms of the brokers, or have fewer members",
-                suppressed=suppressed,
-            )
+        self._lines.event(
+            _log.warning,
+            "share_lock_at_risk",
+            (str(limit.entity), limit.name, "lock"),
+            now_ns,
+            **_of(client, limit)._asdict(),
+            held_ms=held_ns // NS_PER_MS,
+            lock_timeout_ms=lock_timeout_ms,
+            effect="records come too late and are delivered again",
+            hint="raise the limit, or group.share.record.lock.duration.ms of the brokers, or have fewer members",
+        )
 
     def exceeded(self, client: Client, limit: Limit, size: int) -> None:
         """Data of `size` bytes found this limit in debt: it is held, or in a dry run it passes."""
         client.entity.exceed(limit.name, size)
         tally = self._tally_of(client, limit)
-        if tally is None:
-            return
-        if self.is_dry_run:
+        if tally is not None and self.is_dry_run:
             tally.would_have_bytes += size
-        else:
+        elif tally is not None:
             tally.delayed_bytes += size
 
     def refused(self, client: Client, limit: Limit, size: int) -> None:
@@ -142,29 +147,13 @@ class Report:
         return None if tallies is None else tallies.of_limit(client.user, client.client_id, limit)
 
     def _log(
-        self,
-        client: Client,
-        of: Of,
-        mode: str,
-        reason: str,
-        wait_ns: int,
-        debt_ns: int,
-        now_ns: int,
-        topics: tuple[str, ...] = (),
+        self, of: _Throttle, mode: str, reason: str, wait_ns: int, debt_ns: int, now_ns: int, topics: Sequence[str] = ()
     ) -> None:
         suppressed = self._lines.admit((of.entity, of.limit), now_ns)
         if suppressed is not None:
             _log.warning(
                 "would_throttle" if self.is_dry_run else "throttled",
-                client_id=client.client_id,
-                user=client.user,
-                peer=client.peer,
-                limit=of.limit,
-                entity=of.entity,
-                limit_value=of.value,
-                fleet=of.fleet,
-                fleet_members=of.members,
-                allowed_here=of.allowed,
+                **of._asdict(),
                 debt_seconds=round(debt_ns / NS_PER_SECOND, 3),
                 throttle_ms=throttle_time_ms(wait_ns, self.most_ns),
                 mode=mode,
@@ -174,13 +163,6 @@ class Report:
             )
 
 
-def _of(limit: Limit) -> Of:
-    name, entity, whole = limit.name, str(limit.entity), limit.whole
-    if whole is None:
-        return Of(name, entity, limit.rate)
-    return Of(name, entity, whole.rate, whole.fleet, whole.members, limit.rate)
-
-
 # ---- /throttles
 
 
@@ -188,8 +170,7 @@ class ThrottleStatus(NamedTuple):
     """One connection that a quota holds now: the client, the limit and its entity, and for how long.
 
     The fields are the keys in JSON, and the columns of the table; those that are None are left out. `limit_value`: the
-    rate that the limit allows, in its unit per second. Of one that a fleet shares, all `fleet_members` together have
-    this, and `allowed_here` is what this proxy may use of it now.
+    rate that the limit allows, in its unit per second; see `_Throttle`.
     """
 
     client_id: str
@@ -197,14 +178,14 @@ class ThrottleStatus(NamedTuple):
     peer: str
     limit: str
     entity: str
-    limit_value: float
+    limit_value: int | float | None
     waited_seconds: float
     remaining_seconds: float
     mode: str
     reason: str = "debt"
     fleet: str | None = None
     fleet_members: int | None = None
-    allowed_here: float | None = None
+    allowed_here: int | float | None = None
 
 
 def throttle_status(
@@ -219,15 +200,15 @@ def throttle_status(
     client, notice = identity.client, identity.notice
     if delay is not None:
         limit = delay.limit
-        return _status(client, _of(limit), DELAY, reason_of(limit), now_ns - delay.since_ns, delay.until_ns - now_ns)
+        return _status(_of(client, limit), DELAY, reason_of(limit), now_ns - delay.since_ns, delay.until_ns - now_ns)
     if held is not None:
         limit, since_ns, queued = held
         remaining_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-queued))  # as the last of the queue
-        return _status(client, _of(limit), PAUSE, reason_of(limit), now_ns - since_ns, remaining_ns)
+        return _status(_of(client, limit), PAUSE, reason_of(limit), now_ns - since_ns, remaining_ns)
     if bound:
-        return _status(client, Of(_BOUNDS[bound], "proxy", 0), PAUSE, bound, 0, 0)
+        return _status(_Throttle(*client.names, _BOUNDS[bound], "proxy", 0), PAUSE, bound, 0, 0)
     if notice.limit is not None and notice.until_ns > now_ns:
-        return _status(client, _of(notice.limit), NOTIFY, notice.reason, 0, notice.until_ns - now_ns)
+        return _status(_of(client, notice.limit), NOTIFY, notice.reason, 0, notice.until_ns - now_ns)
     return None
 
 
@@ -236,23 +217,10 @@ def connection_status(client: Client, verdict: Verdict, since_ns: int, now_ns: i
     if verdict.limit_name is None:
         return None
     waited_ns = now_ns - since_ns
-    of = Of(verdict.limit_name, str(verdict.entity), verdict.limit_value)
-    return _status(client, of, PAUSE, DEBT, waited_ns, max(0, verdict.wait_ns - waited_ns))
+    of = _Throttle(*client.names, verdict.limit_name, str(verdict.entity), verdict.limit_value)
+    return _status(of, PAUSE, DEBT, waited_ns, max(0, verdict.wait_ns - waited_ns))
 
 
-def _status(client: Client, of: Of, mode: str, reason: str, waited_ns: int, remaining_ns: int) -> ThrottleStatus:
-    return ThrottleStatus(
-        user=client.user,
-        client_id=client.client_id,
-        peer=client.peer,
-        limit=of.limit,
-        entity=of.entity,
-        limit_value=float(of.value or 0),
-        waited_seconds=waited_ns / NS_PER_SECOND,
-        remaining_seconds=remaining_ns / NS_PER_SECOND,
-        mode=mode,
-        reason=reason,
-        fleet=of.fleet,
-        fleet_members=of.members,
-        allowed_here=of.allowed,
-    )
+def _status(of: _Throttle, mode: str, reason: str, waited_ns: int, remaining_ns: int) -> ThrottleStatus:
+    times = waited_ns / NS_PER_SECOND, remaining_ns / NS_PER_SECOND
+    return ThrottleStatus(*of[:6], *times, mode, reason, of.fleet, of.fleet_members, of.allowed_here)

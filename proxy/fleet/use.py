@@ -52,8 +52,8 @@ class Use:
 
     def demand(self, now_ns: int, *, is_at_floor: bool) -> Demand:
         """Clients wait if requests are queued now and were so at the last call. Those that are told of a debt wait
-        without a queue: then all passes that may, for two slots. A debt alone shows that only of a floor: a frame that is larger than
-        the bucket leaves one, too.
+        without a queue: then all passes that may, for two slots. A debt alone shows that only of a floor: a frame that
+        is larger than the bucket leaves one, too.
         """
         limit, span_ns = self.limit, now_ns - self._at_ns
         if span_ns >= SLOT_NS:

@@ -118,9 +118,5 @@ class Entities:
         """Log once that there are more `what` (clients, throttles, limits) than `max_metric_entities`."""
         if what not in self._announced:
             self._announced.add(what)
-            _log.warning(
-                "metric_entities_exhausted",
-                what=what,
-                max_metric_entities=self.max_entities,
-                effect="further ones are counted as 'other'; raise --max-metric-entities to show them one by one",
-            )
+            effect = "further ones are counted as 'other'; raise --max-metric-entities to show them one by one"
+            _log.warning("metric_entities_exhausted", what=what, max_metric_entities=self.max_entities, effect=effect)

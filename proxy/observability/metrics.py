@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -21,6 +21,8 @@ from proxy.observability.tallies import Cell, Histogram
 from quotas.admission.limit import Limit
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
+Clock: TypeAlias = Callable[[], int]
+"""Returns monotonic nanoseconds."""
 LAG_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 MAX_REQUEST_CELLS: Final = 4096
@@ -104,7 +106,7 @@ class Metrics:
     that they are shown to.
     """
 
-    def __init__(self, config: Config, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, config: Config, *, clock_ns: Clock = time.monotonic_ns) -> None:
         self.clock_ns = clock_ns
         self.event_loop = config.event_loop
         self.entities = Entities(config, clock_ns)

@@ -10,6 +10,7 @@
 - `writer`     the writing half of a pump: what the other side does not take waits, and stops reading
 - `backlog`    a read that does not pass in one step: carries out the steps, keeps what has to wait
 - `pump`       one direction: reads, passes the bytes to the stream and to its writer
+- `pair`       what the parts of a session know of it
 - `turns`      a bounded share of each round of the event loop for each connection
 - `wakeups`    one timer for each limit with held frames
 - `session`    both directions, their life, and held frames

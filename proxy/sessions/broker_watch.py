@@ -5,9 +5,8 @@ counts and logs that.
 import ssl
 from typing import Any, Final, cast, final
 
-from proxy.brokers.health import REPEAT_NS, Health
-from proxy.sessions.pump import Pump
-from proxy.streams.response_stream import ResponseStream
+from proxy.brokers.health import REPEAT_NS
+from proxy.sessions.pair import ConnectionPair
 from proxy.tls import failure_of
 
 SILENT_NS: Final = 5_000_000_000
@@ -17,21 +16,10 @@ SILENT_NS: Final = 5_000_000_000
 class BrokerWatch:
     """Watches the broker of one connection. `broker`: its address."""
 
-    def __init__(
-        self,
-        health: Health,
-        broker: str,
-        requests: Pump,
-        responses: Pump,
-        response_stream: ResponseStream,
-        now_ns: int,
-    ) -> None:
-        self._health = health
+    def __init__(self, pair: ConnectionPair, broker: str, now_ns: int) -> None:
+        self._pair = pair
+        self._health = pair.shared.health
         self.broker = broker
-        self._requests = requests
-        self._responses = responses
-        self._response_stream = response_stream
-        self._connection = response_stream.connection
         #: What the broker does now proves that it works, if nothing has failed since.
         self._begun_ns = now_ns
         self._is_silent = False
@@ -45,9 +33,9 @@ class BrokerWatch:
         Only the oldest request counts, and only if it is on its way to the broker, its response is no long poll, and no
         limit or client delays what the broker sends.
         """
-        in_flight = self._response_stream.in_flight
+        in_flight = self._pair.response_stream.in_flight
         head: object = cast("Any", in_flight)[0] if in_flight else None  # typed, a compiled read makes a new tuple
-        if head is not self._head or self._responses.paused or not self._is_due():
+        if head is not self._head or self._pair.responses.paused or not self._is_due():
             if head is not self._head and self._is_silent:
                 # It has answered after all. Its answers count again though this connection is older than the report.
                 self._is_silent, self._begun_ns = False, now_ns
@@ -55,12 +43,12 @@ class BrokerWatch:
         elif now_ns - self._head_ns >= SILENT_NS:
             self.failed("silent", f"no response for {SILENT_NS // 1_000_000_000} s to a request in flight")
             self._is_silent, self._head_ns = True, now_ns + REPEAT_NS - SILENT_NS
-        if self._response_stream.has_begun:
+        if self._pair.response_stream.has_begun:
             self._health.worked(self.broker, self._begun_ns)
 
     def _is_due(self) -> bool:
         """Whether a broker answers the oldest of the requests in flight as soon as it can."""
-        requests, in_flight = self._requests, self._response_stream.in_flight
+        requests, in_flight = self._pair.requests, self._pair.response_stream.in_flight
         if not in_flight or (len(in_flight) == 1 and requests.stream.remaining and requests.writer.pending is None):
             return False  # the rest of it has not arrived
         return not in_flight[0][1].may_be_late
@@ -68,7 +56,7 @@ class BrokerWatch:
     @property
     def is_unheard(self) -> bool:
         """Whether requests wait for their responses, and the broker has sent none but that to ApiVersions."""
-        return bool(self._response_stream.in_flight) and not self._response_stream.has_begun
+        return bool(self._pair.response_stream.in_flight) and not self._pair.response_stream.has_begun
 
     def failed(self, reason: str, detail: str) -> None:
         """Report a failure: the label of the metric, and a sentence."""
@@ -86,6 +74,6 @@ class BrokerWatch:
         if not self.is_unheard:
             return "connection_reset", f"the connection broke{detail}"
         # A broker closes the connection at a request that it does not allow, without a word: only the place tells why.
-        if self._connection.is_negotiated:
+        if self._pair.connection.is_negotiated:
             return "sasl_required", f"it closed the connection at a request after ApiVersions{detail}"
         return "closed_early", f"it closed the connection before its first response{detail}"

@@ -2,10 +2,8 @@
 
 from typing import final
 
-from proxy.sessions.pump import Pump
+from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump_set import DELAY, QUOTA
-from proxy.streams.request_stream import RequestStream
-from proxy.streams.response_stream import ResponseStream
 
 
 @final
@@ -15,19 +13,8 @@ class ClientTimeouts:
     stalled_bytes   bytes in memory, unchanged since `stalled_since_ns`
     """
 
-    def __init__(
-        self,
-        requests: Pump,
-        responses: Pump,
-        request_stream: RequestStream,
-        response_stream: ResponseStream,
-        now_ns: int,
-        spent_ns: int,
-    ) -> None:
-        self._requests = requests
-        self._responses = responses
-        self._request_stream = request_stream
-        self._response_stream = response_stream
+    def __init__(self, pair: ConnectionPair, now_ns: int, spent_ns: int) -> None:
+        self._pair = pair
         #: Without a complete request: the client was not read before. `spent_ns` of its time went into handshakes.
         self._spent_ns = spent_ns
         self._read_ns = now_ns - spent_ns
@@ -50,34 +37,34 @@ class ClientTimeouts:
         those that wait for memory themselves. The larger direction counts: what arrives on one side is no sign that the
         other side is taken.
         """
-        requests, responses = self._request_stream.holding, self._response_stream.holding
+        requests, responses = self._pair.request_stream.holding, self._pair.response_stream.holding
         kept = requests.kept
-        if self._requests.paused & QUOTA:
+        if self._pair.requests.paused & QUOTA:
             kept = 0
-        kept += self._response_stream.answers.owed_bytes  # their memory is free when the broker responds
-        waits = responses.waits or self._responses.paused & (DELAY | QUOTA)
+        kept += self._pair.response_stream.answers.owed_bytes  # their memory is free when the broker responds
+        waits = responses.waits or self._pair.responses.paused & (DELAY | QUOTA)
         return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether no complete request has arrived, though the client has been read for `timeout_ns`."""
-        if self._request_stream.has_request:  # a response may be to the proxy's own login
+        if self._pair.request_stream.has_request:  # a response may be to the proxy's own login
             return False
-        if self._requests.paused:
+        if self._pair.requests.paused:
             self._read_ns = now_ns - self._spent_ns
         return now_ns - self._read_ns >= timeout_ns
 
     def is_idle(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether there was no traffic for `timeout_ns`, and nothing was under way or throttled."""
-        requests, connection = self._requests, self._request_stream.connection
+        requests, connection = self._pair.requests, self._pair.request_stream.connection
         # The kernel counts it: a counter of the proxy's own would cost each read, and bytes that the client has only
         # acknowledged are traffic, too.
         traffic_bytes = requests.source.traffic_bytes
         if (
             traffic_bytes is None
             or traffic_bytes != self._traffic_bytes
-            or self._response_stream.in_flight
-            or self._responses.paused
-            or self._responses.writer.pending is not None
+            or self._pair.response_stream.in_flight
+            or self._pair.responses.paused
+            or self._pair.responses.writer.pending is not None
             or requests.writer.pending is not None
             or requests.paused
             or connection.identity.notice.until_ns > now_ns

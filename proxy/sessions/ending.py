@@ -4,74 +4,36 @@ The states are in `lifecycle`. A client that sends no more still receives the re
 sent without a response (acks=0) is still delivered. A held request is dropped if its client will send it again.
 """
 
-from abc import abstractmethod
 from asyncio import TimerHandle
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from protocol.errors import NotKafka, ProtocolError
 from proxy.brokers.upstream import BrokerFailed
+from proxy.sessions import pump_set
 from proxy.sessions.broker_watch import BrokerWatch
 from proxy.sessions.faults import ClosedMidFrame
 from proxy.sessions.lifecycle import Event, State
+from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump import Pump
-from proxy.sessions.pump_set import (
-    DRAIN,
-    END_OF_STREAM,
-    IN_FLIGHT,
-    LOGIN,
-    MEMORY,
-    RESPONSE_MEMORY,
-    TURN,
-    WRITE_BACKPRESSURE,
-)
-from proxy.sessions.shared import Shared
 from proxy.sessions.throttling import Throttling
-from proxy.sessions.wire import Wire
 from proxy.streams.held_request import HeldRequest
-from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import Pending
 
 #: How long a broker may take to read what a client sent before it went.
 FLUSH_TIMEOUT_SECONDS: Final = 30.0
 #: Reasons that may keep a client from being read for long.
-_STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | LOGIN
-
-
-class Ended(Protocol):
-    """What an ending calls of its session."""
-
-    state: State
-
-    @abstractmethod
-    def on(self, happened: Event) -> None:
-        """Go to the state that the table gives."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close both connections at once."""
+_STANDING: Final = (
+    pump_set.WRITE_BACKPRESSURE | pump_set.MEMORY | pump_set.RESPONSE_MEMORY | pump_set.IN_FLIGHT | pump_set.LOGIN
+)
 
 
 @final
 class Ending:
     """Ends one session that has reached a broker. `watch`: of that broker."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        session: Ended,
-        client: Wire,
-        requests: Pump,
-        responses: Pump,
-        request_stream: RequestStream,
-        throttling: Throttling,
-        watch: BrokerWatch,
-    ) -> None:
-        self._shared = shared
-        self._session = session
-        self._client = client
-        self._requests = requests
-        self._responses = responses
-        self._request_stream = request_stream
+    def __init__(self, pair: ConnectionPair, throttling: Throttling, watch: BrokerWatch) -> None:
+        self._pair = pair
+        self._shared = pair.shared
         self._throttling = throttling
         self._watch = watch
         self._timer: TimerHandle | None = None
@@ -79,7 +41,7 @@ class Ending:
     @property
     def is_busy(self) -> bool:
         """Whether closing now could lose something: requests half sent or unread, responses half sent or owed."""
-        requests, responses, stream = self._requests, self._responses, self._request_stream
+        requests, responses, stream = self._pair.requests, self._pair.responses, self._pair.request_stream
         return bool(
             stream.responses.in_flight
             or stream.held is not None
@@ -87,26 +49,26 @@ class Ending:
             or requests.writer.pending is not None
             or responses.stream.remaining
             or responses.writer.pending is not None
-            or (stream.connection.sent_unanswered and self._session.state is not State.DRAINING)
+            or (stream.connection.sent_unanswered and self._pair.state is not State.DRAINING)
         )
 
     # ---- states
 
     def drain_held(self) -> None:
         """A frame is held while the proxy ends. Its client sends it again, unless it is acks=0: that is delivered."""
-        held = self._request_stream.held
-        if self._request_stream.remaining:
-            self._session.close()
+        held = self._pair.request_stream.held
+        if self._pair.request_stream.remaining:
+            self._pair.close()
         elif held is not None and held.is_answered:
             self.drop_held()
 
     def begin_draining(self) -> None:
         """The proxy ends: no request begins, those in flight are answered."""
-        requests, stream = self._requests, self._request_stream
+        requests, stream = self._pair.requests, self._pair.request_stream
         self._throttling.end_delay()
         stream.connection.needs_session = True
         if stream.held is None and not stream.remaining:
-            requests.pause(DRAIN)
+            requests.pause(pump_set.DRAIN)
         else:  # read no further than to the end of the frame at hand
             stream.want = stream.remaining or stream.want
         if not self.is_busy:  # data without a response does not count now
@@ -114,12 +76,12 @@ class Ending:
 
     def begin_flushing(self) -> None:
         """The client sends no more: deliver what it sent, and the responses to it."""
-        connection = self._request_stream.connection
+        connection = self._pair.connection
         connection.close()
         self._throttling.end_delay()
-        self._requests.pause(END_OF_STREAM)
-        self._forget(self._request_stream.held)
-        self._request_stream.end(self._shared.clock())
+        self._pair.requests.pause(pump_set.END_OF_STREAM)
+        self._forget(self._pair.request_stream.held)
+        self._pair.request_stream.end(self._shared.clock())
         self._limit_flush()
         connection.needs_session = True
         self.end_requests()
@@ -130,17 +92,17 @@ class Ending:
             self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on_timed_out)
 
     def _on_timed_out(self) -> None:
-        held = self._request_stream.held
+        held = self._pair.request_stream.held
         if held is not None:
-            self._shared.faults.dropped(self._request_stream.connection.identity, held.size)
-        self._session.close()
+            self._shared.faults.dropped(self._pair.connection.identity, held.size)
+        self._pair.close()
 
     def end_requests(self) -> None:
         """Tell the broker that no request follows, once the client has all responses or cannot read them.
 
         A broker that finds the end of the stream drops the responses that it has not sent.
         """
-        requests, responses, stream = self._requests, self._responses, self._request_stream
+        requests, responses, stream = self._pair.requests, self._pair.responses, self._pair.request_stream
         partly_sent = stream.remaining > 0 and stream.is_answered  # the rest never comes, nor does a response
         is_owed = len(stream.responses.in_flight) > partly_sent or responses.stream.remaining > 0
         if is_owed and not responses.writer.discarding:
@@ -153,7 +115,7 @@ class Ending:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None  # it refers to this object
-        stream = self._request_stream
+        stream = self._pair.request_stream
         self._forget(stream.held)
         self._forget(stream.responses.held)
         stream.end(now_ns)
@@ -168,35 +130,36 @@ class Ending:
 
     def on_source_ended(self, pump: Pump, error: OSError | None) -> None:
         """See `Owner`."""
-        requests, responses = self._requests, self._responses
+        requests, responses = self._pair.requests, self._pair.responses
         if pump is requests:
             if error is not None:
                 responses.writer.discard()
             missing = requests.stream.remaining
             if missing or requests.backlog.kept:
-                identity = self._request_stream.connection.identity
+                identity = self._pair.connection.identity
                 self._shared.faults.protocol(identity, ClosedMidFrame(missing or None))
-            self._session.on(Event.CLIENT_ENDED)
+            self._pair.on(Event.CLIENT_ENDED)
             return
         if error is not None:
             if not requests.writer.discarding:  # else the broker is not the side that ended first
                 self._watch.lost(error)
         elif responses.stream.remaining or responses.backlog.kept:
             self._shared.faults.ended_mid_frame()
-        elif self._watch.is_unheard and self._session.state is not State.FLUSHING:
+        # A broker that ends a connection on which it never answered is not healthy: it may be about to start.
+        elif self._watch.is_unheard and self._pair.state is not State.FLUSHING:
             self._watch.lost(None)
-        self._session.close()
+        self._pair.close()
 
     def on_sink_failed(self, pump: Pump, error: OSError) -> None:
         """The peer has gone. What it sent before, and its end, are still to be read: it closes nothing yet."""
         pump.writer.discard()
-        other = self._requests
-        if pump is self._requests:
-            other = self._responses
+        other = self._pair.requests
+        if pump is self._pair.requests:
+            other = self._pair.responses
             self._watch.lost(error)
-            if self._request_stream.held is not None:
+            if self._pair.request_stream.held is not None:
                 self.drop_held()
-            pump.pause(END_OF_STREAM)
+            pump.pause(pump_set.END_OF_STREAM)
         # Not now: this is called in the middle of a turn, with the shared buffer in use.
         self._shared.loop.call_soon(self.read_to_end, other)
 
@@ -206,21 +169,22 @@ class Ending:
         libuv reports a reset once, and uvloop then forgets the descriptor, even with bytes left to read.
         """
         pump.read_on()
-        if not pump.paused & ~TURN:
+        if not pump.paused & ~pump_set.TURN:
             self._shared.loop.call_soon(self.read_to_end, pump)
 
     # ---- what no callback reports: once a second
 
     def check(self) -> bool:
         """Detect that the client has gone while it is not read, or cannot read. False: the session is closed now."""
-        if self._session.state is State.FLUSHING:
+        pumps = self._pair.requests, self._pair.responses  # not after the end of the session
+        if self._pair.state is State.FLUSHING:
             self._close_if_broken()
-        elif self._client.peer_has_gone:
+        elif self._pair.client.peer_has_gone:
             self._on_client_gone()
-        for pump in (self._requests, self._responses):
+        for pump in pumps:
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self.read_to_end(pump)
-        return self._session.state is not State.CLOSED
+        return self._pair.state is not State.CLOSED
 
     def _on_client_gone(self) -> None:
         """The client has closed or reset its connection. While it is read, the read reports that.
@@ -228,50 +192,50 @@ class Ending:
         TCP does not tell a client that has gone from one that ended its stream and reads on. A request that is held or
         not read is dropped in both cases: a client that has gone sends it again. Responses in flight are delivered.
         """
-        requests = self._requests
-        held = self._request_stream.held
+        requests = self._pair.requests
+        held = self._pair.request_stream.held
         if held is not None:
             if held.is_answered:
                 self.drop_held_request(held)
             else:  # its client takes it for delivered
                 self._limit_flush()
-        elif requests.paused & (_STANDING | DRAIN):
-            is_unread = requests.paused & LOGIN  # acks=0 data perhaps
-            if (self._request_stream.is_answered and not is_unread) or requests.paused & DRAIN:
+        elif requests.paused & (_STANDING | pump_set.DRAIN):
+            is_unread = requests.paused & pump_set.LOGIN  # acks=0 data perhaps
+            if (self._pair.request_stream.is_answered and not is_unread) or requests.paused & pump_set.DRAIN:
                 requests.backlog.drop()
-                self._session.on(Event.CLIENT_ENDED)
+                self._pair.on(Event.CLIENT_ENDED)
             else:
                 self._limit_flush()
 
     def _close_if_broken(self) -> None:
         """The client cannot read responses any more: close, unless acks=0 data is still to be delivered."""
-        responses = self._responses
-        if self._client.is_broken or responses.writer.discarding:
+        responses = self._pair.responses
+        if self._pair.client.is_broken or responses.writer.discarding:
             responses.writer.discard()
-            if self._request_stream.connection.sent_unanswered or self._requests.writer.pending is not None:
+            if self._pair.connection.sent_unanswered or self._pair.requests.writer.pending is not None:
                 self.end_requests()
             else:
-                self._session.close()
+                self._pair.close()
 
     # ---- what is not delivered
 
     def drop_held_request(self, request: HeldRequest) -> None:
         """The client of a held request has gone: the request, and what it sent after it, is dropped."""
-        self._shared.faults.dropped(self._request_stream.connection.identity, request.size)
+        self._shared.faults.dropped(self._pair.connection.identity, request.size)
         self.drop_held()
-        self._session.on(Event.CLIENT_ENDED)
+        self._pair.on(Event.CLIENT_ENDED)
 
     def drop_held(self) -> None:
         """The request that is held, if one is, and what was read after it, will not be forwarded."""
-        self._forget(self._request_stream.held)
-        self._request_stream.end(self._shared.clock())
-        if self._session.state is not State.CLOSED:
-            self._requests.backlog.drop()
+        self._forget(self._pair.request_stream.held)
+        self._pair.request_stream.end(self._shared.clock())
+        if self._pair.state is not State.CLOSED:
+            self._pair.requests.backlog.drop()
 
     def report(self, error: Exception, pump: Pump | None) -> None:
         """Count and log the error for which the session is closed: see `Owner.close_for`."""
-        watch, identity = self._watch, self._request_stream.connection.identity
-        broker = "" if pump is self._requests else watch.broker
+        watch, identity = self._watch, self._pair.connection.identity
+        broker = "" if pump is self._pair.requests else watch.broker
         if isinstance(error, BrokerFailed):
             watch.failed(error.reason, str(error))
         elif isinstance(error, NotKafka) and error.protocol == "tls" and broker:

@@ -34,6 +34,7 @@ class PendingConnection:
 class Gate:
     """Shared by all listeners. Call `decide` before a session is made, then `admit`, and `remove` at its end.
 
+    pending       the waits of sessions that are not served yet
     max_refused   connections over their rate that wait to be closed
     """
 
@@ -42,7 +43,7 @@ class Gate:
         self._quotas = quotas
         self._measures = shared.context.measures
         self._max_refused = max_refused
-        self._pending: dict[Session, PendingConnection] = {}
+        self.pending: dict[Session, PendingConnection] = {}
         self._refused = 0
 
     def decide(self, origin: ClientAddress) -> Verdict | None:
@@ -71,11 +72,11 @@ class Gate:
             return
         self._refused += not verdict.admitted
         timer = self._shared.loop.call_later(verdict.wait_ns / NS_PER_SECOND, self._end_wait, session, serve)
-        self._pending[session] = PendingConnection(verdict, now_ns, timer)
+        self.pending[session] = PendingConnection(verdict, now_ns, timer)
 
     def remove(self, session: Session) -> None:
         """The session has ended."""
-        pending = self._pending.pop(session, None)
+        pending = self.pending.pop(session, None)
         admitted = True
         if pending is not None:
             pending.timer.cancel()
@@ -83,17 +84,13 @@ class Gate:
             self._refused -= not admitted
         self._quotas.close(session.origin.ip, session.origin.listener, admitted=admitted)
 
-    def wait_of(self, session: Session) -> PendingConnection | None:
-        """The wait of a session that is not served yet; None if it is."""
-        return self._pending.get(session)
-
     # ---- inside
 
     def _end_wait(self, session: Session, serve: Callable[[], None]) -> None:
-        verdict = self._pending[session].verdict
+        verdict = self.pending[session].verdict
         self._measures.report.connection_waited(session.identity.client, verdict, self._shared.clock())
         if verdict.admitted:
-            del self._pending[session]
+            del self.pending[session]
             serve()
         else:
             self._count_rejected(session.identity.client.peer, verdict)

@@ -14,7 +14,6 @@ the broker's stream its last response has been forwarded.
 
 from collections.abc import Mapping
 from enum import Enum
-from types import MappingProxyType
 from typing import Final
 
 
@@ -37,30 +36,28 @@ class Event(Enum):
 _S = State
 _E = Event
 
-TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = MappingProxyType(
-    {
-        # The next state while something is under way, and the next state when nothing is. Other events change nothing.
-        _S.CONNECTING: {
-            _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
-            _E.CLIENT_ENDED: (_S.CLOSED, _S.CLOSED),
-            _E.DRAIN: (_S.CLOSED, _S.CLOSED),
-            _E.OVER: (_S.CLOSED, _S.CLOSED),
-        },
-        _S.OPEN: {
-            _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
-            _E.DRAIN: (_S.DRAINING, _S.CLOSED),
-            _E.OVER: (_S.CLOSED, _S.CLOSED),
-        },
-        _S.DRAINING: {
-            _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
-            _E.DRAIN: (_S.DRAINING, _S.CLOSED),
-            _E.PROGRESS: (_S.DRAINING, _S.CLOSED),
-            _E.OVER: (_S.CLOSED, _S.CLOSED),
-        },
-        _S.FLUSHING: {_E.OVER: (_S.CLOSED, _S.CLOSED)},
-        _S.CLOSED: {},
-    }
-)
+TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
+    # The next state while something is under way, and the next state when nothing is. Other events change nothing.
+    _S.CONNECTING: {
+        _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
+        _E.CLIENT_ENDED: (_S.CLOSED, _S.CLOSED),
+        _E.DRAIN: (_S.CLOSED, _S.CLOSED),
+        _E.OVER: (_S.CLOSED, _S.CLOSED),
+    },
+    _S.OPEN: {
+        _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
+        _E.DRAIN: (_S.DRAINING, _S.CLOSED),
+        _E.OVER: (_S.CLOSED, _S.CLOSED),
+    },
+    _S.DRAINING: {
+        _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
+        _E.DRAIN: (_S.DRAINING, _S.CLOSED),
+        _E.PROGRESS: (_S.DRAINING, _S.CLOSED),
+        _E.OVER: (_S.CLOSED, _S.CLOSED),
+    },
+    _S.FLUSHING: {_E.OVER: (_S.CLOSED, _S.CLOSED)},
+    _S.CLOSED: {},
+}
 
 
 def next_state(state: State, event: Event, *, is_busy: bool) -> State:

@@ -13,11 +13,9 @@ from typing import Final, final
 from proxy.brokers.login import CORRELATION_ID, THREAD, Login
 from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed
 from proxy.enforcement.identity import ANONYMOUS
-from proxy.sessions.pump import Owner, Pump
+from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump_set import LOGIN
-from proxy.sessions.shared import Shared
 from proxy.streams.handlers.login import OwnRequest
-from proxy.streams.response_stream import ResponseStream
 
 #: Of the lifetime, when the next login begins. A frame that is under way then has the rest of it to arrive.
 EARLIEST: Final = 0.70
@@ -28,25 +26,22 @@ MIN_SECONDS: Final = 1.0
 
 @final
 class BrokerLogin:
-    """Logs in, again and again, until `close`. An error closes the owner.
+    """Logs in, again and again, until `close`. An error closes the pair.
 
     _login   the login under way
     _sent    its latest request; None: the current frame must end first
     _timer   of the login under way, or the next one
     """
 
-    def __init__(self, shared: Shared, requests: Pump, responses: ResponseStream, owner: Owner) -> None:
-        self._shared = shared
-        self._requests = requests
-        self._responses = responses
-        self._owner = owner
+    def __init__(self, pair: ConnectionPair) -> None:
+        self._pair = pair
         self._login: Login | None = None
         self._sent: OwnRequest | None = None
         self._timer: TimerHandle | None = None
 
     def begin(self) -> None:
         """Begin a login, at the end of the current frame."""
-        connection, settings = self._requests.stream.connection, self._shared.tls.upstream.login
+        connection, settings = self._pair.connection, self._pair.shared.tls.upstream.login
         if settings is not None and not connection.is_closing:
             self._login = Login(settings, connection.context.config.security.sasl_oauthbearer_sub_claim_name)
             self._timer = None
@@ -57,23 +52,23 @@ class BrokerLogin:
     def after_step(self) -> None:
         """The current frame may have ended, or a response arrived."""
         login, sent = self._login, self._sent
-        if login is None or self._requests.stream.remaining:
+        if login is None or self._pair.requests.stream.remaining:
             return
         if sent is None:
-            self._requests.pause(LOGIN)
+            self._pair.requests.pause(LOGIN)
             self._send(login)
         elif sent.response:
             response, sent.response = sent.response, b""
-            advancing = self._shared.loop.run_in_executor(THREAD, login.advance, response)
+            advancing = self._pair.shared.loop.run_in_executor(THREAD, login.advance, response)
             advancing.add_done_callback(self._on_advanced)
 
     def _send(self, login: Login) -> None:
-        in_flight = self._responses.in_flight
+        in_flight = self._pair.response_stream.in_flight
         self._sent = OwnRequest()
         if self._timer is None and not in_flight:
-            self._timer = self._shared.loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_silent)
+            self._timer = self._pair.shared.loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_silent)
         in_flight.append((CORRELATION_ID, self._sent))
-        self._requests.writer.write(login.frame)
+        self._pair.requests.writer.write(login.frame)
 
     def _on_advanced(self, done: "Future[None]") -> None:
         login = self._login
@@ -83,21 +78,21 @@ class BrokerLogin:
             return
         try:
             if isinstance(error, Exception):
-                self._owner.close_for(error)
+                self._pair.close_for(error)
             elif login.frame:
                 self._send(login)
             else:
                 self._end(login)
         except Exception as defect:  # noqa: BLE001 - it may cost its own connection, never the process
-            self._owner.close_for(defect)
+            self._pair.close_for(defect)
 
     def _on_silent(self) -> None:
         detail = f"no answer to the login of the proxy within {CONNECT_TIMEOUT_SECONDS:g} s"
-        self._owner.close_for(BrokerFailed("silent", detail))
+        self._pair.close_for(BrokerFailed("silent", detail))
 
     def _end(self, login: Login) -> None:
         """The broker has accepted a login."""
-        shared, connection = self._shared, self._requests.stream.connection
+        shared, connection = self._pair.shared, self._pair.connection
         self.close()
         self._sent = None
         if login.lifetime_ms:
@@ -106,8 +101,8 @@ class BrokerLogin:
         if login.user and connection.identity.client.user == ANONYMOUS:
             connection.identity.authenticate(login.user, shared.clock())
         connection.max_in_flight = connection.context.config.security.max_pending_requests
-        self._requests.resume(LOGIN)
-        self._owner.after_step()
+        self._pair.requests.resume(LOGIN)
+        self._pair.after_step()
 
     def close(self) -> None:
         """The connection is closed, or the login has ended."""

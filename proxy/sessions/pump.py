@@ -70,6 +70,20 @@ class Pump(Turn, Direction):
     backlog   what was read and has not passed; `writer`: what has passed and was not taken
     """
 
+    __slots__ = (
+        "_byte_cost",
+        "_connection",
+        "_owner",
+        "_recv_into",
+        "_shared",
+        "backlog",
+        "is_heavy",
+        "paused",
+        "source",
+        "stream",
+        "writer",
+    )
+
     def __init__(self, shared: PumpSet, owner: Owner, stream: Stream, source: Wire, sink: Wire) -> None:
         self._shared = shared
         self._owner = owner
@@ -137,6 +151,7 @@ class Pump(Turn, Direction):
         """One wake-up: at most one ``recv``."""
         shared, backlog = self._shared, self.backlog
         turns = shared.turns
+        # Not one more `recv` after the round's time is used: the kernel keeps the bytes, and the peer is slowed down.
         if turns.is_busy and (self.is_heavy or turns.used_ns >= ROUND_NS) and not turns.may_begin(self):
             self._wait_for_turn()
             return
@@ -174,6 +189,7 @@ class Pump(Turn, Direction):
         turns.used_ns = used_ns = turns.used_ns + cost_ns
         if used_ns > WORTH_COUNTING_NS and not turns.is_busy:
             turns.begin_round()
+        # The next reads belong to a long frame: they take turns with other bulk, not with short requests.
         if stream.remaining > BULK:
             self.is_heavy = True
             turns.heavy_used_ns += cost_ns
@@ -181,6 +197,7 @@ class Pump(Turn, Direction):
             self.is_heavy = False
         if self._connection.needs_session:
             self._owner.after_step()
+        # TLS has decrypted more than was asked for. The loop does not know of it.
         if self.source.buffers and not self.paused:
             self._wait_for_turn()
 

@@ -29,6 +29,8 @@ STOPPED: Final = 1 << 30
 class Direction(Protocol):
     """What its writer, and the set of all pumps, call of a pump."""
 
+    __slots__ = ()
+
     @abstractmethod
     def pause(self, reason: int) -> None:
         """Do not read for `reason`."""

@@ -9,11 +9,12 @@ from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import ThrottleStatus, throttle_status
 from proxy.sessions.broker_watch import BrokerWatch
 from proxy.sessions.client_timeouts import ClientTimeouts
-from proxy.sessions.ending import Ended, Ending
+from proxy.sessions.ending import Ending
 from proxy.sessions.lifecycle import Event, State, next_state
 from proxy.sessions.login import BrokerLogin
 from proxy.sessions.opening import Opening
-from proxy.sessions.pump import Owner, Pump
+from proxy.sessions.pair import ConnectionPair
+from proxy.sessions.pump import Pump
 from proxy.sessions.pump_set import CONNECTING, IN_FLIGHT, QUOTA
 from proxy.sessions.shared import ClientAddress, Shared
 from proxy.sessions.throttling import Throttling
@@ -25,25 +26,22 @@ from proxy.streams.response_stream import ResponseStream
 
 
 @final
-class Session(Owner, HoldOwner, Ended):
+class Session(ConnectionPair, HoldOwner):
     """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
 
     opening     None: it has not begun, a broker is connected, or both sides are closed
 
     These exist while a broker is connected (`upstream`). They refer to the session, and it to them, until `_close`:
 
-    requests    the pump from client to broker; `responses`: the one back; each with its stream
+    requests, responses
+                the pumps
     watch, timeouts, throttling, ending
                 the broker's health, the client's timeouts and delays, what is done when one of them has gone
     login       of the proxy itself; None: SASL passes through
     """
 
-    __deletable__ = ("ending", "requests", "responses", "throttling", "timeouts", "watch")
+    __deletable__ = ("ending", "throttling", "timeouts", "watch")
 
-    request_stream: RequestStream
-    requests: Pump
-    response_stream: ResponseStream
-    responses: Pump
     watch: BrokerWatch
     timeouts: ClientTimeouts
     throttling: Throttling
@@ -52,16 +50,11 @@ class Session(Owner, HoldOwner, Ended):
     def __init__(
         self, shared: Shared, client: socket.socket, origin: ClientAddress, on_closed: Callable[["Session"], None]
     ) -> None:
-        self._shared = shared
-        self.client = shared.wires.to_client(client)
+        context, peer = shared.context, format_address((origin.ip, origin.port))
+        identity = Identity(context.config, context.registry, context.metrics.entities, peer)
+        super().__init__(shared, shared.wires.to_client(client), Connection(context, identity))
         self.origin = origin
         self._on_closed = on_closed
-        context = shared.context
-        peer = format_address((origin.ip, origin.port))
-        self.connection = Connection(
-            context, Identity(context.config, context.registry, context.metrics.entities, peer)
-        )
-        self.state = State.CONNECTING
         self.opening: Opening | None = None
         self.upstream: Wire | None = None
         self.login: BrokerLogin | None = None
@@ -71,11 +64,6 @@ class Session(Owner, HoldOwner, Ended):
         return self.connection.identity
 
     @property
-    def is_held(self) -> bool:
-        """Whether a request waits for a limit. Its response may, too."""
-        return self.upstream is not None and self.request_stream.held is not None
-
-    @property
     def in_flight(self) -> int:
         """Requests without a response."""
         return 0 if self.upstream is None else len(self.response_stream.in_flight)
@@ -83,7 +71,7 @@ class Session(Owner, HoldOwner, Ended):
     @property
     def throttle_status(self) -> ThrottleStatus | None:
         """For `/throttles`."""
-        now_ns = self._shared.clock()
+        now_ns = self.shared.clock()
         if self.upstream is None:
             return throttle_status(self.identity, None, None, "", now_ns)
         held = self.response_stream.held or self.request_stream.held
@@ -94,28 +82,28 @@ class Session(Owner, HoldOwner, Ended):
 
     def connect(self, route: Callable[[Wire], Sequence[Address]]) -> None:
         """Open the client's wire, then connect to the first broker of its route that answers."""
-        self.opening = Opening(self._shared, self.client, self.identity, self._on_connected, self.close)
+        self.opening = Opening(self, self._on_connected)
         self.opening.begin(route, self.origin.header_ns)
 
-    def _on_connected(self, upstream: Wire, address: str, spent_ns: int) -> None:
+    def _on_connected(self, spent_ns: int, upstream: Wire, address: str) -> None:
         self.opening = None
         self.upstream = upstream
-        shared = self._shared
+        shared = self.shared
         now_ns = shared.clock()
-        to_client = self.response_stream = ResponseStream(self.connection)
-        to_broker = self.request_stream = RequestStream(self.connection, to_client, shared.kinds)
-        requests = self.requests = Pump(shared.pumps, self, to_broker, self.client, upstream)
-        responses = self.responses = Pump(shared.pumps, self, to_client, upstream, self.client)
-        self.watch = BrokerWatch(shared.health, address, requests, responses, to_client, now_ns)
-        self.timeouts = ClientTimeouts(requests, responses, to_broker, to_client, now_ns, spent_ns)
-        self.throttling = Throttling(shared.wakeups, requests, responses, to_client)
-        self.ending = Ending(shared, self, self.client, requests, responses, to_broker, self.throttling, self.watch)
+        self.response_stream = ResponseStream(self.connection)
+        self.request_stream = RequestStream(self.connection, self.response_stream, shared.kinds)
+        self.requests = Pump(shared.pumps, self, self.request_stream, self.client, upstream)
+        self.responses = Pump(shared.pumps, self, self.response_stream, upstream, self.client)
+        self.watch = BrokerWatch(self, address, now_ns)
+        self.timeouts = ClientTimeouts(self, now_ns, spent_ns)
+        self.throttling = Throttling(self)
+        self.ending = Ending(self, self.throttling, self.watch)
         self.on(Event.BROKER_CONNECTED)
         if shared.context.config.upstream.login is not None:
-            self.login = BrokerLogin(shared, requests, to_client, self)
+            self.login = BrokerLogin(self)
             self.login.begin()
-        responses.resume(CONNECTING)
-        requests.resume(CONNECTING)
+        self.responses.resume(CONNECTING)
+        self.requests.resume(CONNECTING)
 
     # ---- states
 
@@ -137,16 +125,15 @@ class Session(Owner, HoldOwner, Ended):
         is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
         """
         self.connection.close()
-        if self.is_held:
+        if self.upstream is not None and self.request_stream.held is not None:
             self.ending.drain_held()
         self.on(Event.DRAIN)
 
     def close(self) -> None:
-        """Close both connections at once and give back everything; does nothing the second time."""
         self.on(Event.OVER)
 
     def _close(self) -> None:
-        shared = self._shared
+        shared = self.shared
         if self.opening is not None:
             self.opening.cancel()
         if self.login is not None:
@@ -173,7 +160,7 @@ class Session(Owner, HoldOwner, Ended):
     def on_hold(self, pump: Pump) -> None:
         held = self.request_stream.held if pump is self.requests else self.response_stream.held
         if isinstance(held, HeldRequest):
-            self._shared.wakeups.add(held, self)
+            self.shared.wakeups.add(held, self)
 
     def release(self, request: HeldRequest, reads: int) -> None:
         """See `HoldOwner`. A request whose client has disconnected and will send it again is dropped: forwarding would
@@ -219,10 +206,10 @@ class Session(Owner, HoldOwner, Ended):
         """Send the proxy's own responses that are due, while no other response is partly sent."""
         responses = self.responses
         if responses.writer.pending is None and not responses.backlog.kept and not responses.stream.remaining:
-            frames = self.response_stream.answers.take(self._shared.clock())
+            frames = self.response_stream.answers.take(self.shared.clock())
             if frames:
                 responses.writer.write(frames)
-                self._shared.pumps.memory_returned()
+                self.shared.pumps.memory_returned()
 
     def on_source_ended(self, pump: Pump, error: OSError | None = None) -> None:
         self.ending.on_source_ended(pump, error)
@@ -232,7 +219,7 @@ class Session(Owner, HoldOwner, Ended):
 
     def close_for(self, error: Exception, pump: Pump | None = None) -> None:
         if self.state is State.CLOSED:  # by the same turn, before this error
-            self._shared.faults.defect(self.identity, error)
+            self.shared.faults.defect(self.identity, error)
             return
         self.ending.report(error, pump)
         self.close()

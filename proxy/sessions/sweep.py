@@ -93,14 +93,10 @@ class Sweep:
             and now_ns - session.timeouts.stalled_since_ns >= self._stalled_ns
         ]
         stalled.sort(key=lambda session: session.timeouts.stalled_bytes, reverse=True)
+        hint = "memory is used up and this connection took none of what is held for it"
         for session in stalled:
             if not memory.is_full and not memory.keeps_much:
                 break
-            self._close(
-                session,
-                STALLED,
-                now_ns,
-                held_bytes=session.timeouts.stalled_bytes,
-                stalled_seconds=(now_ns - session.timeouts.stalled_since_ns) // NS_PER_SECOND,
-                hint="memory is used up and this connection took none of what is held for it",
-            )
+            held_bytes, since_ns = session.timeouts.stalled_bytes, session.timeouts.stalled_since_ns
+            seconds = (now_ns - since_ns) // NS_PER_SECOND
+            self._close(session, STALLED, now_ns, held_bytes=held_bytes, stalled_seconds=seconds, hint=hint)

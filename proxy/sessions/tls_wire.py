@@ -41,6 +41,8 @@ class TlsWire(Wire):
     _end        how the stream ended, after what the last read returned
     """
 
+    __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "handshake")
+
     byte_cost = 4
 
     def __init__(self, shared: "Wires", sock: socket.socket, context: ssl.SSLContext, host: str | None = None) -> None:
@@ -58,7 +60,7 @@ class TlsWire(Wire):
 
     def open(self, done: Callable[[], None], failed: Failed) -> None:
         self.handshake = Handshake(self, self._shared.turns, done, failed)
-        if self._host is None:
+        if self.is_server:
             self.when_readable(self.handshake.on_ready)
         else:
             self._shared.turns.wait_for_handshake(self.handshake)
@@ -93,6 +95,7 @@ class TlsWire(Wire):
         if not is_done:
             raise ssl.SSLWantReadError
         self.handshake = None
+        self.server_name = getattr(self._tls, "server_name", None)
         self.buffers = bool(self._rest)  # the peer's first data may have come with the end of its handshake
 
     @property
@@ -112,10 +115,6 @@ class TlsWire(Wire):
     def peer_certificate(self) -> bytes | None:
         certificate: bytes | None = self._tls.getpeercert(binary_form=True)
         return certificate
-
-    @property
-    def server_name(self) -> str | None:
-        return getattr(self._tls, "server_name", None)
 
     # ---- reading and writing
 

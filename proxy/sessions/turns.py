@@ -36,6 +36,8 @@ FAST_TURN_NS: Final = 10_000
 class Turn(Protocol):
     """A connection's direction. `is_heavy`: its last turn was expensive."""
 
+    __slots__ = ()
+
     is_heavy: bool
 
     @abstractmethod
@@ -44,7 +46,8 @@ class Turn(Protocol):
 
 
 class Turns:
-    """Shared by all connections of one event loop. `clock`: monotonic nanoseconds of real time.
+    """Shared by all connections of one event loop. `clock`: nanoseconds of CPU time of the loop's thread: what other
+    processes use meanwhile makes no turn an expensive one.
 
     is_busy   a round is counted, so `may_begin` must be asked
     used_ns   of the round so far; `heavy_used_ns`: by expensive connections

@@ -28,12 +28,16 @@ class Wire:
     Both raise BlockingIOError when nothing can be read or taken now, and OSError when the connection is broken.
     """
 
+    __slots__ = ("_is_read", "_is_written", "_loop", "_sock", "buffers", "fd", "recv_into", "send", "server_name")
+
     recv_into: Callable[[Any, int], int]
     send: Callable[[Any], int]
     #: Whether there is more to `recv_into` that was received before: the event loop does not report it.
     buffers: bool
     #: What a byte costs besides its way through the kernel, in quarters of a nanosecond.
     byte_cost = 0
+    #: The host that the client has named in its TLS handshake (SNI), neither checked nor normalized; None: no name.
+    server_name: str | None
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket) -> None:
         self._loop = loop
@@ -41,6 +45,7 @@ class Wire:
         self._is_read = False
         self._is_written = False
         self.buffers = False
+        self.server_name = None
         self.fd = sock.fileno()
         self.recv_into = sock.recv_into
         self.send = sock.send
@@ -52,11 +57,6 @@ class Wire:
     @property
     def peer_certificate(self) -> bytes | None:
         """The verified certificate that the peer has shown, as DER."""
-        return None
-
-    @property
-    def server_name(self) -> str | None:
-        """The host that the client has named in its TLS handshake (SNI): neither checked nor normalized."""
         return None
 
     def when_readable(self, callback: Callable[[], None]) -> None:

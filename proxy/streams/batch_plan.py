@@ -78,6 +78,8 @@ class BatchPlan:
     producer_id  of all of them; -1: none
     """
 
+    __slots__ = ("_in_flight", "_known", "_longest", "count", "producer_id")
+
     def __init__(self, connection: Connection, in_flight: InFlight) -> None:
         self._in_flight: Final = in_flight
         #: The longest request that is accepted.
@@ -127,6 +129,20 @@ class PartitionPlan(BatchPlan):
     client, generation   of the limits
     """
 
+    __slots__ = (
+        "_charges",
+        "_field",
+        "_layout",
+        "_records",
+        "_tags",
+        "_topic",
+        "_width",
+        "client",
+        "generation",
+        "kind",
+        "prefix",
+    )
+
     def __init__(
         self, connection: Connection, in_flight: InFlight, kind: Kind, prefix: bytes, charges: TopicCharges
     ) -> None:
@@ -168,6 +184,7 @@ class PartitionPlan(BatchPlan):
             size = length - around
             if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size:
                 break
+            # For a run of records of one size the length field is computed once, then compared: no varint is decoded.
             if size != known_size:
                 self._field = known_size, field = size, length_field(size, self._width, longest - around)
             if written & mask != field or (seen_id != producer_id and count):
@@ -179,6 +196,7 @@ class PartitionPlan(BatchPlan):
                 in_flight.append((correlation_id, kind))
             count += 1
             record_bytes += size
+            # A wrong count would charge a topic's messages of a year for one small batch.
             if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
                 messages += claimed
             else:
@@ -211,6 +229,8 @@ class PartitionPlan(BatchPlan):
 @final
 class TopicsPlan(BatchPlan):
     """Requests of one producer for any topics. One object for each connection."""
+
+    __slots__ = ("_found", "_topics")
 
     def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         super().__init__(connection, in_flight)

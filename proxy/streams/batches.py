@@ -19,6 +19,8 @@ from quotas.admission.limit_set import spend_all
 class Batches:
     """The batches of one connection. `longest`: length of the longest request that is accepted."""
 
+    __slots__ = ("_length", "_most", "_plans", "longest")
+
     def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
         self._plans: BatchPlans | None = None
@@ -33,6 +35,7 @@ class Batches:
 
         Returns where the last of them ends, which may be after `end`; `pos` where none passes this way.
         """
+        # After a refusal half as many are tried, then twice as many each time: so near a limit few are found in vain.
         if self._most < most:
             most = self._most
             self._most *= 2
@@ -40,6 +43,8 @@ class Batches:
         limits, missing = identity.limits, 0
         if kind.produce_version < 0:
             return self._take_others(requests, kind, pos, end, most, now_ns)
+        # Where records count, only whole requests pass this way. Else the last may have arrived in part: what is
+        # missing is charged as it arrives.
         if limits.walks:
             passed_to, count, room = self._spend_records(requests, kind, pos, end, most, now_ns)
             size = passed_to - pos - 4 * count
@@ -54,6 +59,7 @@ class Batches:
                 room = limits.produce.spend(size, now_ns)
         if not count:
             return pos
+        # Nothing was charged. `room` 0 makes the stream decide the next request alone.
         if room < 0:
             requests.room = 0
             return self._undo(requests, kind, pos, count)
@@ -64,6 +70,7 @@ class Batches:
         entity.produce_requests += count
         if not kind.answered:
             requests.connection.sent_unanswered = True
+        # Its notice is sent when it has passed whole: it may leave debt before.
         if missing:
             self._go_on(requests, kind, missing)
         elif room < READ_SIZE:

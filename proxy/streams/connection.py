@@ -29,6 +29,21 @@ class Connection:
     is_negotiated     the broker has answered ApiVersions
     """
 
+    __slots__ = (
+        "context",
+        "exchange",
+        "identity",
+        "is_closing",
+        "is_negotiated",
+        "last_batch",
+        "max_in_flight",
+        "needs_session",
+        "refused",
+        "sent_unanswered",
+        "takes_requests",
+        "topics",
+    )
+
     def __init__(self, context: Context, identity: Identity) -> None:
         self.context = context
         self.identity = identity
@@ -66,6 +81,8 @@ class Stream:
     output, resume_at
                 operands of steps
     """
+
+    __slots__ = ("buf", "connection", "holding", "output", "remaining", "resume_at", "want")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -158,11 +158,13 @@ class HeldRequest(Pending):
         left   bytes of the frame that have not passed, this read among them
         """
         charges, self.charges = self.charges, []
+        # One round, but for a dry run, which goes on behind each limit that would hold.
         while True:
             passed, limit, wait_ns = decide(charges, self.number, self.limit, now_ns)
             for each, units in charges[:passed]:
+                # Set before the charge: if this read takes the limit into debt, its frame may go on.
                 each.overdrawn_by = self.number
-                if each in self.served:
+                if each in self.served and each is not self.limit:  # this one has counted the read when it waited
                     count_throttled(each, units, now_ns)
                 debt_ns = each.algorithm.record(units, now_ns)
                 if debt_ns and now_ns + debt_ns > self.debt_until_ns and self.owes(each):
@@ -174,6 +176,8 @@ class HeldRequest(Pending):
             units = charges[passed][1]
             if connection.context.measures.enforces:
                 self.charges = charges[passed:]
+                if limit is not self.limit:
+                    count_throttled(limit, units, now_ns)
                 self._wait(connection, limit, wait_ns, self.queued(limit, units, read, left), now_ns)
                 return False
             # A dry run charges it all the same, so that the debt is that of an enforced limit whose client sends the

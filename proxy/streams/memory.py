@@ -53,6 +53,8 @@ class ResponseTooLarge(ProtocolError):
 class Holding:
     """What one direction of one connection keeps in memory, in bytes; `counted` of these count against the pool."""
 
+    __slots__ = ("allocated", "counted", "kept", "pending", "waits")
+
     def __init__(self) -> None:
         self.kept = 0
         self.pending = 0

@@ -52,6 +52,8 @@ class Requests(Stream):
     is_discarding  the current frame is not forwarded, and was answered
     """
 
+    __slots__ = ("current", "has_request", "is_discarding", "kind", "responses", "room")
+
     def __init__(self, connection: Connection, responses: ResponseStream) -> None:
         super().__init__(connection)
         self.responses: Final = responses

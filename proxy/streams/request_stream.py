@@ -20,6 +20,8 @@ from proxy.streams.steps import NEED, REPLACE
 class RequestStream(Requests):
     """The requests of one connection."""
 
+    __slots__ = ("_batches", "_kinds")
+
     def __init__(self, connection: Connection, responses: ResponseStream, kinds: Kinds) -> None:
         super().__init__(connection, responses)
         self._kinds: Final = kinds
@@ -42,6 +44,7 @@ class RequestStream(Requests):
         if self.remaining:
             return self._go_on(pos, min(end, pos + self.remaining), now_ns)
         connection = self.connection
+        # The quotas may have been replaced since the last request: one comparison, for all limits.
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
@@ -49,11 +52,13 @@ class RequestStream(Requests):
         if most <= 0:
             return self.full()
         kind = self.kind
+        # Alone: the first request, those that are not data, and what follows debt or a hold.
         if kind is None or not kind.batchable or not self.room or self.current is not None:
             return self._take_frame(pos, end, most, now_ns)
         if not connection.takes_requests:
             return self.full()
         passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
+        # None of this kind begins here, or there is no room for the first one.
         if passed_to == pos:
             return self._take_frame(pos, end, most, now_ns)
         if passed_to <= end and self.room >= READ_SIZE == self.want:

@@ -169,6 +169,19 @@ class ResponseStream(Stream):
     read_size    of the next read between two responses
     """
 
+    __slots__ = (
+        "_longest_in_batch",
+        "_rewriting",
+        "_shown_delay_ms",
+        "answers",
+        "current",
+        "delay",
+        "has_begun",
+        "in_flight",
+        "read_size",
+        "walk",
+    )
+
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._longest_in_batch: Final = min(self._longest, TLS_ALERT_LENGTH - 1)
@@ -233,9 +246,11 @@ class ResponseStream(Stream):
         in_flight, buf, longest = self.in_flight, self.buf, self._longest_in_batch
         left, first = _MOST_AT_ONCE, pos
         if end - pos >= _RUN_SIZE:
+            # Pipelined requests have their responses in runs of one size.
             pos = self._take_produce_run(pos, end)
         while end - pos >= HEAD_SIZE and in_flight and left > 0:
             length, correlation_id = _head(buf, pos)
+            # Anything unusual ends the batch: `_take_response` finds out what it is, and raises the errors.
             expected, pending = in_flight[0]
             if expected != correlation_id or not 4 <= length <= longest:
                 break
@@ -247,6 +262,7 @@ class ResponseStream(Stream):
             elif frame_end > end or not finish_usual_produce_response(buf, pos + 4, frame_end, version, 0):
                 break
             in_flight.popleft()
+            # A turn is bounded by work, not by bytes.
             left -= 1 + (length >> 7)  # a longer one may have several topics
             pos = frame_end
         if pos > first:

@@ -25,6 +25,8 @@ class TopicChargesCache:
     counts_errors   a threshold counts accepted records, so that the response to each request must be parsed
     """
 
+    __slots__ = ("_charges", "_client", "_context", "_generation", "_identity", "_lasting", "counts_errors")
+
     def __init__(self, context: Context, identity: Identity) -> None:
         self._context: Final = context
         self._identity: Final = identity

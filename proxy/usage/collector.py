@@ -41,7 +41,6 @@ class Collector:
         self._is_in_use = is_in_use
         self._seq = 0
         self._read_ms = self._snapshot_ms = self._topics_ms = now_ms
-        self._needs_snapshot = False
 
     def collect(self, now_ms: int, *, is_last: bool = False) -> Iterator[None]:
         """Read all counters and add the samples that are due, in steps of about 1 ms. `is_last`: all series."""
@@ -51,9 +50,8 @@ class Collector:
             self._read_ms = self._snapshot_ms = self._topics_ms = now_ms
         since_ms = self._read_ms
         now_ms = self._read_ms = max(now_ms, since_ms)
-        is_full = is_last or self._needs_snapshot or now_ms - self._snapshot_ms >= SNAPSHOT_MS
+        is_full = is_last or now_ms - self._snapshot_ms >= SNAPSHOT_MS
         if is_full:
-            self._needs_snapshot = False
             self._snapshot_ms = now_ms
         has_topics = is_full or now_ms - self._topics_ms >= TOPIC_INTERVAL_MS
         if has_topics:
@@ -93,4 +91,4 @@ class Collector:
         dropped = self.samples.drop_all()
         self._seq += dropped
         self.lost += records + dropped
-        self._needs_snapshot = True
+        self._snapshot_ms = -SNAPSHOT_MS

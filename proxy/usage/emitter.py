@@ -9,6 +9,7 @@ import socket
 import time
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import uniform
 from typing import Final
 
@@ -35,22 +36,17 @@ SAME_FAILURE_NS: Final = 60_000_000_000
 _log = EventLog("proxy.usage")
 
 
+@dataclass(eq=False)
 class Emitter:
     """Runs from `start` to `close`. `wall_ms` returns the time since 1970, UTC."""
 
-    def __init__(
-        self,
-        collector: Collector,
-        sink: Sink,
-        metrics: UsageMetrics,
-        interval_seconds: float,
-        wall_ms: Callable[[], int],
-    ) -> None:
-        self._collector = collector
-        self._sink = sink
-        self._metrics = metrics
-        self._interval_seconds = interval_seconds
-        self._wall_ms = wall_ms
+    collector: Collector
+    sink: Sink
+    metrics: UsageMetrics
+    interval_seconds: float
+    wall_ms: Callable[[], int]
+
+    def __post_init__(self) -> None:
         self._unsent: list[bytes] = []
         self._has_new = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -75,13 +71,13 @@ class Emitter:
             _log.exception("usage_failed")
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
-        self._collector.drop_all(len(self._unsent))
+        self.collector.drop_all(len(self._unsent))
         self._show()
-        log = _log.warning if self._metrics.lost else _log.info
-        log("usage_stopped", records_sent=self._metrics.sent, records_lost=self._metrics.lost)
+        log = _log.warning if self.metrics.lost else _log.info
+        log("usage_stopped", records_sent=self.metrics.sent, records_lost=self.metrics.lost)
         try:
             async with asyncio.timeout(EXIT_SECONDS):
-                await self._sink.close()
+                await self.sink.close()
         except TimeoutError:
             _log.warning("usage_close_timed_out", seconds=EXIT_SECONDS)
 
@@ -91,7 +87,7 @@ class Emitter:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            due = max(loop.time(), due + self._interval_seconds * uniform(1 - JITTER, 1))  # noqa: S311 - no secret
+            due = max(loop.time(), due + self.interval_seconds * uniform(1 - JITTER, 1))  # noqa: S311 - no secret
             await asyncio.sleep(due - loop.time())
             try:
                 await self._read(PAUSE_SECONDS)
@@ -100,7 +96,7 @@ class Emitter:
             self._has_new.set()
 
     async def _read(self, pause_seconds: float, *, is_last: bool = False) -> None:
-        for _ in self._collector.collect(self._wall_ms(), is_last=is_last):
+        for _ in self.collector.collect(self.wall_ms(), is_last=is_last):
             await asyncio.sleep(pause_seconds)
         self._show()
 
@@ -119,14 +115,14 @@ class Emitter:
         """Write all samples, the oldest first; after a failure the rest stays for the next time."""
         async with self._writing:
             try:
-                while self._unsent or len(self._collector.samples):
-                    self._unsent = self._unsent or self._collector.take(RECORDS_AT_ONCE)
+                while self._unsent or len(self.collector.samples):
+                    self._unsent = self._unsent or self.collector.take(RECORDS_AT_ONCE)
                     await self._write_unsent()
                     await asyncio.sleep(pause_seconds)
             except SinkFailed as error:
                 self._report(error)
                 if isinstance(error, SinkRefused):
-                    self._collector.drop_all(len(self._unsent))
+                    self.collector.drop_all(len(self._unsent))
                     self._unsent = []
             finally:
                 self._show()
@@ -134,36 +130,31 @@ class Emitter:
     async def _write_unsent(self) -> None:
         try:
             async with asyncio.timeout(WRITE_SECONDS):
-                await self._sink.write(self._unsent)
+                await self.sink.write(self._unsent)
         except TimeoutError as error:
             raise SinkFailed("timeout", f"no acknowledgement within {WRITE_SECONDS:g} s") from error
-        self._metrics.sent += len(self._unsent)
-        self._metrics.last_success_seconds = self._wall_ms() / 1000
+        self.metrics.sent += len(self._unsent)
+        self.metrics.last_success_seconds = self.wall_ms() / 1000
         self._unsent = []
 
     # ---- what is shown
 
     def _show(self) -> None:
-        self._metrics.lost = self._collector.lost
-        self._metrics.series = len(self._collector.series)
-        self._metrics.pending = len(self._collector.samples) + len(self._unsent)
+        self.metrics.lost = self.collector.lost
+        self.metrics.series = len(self.collector.series)
+        self.metrics.pending = len(self.collector.samples) + len(self._unsent)
 
     def _report(self, error: SinkFailed) -> None:
-        self._metrics.errors[error.reason] += 1
-        is_refused = isinstance(error, SinkRefused)
-        self._failures.event(
-            _log.error if is_refused else _log.warning,
-            "usage_records_refused" if is_refused else "usage_records_not_written",
-            error.reason,
-            time.monotonic_ns(),
-            reason=error.reason,
-            message=error.message,
-            pending=self._metrics.pending,
-            lost=self._collector.lost,
-        )
+        self.metrics.errors[error.reason] += 1
+        log, name = _log.warning, "usage_records_not_written"
+        if isinstance(error, SinkRefused):
+            log, name = _log.error, "usage_records_refused"
+        counts = {"pending": self.metrics.pending, "lost": self.collector.lost}
+        about = {"reason": error.reason, "message": error.message, **counts}
+        self._failures.event(log, name, error.reason, time.monotonic_ns(), **about)
 
     def _report_defect(self) -> None:
-        self._metrics.errors["defect"] += 1
+        self.metrics.errors["defect"] += 1
         if self._failures.admit("defect", time.monotonic_ns()) is not None:
             _log.exception("usage_failed")
 

@@ -96,10 +96,9 @@ class SeriesTable:
 
     def add(self, key: Key, counts: Counts, start_ms: int, now_ms: int) -> Series:
         """Add to the counts of a key. A new series began at `start_ms`."""
-        series = self._series.get(key)
-        if series is None and len(self._series) >= self._max_series:
+        if not self.has_room_for(key):
             key = self._merged(key)
-            series = self._series.get(key)
+        series = self._series.get(key)
         if series is None:
             series = self._series[key] = Series(key, counts, start_ms, now_ms)
         else:

@@ -6,15 +6,9 @@ A compacted topic keeps the last record of each key, and the key is the process:
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
 
 from proxy.observability.logs import EventLog
 from proxy.usage.sink import SinkFailed, SinkRefused
@@ -30,7 +24,7 @@ TOPIC_CONFIG: Final[Mapping[str, str]] = {
 BROKER_DEFAULT: Final = -1
 
 _POLICY: Final = "cleanup.policy"
-_NOT_ALLOWED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
+_NOT_ALLOWED: Final = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 
 _log = EventLog("proxy.usage")
 
@@ -63,8 +57,8 @@ async def _policy_of(admin: Any, topic: str, masked: Callable[[str], str]) -> st
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={_POLICY: None})
     [answer] = await admin.describe_configs([resource])
     [(code, message, _, _, entries)] = answer.resources
-    error = for_code(code)
-    if error is UnknownTopicOrPartitionError:
+    error = errors.for_code(code)
+    if error is errors.UnknownTopicOrPartitionError:
         return None
     if error in _NOT_ALLOWED:
         hint = "allow DescribeConfigs on the topic: a compacted one would lose records"
@@ -80,14 +74,14 @@ async def _create(admin: Any, topic: str) -> None:
     new = NewTopic(topic, PARTITIONS, BROKER_DEFAULT, replica_assignments={}, topic_configs=dict(TOPIC_CONFIG))
     answer = await admin.create_topics([new])
     [(_, code, message)] = answer.topic_errors
-    error = for_code(code)
+    error = errors.for_code(code)
     if error in _NOT_ALLOWED:
         raise SinkFailed(
             "topic_missing",
             f"--usage-topic {topic} does not exist, and this client may not create it: create it with "
             f"{', '.join(f'{key}={value}' for key, value in TOPIC_CONFIG.items())}",
         )
-    if code and error is not TopicAlreadyExistsError:
+    if code and error is not errors.TopicAlreadyExistsError:
         raise SinkFailed("topic_missing", f"--usage-topic {topic} cannot be created: {error.__name__}: {message}")
     if not code:
         _log.info("usage_topic_created", topic=topic, partitions=PARTITIONS, retention_ms=RETENTION_MS)

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from aiokafka.partitioner import DefaultPartitioner
 
 from proxy.config.addresses import Address
 from proxy.config.config import UsageOptions
@@ -32,19 +31,17 @@ class TopicSink:
         self._key = key
         self._client = OwnClient(options.client, servers, "kafka-quota-proxy-usage")
         self._producer: Any = None
-        self._partition = 0
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """Send the records to one partition. Raises SinkFailed, or SinkRefused."""
+        """Send the records to the partition of their key, in order. Raises SinkFailed, or SinkRefused."""
         try:
             producer = await self._connected()
-            batch = producer.create_batch()
+            sent = []
             for record in records:
-                if batch.append(key=self._key, value=record, timestamp=None) is None:
-                    await self._send(batch)
-                    batch = producer.create_batch()
-                    batch.append(key=self._key, value=record, timestamp=None)
-            await self._send(batch)
+                sent.append(await producer.send(self._topic, record, key=self._key))
+                # also if the wait ends early
+                sent[-1].add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.gather(*sent)
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -57,11 +54,6 @@ class TopicSink:
             servers = ",".join(self._client.servers)
             raise SinkFailed(reason, f"--usage-topic {self._topic} at {servers}: {text}") from None
 
-    async def _send(self, batch: Any) -> None:
-        sent = await self._producer.send_batch(batch, self._topic, partition=self._partition)
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if the wait ends early
-        await sent
-
     async def _connected(self) -> Any:
         """The producer, after a check of the topic."""
         if self._producer is None:
@@ -69,8 +61,6 @@ class TopicSink:
             await check_topic(client, self._topic, self._client.masked)
             self._producer = AIOKafkaProducer(**client, acks="all", max_batch_size=BATCH_BYTES)
             await self._producer.start()
-            partitions = sorted(await self._producer.partitions_for(self._topic))
-            self._partition = DefaultPartitioner()(self._key, partitions, partitions)
         return self._producer
 
     async def close(self) -> None:

@@ -83,6 +83,7 @@ def spend_all(charges: Sequence[BatchCharge], sums: tuple[int, ...], now_ns: int
     asked: list[tuple[Algorithm, int]] = []
     for limit, unit in charges:
         amount, algorithm = sums[unit], limit.algorithm
+        # Those that wait come first, though there may be room for this one.
         if limit.waiters.waiting:
             left = -1
         elif isinstance(algorithm, TokenBucket):
@@ -95,6 +96,7 @@ def spend_all(charges: Sequence[BatchCharge], sums: tuple[int, ...], now_ns: int
         if left < 0:
             _unspend(charges, sums, limit)
             return -1
+        # In bytes of such requests: a limit on messages has room for so many times their bytes.
         if left < AMPLE:
             fitting = min(fitting, left if amount == size else left * size // amount if amount else AMPLE)
     for algorithm, amount in asked:

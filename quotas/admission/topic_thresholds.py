@@ -247,7 +247,7 @@ class TopicThreshold:
 
 
 def count_throttled(limit: Limit, amount: int, now_ns: int) -> None:
-    """Records were refused by this limit, or pass it after a hold: thresholds count them."""
+    """Records were refused or held by this limit: thresholds count them."""
     if isinstance(limit.algorithm, TopicThreshold):
         limit.algorithm.thresholds.throttled.record(amount, now_ns)
 

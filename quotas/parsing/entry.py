@@ -9,28 +9,16 @@ from quotas.entity import DEFAULT_NAME, TOTAL, AnyEntity, Default, Entity, Kind,
 from quotas.entry import QuotaEntry
 from quotas.exemption import Exemption
 from quotas.limit_kinds import BYTES_THRESHOLD, LIMIT_KINDS, LIMIT_NAMES, MESSAGES_THRESHOLD, REQUEST_RATE
+from quotas.parsing import names
 from quotas.parsing.limits import UNLIMITED, check_combination, check_unlimited, holds_clients, read_limit, scope_of
-from quotas.parsing.names import (
-    CLIENT_ID,
-    ENTITY_KEYS,
-    EXEMPT_CLIENT_ID,
-    EXEMPT_KEYS,
-    EXEMPT_USER,
-    MEMBER_KEYS,
-    RESOURCE_GROUP,
-    TOPIC,
-    TOTAL_KEY,
-    USER,
-    Resolve,
-    entity_name,
-)
-from quotas.parsing.options import OPTION_KEYS, PROCESS, REJECT, Options
+from quotas.parsing.names import Resolve, entity_name
+from quotas.parsing.options import OPTION_KEYS, Options
 from quotas.parsing.text import Item
 from quotas.problems import Problem, Refusal, did_you_mean
 from quotas.resource_groups import ResourceGroup, parse_pattern
 
-_KEYS: Final = (*LIMIT_NAMES, *ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS)
-_NO_LIMITS: Final = frozenset((*ENTITY_KEYS, *OPTION_KEYS, *EXEMPT_KEYS))
+_KEYS: Final = (*LIMIT_NAMES, *names.ENTITY_KEYS, *OPTION_KEYS, *names.EXEMPT_KEYS)
+_NO_LIMITS: Final = frozenset((*names.ENTITY_KEYS, *OPTION_KEYS, *names.EXEMPT_KEYS))
 _REQUEST_PERCENTAGE: Final = (
     "request_percentage is a share of the broker's threads, which a proxy cannot measure; "
     f"use {REQUEST_RATE}, which counts requests"
@@ -63,19 +51,8 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
     group = reader.group()
     if entity is None or reader.errors:
         return Reading(place, entity, None, reader.limits, tuple(reader.errors))
-    options = reader.options
-    entry = QuotaEntry(
-        entity,
-        reader.limits,
-        options.mode,
-        options.algorithm,
-        options.burst_seconds,
-        group,
-        tuple(reader.unlimited),
-        reader.exemption(),
-        rejects=None if options.action is None else options.action == REJECT,
-        is_per_process=options.scope == PROCESS,
-    )
+    lifted, exempt = tuple(reader.unlimited), reader.exemption()
+    entry = QuotaEntry(entity, reader.limits, group=group, unlimited=lifted, exempt=exempt, **reader.options.values)
     return Reading(place, entity, entry, reader.limits)
 
 
@@ -87,11 +64,11 @@ class _Reader:
         self._resolve = resolve
         self._seen: set[str] = set()
         self._names: dict[str, Name] = {}
-        self._members: dict[str, list[str]] = {key: [] for key in MEMBER_KEYS}
+        self._members: dict[str, list[str]] = {key: [] for key in names.MEMBER_KEYS}
         self._exempt: dict[str, list[str]] = {}
         self.limits: dict[str, int | Fraction] = {}
         self.unlimited: list[str] = []
-        self.options = Options([])
+        self.options = Options([], {})
         self.errors: list[Problem] = []
 
     def take(self, item: Item) -> None:
@@ -104,14 +81,13 @@ class _Reader:
 
     def check_limits_and_options(self) -> None:
         """Check that there is a limit and that each option has an effect."""
-        names = self._seen.difference(self.unlimited).intersection(self._scope.limits)
-        limits = [kind for name, kind in LIMIT_KINDS.items() if name in names]
+        given = self._seen.difference(self.unlimited).intersection(self._scope.limits)
+        limits = [kind for name, kind in LIMIT_KINDS.items() if name in given]
         if self._seen <= _NO_LIMITS:  # an unknown limit has its own error
             self._refuse("", Refusal("no limit given", allowed=self._scope.limits))
         elif limits:
-            for key, refusal in self.options.problems(
-                limits, is_topic=TOPIC in self._keys and not self._scope.is_group
-            ):
+            is_topic = names.TOPIC in self._keys and not self._scope.is_group
+            for key, refusal in self.options.problems(limits, is_topic=is_topic):
                 self._refuse(key, refusal)
         elif not self.errors:
             for key in self.options.given:
@@ -128,15 +104,15 @@ class _Reader:
         except Refusal as refusal:
             self._refuse("", refusal)
             return None
-        named_by = {RESOURCE_GROUP} if self._scope.is_group else self._keys.intersection(ENTITY_KEYS)
+        named_by = {names.RESOURCE_GROUP} if self._scope.is_group else self._keys.intersection(names.ENTITY_KEYS)
         if named_by != self._names.keys():
             return None
-        if named_by <= {USER, CLIENT_ID}:
-            return Entity(self._names.get(USER), self._names.get(CLIENT_ID))
+        if named_by <= {names.USER, names.CLIENT_ID}:
+            return Entity(self._names.get(names.USER), self._names.get(names.CLIENT_ID))
         ((key, name),) = self._names.items()
-        if key == TOTAL_KEY:
+        if key == names.TOTAL_KEY:
             return TOTAL
-        if key == TOPIC and isinstance(name, Default):
+        if key == names.TOPIC and isinstance(name, Default):
             self._check_thresholds()
         return Named(Kind(key), name)
 
@@ -144,27 +120,27 @@ class _Reader:
         """The exempt clients of the entry; None without any."""
         if not self._exempt:
             return None
-        return Exemption(tuple(self._exempt.get(EXEMPT_USER, ())), tuple(self._exempt.get(EXEMPT_CLIENT_ID, ())))
+        return Exemption(*(tuple(self._exempt.get(key, ())) for key in names.EXEMPT_KEYS))
 
     def group(self) -> ResourceGroup | None:
         """The group of the entry; None without one, and with errors."""
         if not self._scope.is_group or not self._scope.is_clear:
             return None
-        if self._keys.isdisjoint(MEMBER_KEYS):
+        if self._keys.isdisjoint(names.MEMBER_KEYS):
             self._refuse("", Refusal("a resource group without members: give it a user, a client-id or a topic"))
         if self.errors:
             return None
-        return ResourceGroup(str(self._names[RESOURCE_GROUP]), *map(tuple, self._members.values()))
+        return ResourceGroup(str(self._names[names.RESOURCE_GROUP]), *map(tuple, self._members.values()))
 
     def _take(self, item: Item) -> None:
         key, value = item.key, item.value
-        if self._scope.is_group and key in MEMBER_KEYS:
+        if self._scope.is_group and key in names.MEMBER_KEYS:
             self._members[key].append(_pattern(item))
-        elif key in EXEMPT_KEYS:
+        elif key in names.EXEMPT_KEYS:
             self._take_exempt(item)
         elif key in self._seen:
             raise Refusal(f"{key!r} is given twice")
-        elif key in ENTITY_KEYS:
+        elif key in names.ENTITY_KEYS:
             self._names[key] = entity_name(key, value, real_name=item.real_name, resolve=self._resolve)
         elif key in OPTION_KEYS:
             self.options.take(key, value)
@@ -209,7 +185,7 @@ def _pattern(item: Item) -> str:
     if not isinstance(item.value, str):
         raise Refusal(f"expected a name in quotes, not {item.value!r}")
     if item.value == DEFAULT_NAME and not item.real_name:
-        what = "an exempt client" if item.key in EXEMPT_KEYS else "a member of a group"
+        what = "an exempt client" if item.key in names.EXEMPT_KEYS else "a member of a group"
         raise Refusal(f"{DEFAULT_NAME} cannot be {what}", f"{item.key}=* matches every name")
     parse_pattern(item.value)
     return item.value

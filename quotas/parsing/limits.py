@@ -12,7 +12,6 @@ from quotas.limit_kinds import (
     CONNECTION_CREATION_RATE,
     CONNECTIONS,
     LIMIT_KINDS,
-    LIMIT_NAMES,
     PRODUCER_IDS_RATE,
     THRESHOLDS,
     Client,
@@ -30,8 +29,6 @@ UNLIMITED: Final = "unlimited"
 _HOW_MANY: Final = (CONNECTIONS, PRODUCER_IDS_RATE)
 """Numbers, not rates per second: at a time, or within a window."""
 
-_INT: Final = (CONNECTIONS, CONNECTION_CREATION_RATE)
-"""Kafka's type of connection_creation_rate, and of max.connections; its other whole quotas are of type LONG."""
 
 _KEYS_OF: Final[dict[_EntityKind, tuple[str, ...]]] = {
     Client.ANY: (USER, CLIENT_ID),
@@ -77,15 +74,13 @@ def scope_of(keys: Iterable[str]) -> Scope:
 @cache
 def _scope_of(given: frozenset[str]) -> Scope:
     """Cached, since a file may have a million entries; there are 128 sets of entity keys."""
-    is_group = RESOURCE_GROUP in given
     kinds, entity_keys = _kinds_and_keys(given)
-    if not kinds:
-        return Scope(is_group, entity_keys, LIMIT_NAMES, EXEMPT_KEYS, is_clear=False)
-    limits = [kind for kind in LIMIT_KINDS.values() if not kinds.isdisjoint(kind.scopes)]
-    if is_group and given == {RESOURCE_GROUP, Kind.TOPIC.value}:
+    limits = [kind for kind in LIMIT_KINDS.values() if not kinds or not kinds.isdisjoint(kind.scopes)]
+    if given == {RESOURCE_GROUP, Kind.TOPIC.value}:
         limits = [kind for kind in limits if is_about_records(kind)]
-    exempt_keys = () if kinds.isdisjoint((Kind.TOPIC, Kind.RESOURCE_GROUP, Kind.TOTAL)) else EXEMPT_KEYS
-    return Scope(is_group, entity_keys, tuple(kind.name for kind in limits), exempt_keys, is_clear=True)
+    lacks_exempt = kinds and kinds.isdisjoint((Kind.TOPIC, Kind.RESOURCE_GROUP, Kind.TOTAL))
+    exempt_keys, limit_names = () if lacks_exempt else EXEMPT_KEYS, tuple(kind.name for kind in limits)
+    return Scope(RESOURCE_GROUP in given, entity_keys, limit_names, exempt_keys, is_clear=bool(kinds))
 
 
 def _kinds_and_keys(given: frozenset[str]) -> tuple[set[_EntityKind], tuple[str, ...]]:
@@ -119,9 +114,7 @@ def read_limit(kind: LimitKind, value: object) -> int | Fraction:
     rate = parse_number(value) if kind.name in _HOW_MANY else parse_rate(value, is_bytes=kind.is_bytes)
     if kind.name == CONNECTIONS and not rate:
         return 0  # blocks an address, as Kafka's max.connections.per.ip
-    if not kind.whole:
-        return kafka_rate(kind.name, rate, "DOUBLE")
-    return kafka_rate(kind.name, rate, "INT" if kind.name in _INT else "LONG")
+    return kafka_rate(kind.name, rate, kind.kafka_type)
 
 
 def check_unlimited(kind: LimitKind, keys: Iterable[str]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from quotas.algorithms.algorithm import ALGORITHMS, TOKEN_BUCKET
 from quotas.limit_kinds import LIMIT_KINDS, LimitKind, Measure
@@ -31,25 +31,23 @@ _PER_PROCESS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
 
 @dataclass(slots=True)
 class Options:
-    """The options that could be parsed; `given` are the keys of all."""
+    """The keys of all options, and the values of those that could be parsed, named as in `QuotaEntry`."""
 
     given: list[str]
-    mode: str | None = None
-    action: str | None = None
-    algorithm: str | None = None
-    burst_seconds: Fraction | None = None
-    scope: str | None = None
+    values: dict[str, Any]
 
     def take(self, key: str, value: object) -> None:
         """Parse one of `OPTION_KEYS`. Raises Refusal."""
         self.given.append(key)
         if key == "burst_seconds":
-            self.burst_seconds = _burst_seconds(value)
+            self.values[key] = _burst_seconds(value)
             return
         allowed = CHOICES[key]
         if not isinstance(value, str) or value not in allowed:
             raise Refusal(f"unknown {key} {value!r}", did_you_mean(str(value), allowed))
-        setattr(self, key, value)
+        named = {"action": ("rejects", value == REJECT), "scope": ("is_per_process", value == PROCESS)}
+        name, parsed = named.get(key, (key, value))
+        self.values[name] = parsed
 
     def problems(self, kinds: Sequence[LimitKind], *, is_topic: bool) -> Iterator[tuple[str, Refusal]]:
         """The options without effect on these limits, which are all of the entry, perhaps a topic's: key and error."""
@@ -58,11 +56,12 @@ class Options:
             hint = self._why_no_effect(key, kinds)
             if hint is not None:
                 yield key, Refusal(f"{key} has no effect on {names}", hint)
-        if self.action == REJECT and not is_topic and not any(kind.name.startswith("total.") for kind in kinds):
+        if self.values.get("rejects") and not is_topic and not any(kind.name.startswith("total.") for kind in kinds):
             message = "action=reject refuses records by their topic"
             yield "action", Refusal(message, "it is for topics, and for the thresholds of the total")
-        if self.burst_seconds is not None and self.algorithm not in {None, TOKEN_BUCKET}:
-            message = f"burst_seconds is the size of a token bucket, and {self.algorithm} has none"
+        algorithm = self.values.get("algorithm", TOKEN_BUCKET)
+        if "burst_seconds" in self.values and algorithm != TOKEN_BUCKET:
+            message = f"burst_seconds is the size of a token bucket, and {algorithm} has none"
             yield "burst_seconds", Refusal(message, "leave out one of the two")
 
     def _why_no_effect(self, key: str, kinds: Sequence[LimitKind]) -> str | None:

@@ -4,28 +4,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
+from quotas import limit_kinds as kinds
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Default, Entity, Kind, Name, Named
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import (
-    BYTES_IN_RATE,
-    CONTROLLER_MUTATION_RATE,
-    MESSAGES_IN_RATE,
-    THRESHOLDS,
-    TOTAL_BYTES_THRESHOLD,
-    TOTAL_MESSAGES_THRESHOLD,
-)
 from quotas.registry.override import Applies, Compactor, Override, apply, limits_of, merged
 from quotas.registry.precedence import QuotaTable
 from quotas.resource_groups import GroupIndex, ResourceGroup
 
-_TOTAL_THRESHOLDS: Final = frozenset(THRESHOLDS.values())
-_OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
+_TOTAL_THRESHOLDS: Final = frozenset(kinds.THRESHOLDS.values())
+_OF_RECORDS: Final = _TOTAL_THRESHOLDS | {kinds.BYTES_IN_RATE, kinds.MESSAGES_IN_RATE}
 
 
 class Configured:
     """All entries, by the name of their source. Of two entries of one entity, limits of the later replace those of the
     same name; so do the members of a group.
 
+    of_total          the limits of all traffic
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
     limits_topics     whether some limit needs the name of the topic that records are produced to
@@ -48,8 +42,9 @@ class Configured:
                 self._put(entry.entity, compactor.compact(entry, source))
                 limit_names.update(entry.limits)
         self.groups = GroupIndex(groups)
+        self.of_total = self.find(Kind.TOTAL, "")
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
-        self.counts_mutations = CONTROLLER_MUTATION_RATE in limit_names
+        self.counts_mutations = kinds.CONTROLLER_MUTATION_RATE in limit_names
 
     def limits_of(self, kind: Kind, name: str = "") -> dict[str, int | Fraction]:
         """The limits of a topic, group, place or the total, by name; none for one that has no entry of its own."""
@@ -79,10 +74,6 @@ class Configured:
         if default is not None:
             apply(default, found, lifted, Named(kind, names[0]), Named(kind, DEFAULT))
         return found
-
-    def of_total(self) -> dict[str, Applies]:
-        """The limits of all traffic."""
-        return self.find(Kind.TOTAL, "")
 
     def of_groups(self, names: Iterable[str]) -> list[dict[str, Applies]]:
         """The limits of each of these resource groups."""
@@ -114,4 +105,4 @@ def _may_reject(entry: QuotaEntry) -> bool:
     """Whether records over some limit of it are refused: `action=reject`, and thresholds unless they have another."""
     if entry.rejects is not None:
         return entry.rejects
-    return any(name in THRESHOLDS or name in THRESHOLDS.values() for name in entry.limits)
+    return any(name in kinds.THRESHOLDS or name in kinds.THRESHOLDS.values() for name in entry.limits)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
+from quotas import limit_kinds as kinds
 from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicLimits
 from quotas.admission.limit import Limit, limits_for
 from quotas.admission.limit_set import limit_set
@@ -23,17 +24,6 @@ from quotas.algorithms.leased_bucket import LeasedBucket
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import Kind
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import (
-    BYTES_IN_RATE,
-    BYTES_THRESHOLD,
-    CONSUMER_BYTE_RATE,
-    CONTROLLER_MUTATION_RATE,
-    MESSAGES_IN_RATE,
-    MESSAGES_THRESHOLD,
-    PRODUCER_BYTE_RATE,
-    PRODUCER_IDS_RATE,
-    REQUEST_RATE,
-)
 from quotas.rates import exact
 from quotas.registry.client_table import ClientTable
 from quotas.registry.configured import Configured
@@ -127,7 +117,7 @@ class Registry:
 
     def produced(self, now_ns: int) -> Iterator[tuple[str, str, float]]:
         """Records under a total threshold: unit, outcome, and the one-minute rate per second."""
-        for unit, name in (("bytes", BYTES_THRESHOLD), ("messages", MESSAGES_THRESHOLD)):
+        for unit, name in (("bytes", kinds.BYTES_THRESHOLD), ("messages", kinds.MESSAGES_THRESHOLD)):
             thresholds = self.topics.thresholds[name]
             if thresholds.total is not None:
                 yield unit, "accepted", thresholds.accepted.one_minute_rate(now_ns)
@@ -209,25 +199,25 @@ class Registry:
         user, client_id = client.key
         own = configured.clients.find(user, client_id)
         of_groups = configured.of_groups(configured.groups.groups_of_client(user, client_id))
-        found = [own, *of_groups, configured.of_total()]
+        found = [own, *of_groups, configured.of_total]
 
         def limits(name: str, found: list[dict[str, Applies]] = found) -> tuple[Limit, ...]:
             return limits_for(user, client_id, self._store.get_all(name, found, now_ns))
 
-        client.set_produce(limit_set(limits(PRODUCER_BYTE_RATE)), limit_set(limits(REQUEST_RATE)))
-        client.fetch = limit_set(limits(CONSUMER_BYTE_RATE))
-        client.mutations = limit_set(limits(CONTROLLER_MUTATION_RATE))
-        client.bytes_in = limits(BYTES_IN_RATE, of_groups)
-        client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
+        client.set_produce(limit_set(limits(kinds.PRODUCER_BYTE_RATE)), limit_set(limits(kinds.REQUEST_RATE)))
+        client.fetch = limit_set(limits(kinds.CONSUMER_BYTE_RATE))
+        client.mutations = limit_set(limits(kinds.CONTROLLER_MUTATION_RATE))
+        client.bytes_in = limits(kinds.BYTES_IN_RATE, of_groups)
+        client.messages_in = limits(kinds.MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own, now_ns)
         counts_records = configured.counts_records or client.producer_ids is not None
         client.walks = counts_records or self._reads_topics or self.rejects
         client.generation = self.generation
 
     def _producer_ids(self, own: dict[str, Applies], now_ns: int | None) -> ProducerIdLimit | None:
-        if PRODUCER_IDS_RATE not in own:
+        if kinds.PRODUCER_IDS_RATE not in own:
             return None
-        limit = self._store.get(PRODUCER_IDS_RATE, own[PRODUCER_IDS_RATE], now_ns)
+        limit = self._store.get(kinds.PRODUCER_IDS_RATE, own[kinds.PRODUCER_IDS_RATE], now_ns)
         known = limit.algorithm
         assert isinstance(known, ProducerIdQuota)  # noqa: S101 - its only algorithm
         return ProducerIdLimit(limit, known)

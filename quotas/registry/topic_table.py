@@ -30,8 +30,6 @@ class TopicTable:
         self._store = store
         self._topics: dict[str, TopicLimits] = {}
         self._idle: Idle[TopicLimits] = Idle()
-        self._of_total: dict[str, Applies] = {}
-        self._of_total_generation = -1
         self.thresholds = {name: Thresholds(name) for name in THRESHOLDS}
         self.replace()
 
@@ -50,11 +48,8 @@ class TopicTable:
         if topic.generation != generation:
             configured = self._store.configured
             groups = configured.groups.groups_of_topic(name)
-            if self._of_total_generation != generation:
-                self._of_total, self._of_total_generation = configured.of_total(), generation
-            found = [configured.find(Kind.TOPIC, name), *configured.of_groups(groups), self._of_total]
-            get_all = self._store.get_all
-            own = found[0]
+            own, get_all = configured.find(Kind.TOPIC, name), self._store.get_all
+            found = [own, *configured.of_groups(groups), configured.of_total]
             topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name, own)
             topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name, own)
             topic.generation = generation
@@ -72,7 +67,7 @@ class TopicTable:
     def unknown_topic(self) -> TopicLimits:
         """The limits of records of an unknown topic: the total's."""
         limits = TopicLimits("")
-        found = [self._store.configured.of_total()]
+        found = [self._store.configured.of_total]
         limits.bytes_in = self._store.get_all(BYTES_IN_RATE, found)
         limits.messages_in = self._store.get_all(MESSAGES_IN_RATE, found)
         return limits
@@ -103,7 +98,7 @@ class TopicTable:
         limit = self._store.find(name, entity)
         if limit is None or limit.algorithm is not algorithm:  # the topic was forgotten and used again
             limit = self._store.add(Limit(name, entity, algorithm, origin=TOTAL))
-        of_total = self._of_total[THRESHOLDS[name]]
+        of_total = self._store.configured.of_total[THRESHOLDS[name]]
         exempt = [each.exempt for each in (own.get(name), of_total) if each and each.exempt]
         limit.exempt = reduce(or_, exempt) if exempt else None
         entry = own.get(name, of_total)

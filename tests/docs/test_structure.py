@@ -17,18 +17,18 @@ MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 #: Lines of each package with a token that is no comment and no docstring. A feature raises the number of its package in
 #: its own commit, with the reason there.
 CODE_LINES = {
-    "protocol": 2_522,
-    "quotas": 3_510,  # 456 of them quotas/fleet: one quota for many proxies
-    "proxy": 1_215,  # own_client was of proxy/usage
-    "proxy/admin": 550,
-    "proxy/brokers": 600,
-    "proxy/config": 1_757,
-    "proxy/enforcement": 389,
-    "proxy/fleet": 675,
-    "proxy/observability": 568,
-    "proxy/sessions": 1_955,
-    "proxy/streams": 2_438,
-    "proxy/usage": 732,
+    "protocol": 2_505,
+    "quotas": 3_440,  # 456 of them quotas/fleet: one quota for many proxies
+    "proxy": 1_200,  # own_client was of proxy/usage
+    "proxy/admin": 560,
+    "proxy/brokers": 591,
+    "proxy/config": 1_719,
+    "proxy/enforcement": 362,
+    "proxy/fleet": 660,
+    "proxy/observability": 566,
+    "proxy/sessions": 1_875,
+    "proxy/streams": 2_426,
+    "proxy/usage": 691,
 }
 SLACK = 1.04
 MAX_CODE_LINES_OF_A_CLASS = 250

@@ -121,7 +121,7 @@ async def test_closing_while_accepting_rests(open_stage: OpenStage, monkeypatch:
 async def test_a_connection_that_comes_during_a_drain_is_closed(open_stage: OpenStage) -> None:
     """A response may name a new node while the proxy drains, and its port is bound then."""
     stage = open_stage()
-    stage.server._draining = True
+    stage.server._drained = asyncio.Event()
     await (await stage.client()).closed()
     assert stage.metrics.connections.open == 0
 

@@ -6,9 +6,7 @@
 - `produce_content`  what a Produce request contains: topics, records, producer ids
 - `reject/`    Produce requests that are answered with errors
 - `fetch`      Fetch and ShareFetch
-- `metadata`   Metadata: the brokers are replaced
-- `rewrite`    FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: addresses replaced or removed
-- `hide`       ShareAcknowledge: node endpoints hidden in place
+- `rewrite`    Metadata, FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs, ShareAcknowledge: addresses
 - `mutations`  CreateTopics, DeleteTopics, CreatePartitions: charged or refused as a whole
 - `negotiate`  ApiVersions
 - `authenticate`  SASL that passes through: the client's user

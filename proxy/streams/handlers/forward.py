@@ -32,7 +32,11 @@ class Forward(Handler):
 
     def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         step = self.raise_throttle_time(responses, kind, pos, end, length, now_ns)
-        return responses.begin(pos, end, length) if step == PASS else step
+        return self.begin(responses, kind, pos, end, length, now_ns) if step == PASS else step
+
+    def begin(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        """Begin a response whose throttle time is raised."""
+        return responses.begin(pos, end, length)
 
     def may_keep(self, pos: int, end: int, length: int) -> bool:
         """Whether the request at `pos` is short enough to be kept until it is complete."""

@@ -113,6 +113,7 @@ class ProduceRequest(Request):
         Returns `HOLD`, or where the read ends if `pos` is given.
         """
         connection, content, charges = requests.connection, self.content, self.charges
+        # Far from any limit one call charges all of them, or none. After a hold the order of limits matters.
         room = -1
         if requests.room and not self.served:
             room = spend_charges(charges, read, now_ns)
@@ -122,9 +123,11 @@ class ProduceRequest(Request):
             return HOLD
         elif self.debt_until_ns <= now_ns:
             room = room_for(charges, read, now_ns)
+        # 0 after debt: the next request is decided alone, and held.
         requests.room = max(room, 0)
         entity = self.client.entity
         entity.produce_bytes += read
+        # Its head passes with the first read, and with it the request is in flight.
         if pos >= 0:
             entity.produce_requests += 1
             if content is not None and topics_of(connection).counts_errors:
@@ -290,6 +293,7 @@ class Produce(Handler):
     ) -> int:
         """The first read of a request at `pos` of which the content counts. Returns the step."""
         connection, kind, length = requests.connection, request.kind, request.size
+        # A request that may be refused must be known before a byte of it passes: as far as the look-ahead sees.
         lists = may_refuse(connection, kind)
         ahead = min(length, LOOKAHEAD) - (read_to - pos - 4)
         if lists and ahead > 0 and (waits_for_refused(connection) or not self.context.memory.is_tight):
@@ -297,6 +301,7 @@ class Produce(Handler):
             return NEED
         content = request.content = ProduceContent(kind, length, lists_partitions=lists)
         walked_to = content.read(requests.buf, pos + kind.header.body_offset, read_to)
+        # A later topic with an unknown id closes the connection: then a part of the request has passed.
         if needs_first_topic(kind, connection):
             if not content.knows_first_topic and read_to < frame_end:
                 requests.want = _TO_FIRST_TOPIC

@@ -1,4 +1,5 @@
-"""FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: brokers' addresses replaced or removed.
+"""Metadata, FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: brokers' addresses replaced or removed;
+ShareAcknowledge: node endpoints hidden while the response streams by.
 
 The response is parsed and rebuilt in bounded pieces while it arrives; it is sent when it is complete, since its length
 comes first. Its announced length is allocated before the first byte is collected.
@@ -9,14 +10,29 @@ from typing import Final, final
 from protocol.apis import DESCRIBE_CONFIGS, METADATA
 from protocol.describe_configs import DescribeConfigsRequestWalk
 from protocol.errors import MalformedFrame
+from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.request_header import unpack_prefix
 from protocol.rewriting import rewriting_walk
+from protocol.share import ShareAcknowledgeResponseWalk
 from proxy.enforcement.identity import Client
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.memory import SHORT, ResponseTooLarge
 from proxy.streams.request import Kind, Request, Requests
 from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import NEED, PASS, PIECES_PER_STEP, WAIT, YIELD
+
+#: Size of one read of a Metadata response with topics that are learnt, which takes up to 60 ns a byte.
+LEARNING_READ_SIZE: Final = 65_536
+
+
+@final
+class Hide(Forward):
+    """Hides node endpoints; the request is forwarded as it is."""
+
+    unseen = False
+
+    def begin(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        return responses.begin_walk(ShareAcknowledgeResponseWalk(kind.version, length), pos, end, length, now_ns)
 
 
 class Rewriting(Forward):
@@ -27,10 +43,7 @@ class Rewriting(Forward):
     unseen = False
     batchable = False
 
-    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
-        step = self.raise_throttle_time(responses, kind, pos, end, length, now_ns)
-        if step != PASS:
-            return step
+    def begin(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         size = min(length, SHORT) if kind.api_key == METADATA else length  # the list of brokers alone is collected
         memory = self.context.memory
         if size > memory.largest_response:
@@ -91,3 +104,20 @@ class Rewrite(Rewriting):
         length = unpack_prefix(requests.buf, pos)[0]
         client = requests.connection.identity.client
         return DescribedConfigs(self, kind, client, length).admit(requests, pos, end, now_ns)
+
+
+@final
+class Metadata(Rewriting):
+    """Replaces the brokers, which come first; the topics are forwarded, and read where limits or usage need them."""
+
+    def on_rewritten(self, responses: ResponseStream, kind: Kind, length: int) -> None:
+        learns_topics = self.context.registry.learns_topics or self.context.config.usage.by_topic
+        if learns_topics and responses.remaining:
+            responses.walk = MetadataTopicsWalk(kind.version, length, length - responses.remaining)
+            responses.want = LEARNING_READ_SIZE
+
+    def on_walked(self, responses: ResponseStream) -> None:
+        walk = responses.walk
+        if isinstance(walk, MetadataTopicsWalk):
+            self.context.topics.learn(walk.take())
+            responses.want = LEARNING_READ_SIZE

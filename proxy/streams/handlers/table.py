@@ -8,13 +8,11 @@ from proxy.streams.context import Context
 from proxy.streams.handlers.authenticate import Authenticate
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward
-from proxy.streams.handlers.hide import Hide
 from proxy.streams.handlers.login import RefuseLogin
-from proxy.streams.handlers.metadata import Metadata
 from proxy.streams.handlers.mutations import Mutations
 from proxy.streams.handlers.negotiate import Negotiate
 from proxy.streams.handlers.produce import Produce
-from proxy.streams.handlers.rewrite import Rewrite
+from proxy.streams.handlers.rewrite import Hide, Metadata, Rewrite
 from proxy.streams.request import Handler
 
 HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {

@@ -408,6 +408,9 @@ def test_a_file_that_cannot_be_read(content: bytes | None, message: str, tmp_pat
 
 def test_a_path_that_no_file_can_have() -> None:
     assert errors(*UPSTREAM, "--quotas-file", "a\0b") == ["error: --quotas-file 'a\\x00b': expected the path of a file"]
+    threshold = "topic=orders,bytes.in.per.sec.threshold=5"  # of a total that the file may have
+    (message,) = errors(*UPSTREAM, "--quotas-file", "a\0b", "--quota", threshold)
+    assert "expected the path of a file" in message
 
 
 def test_a_quotas_file_given_as_configuration(toml: Any) -> None:

@@ -356,7 +356,7 @@ async def test_read_again_reads_an_unchanged_file(
     monkeypatch.setattr("proxy.file_watch.POLL_SECONDS", 3600)
     read = asyncio.Event()
     watched.path.write_text("[[quota]]\nx = 1\n")
-    watch = ConfigWatch(watched.config, NONE, lambda _config, _quotas: None, watched.metrics)
+    watch = ConfigWatch(watched.config, NONE, lambda _config, _quotas: None, watched.metrics, watched.clock)
     loop = asyncio.get_running_loop()
 
     def reading(config: Config) -> Quotas:
@@ -377,9 +377,11 @@ async def test_read_again_reads_an_unchanged_file(
 
 async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_over(watched: Watched) -> None:
     prepared = []
-    watch = ConfigWatch(
-        watched.config, NONE, lambda _config, quotas: prepared.append(set(vars(quotas))), watched.metrics
-    )
+
+    def take(_config: Config, quotas: Quotas) -> None:
+        prepared.append(set(vars(quotas)))
+
+    watch = ConfigWatch(watched.config, NONE, take, watched.metrics, watched.clock)
     assert await watch.poll()
     os.utime(watched.path, (1, 1))
     assert not await watch.poll(), "equal quotas are not taken over, nor prepared"
@@ -398,7 +400,7 @@ async def test_a_defect_does_not_end_the_watch(
             raise ArithmeticError("a defect")
         taken.set()
 
-    watch = ConfigWatch(watched.config, NONE, take_over, watched.metrics)
+    watch = ConfigWatch(watched.config, NONE, take_over, watched.metrics, watched.clock)
     running = asyncio.ensure_future(watch.run())
     await taken.wait()
     assert not watched.reload_ok()

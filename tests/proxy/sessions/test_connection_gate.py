@@ -95,7 +95,7 @@ class Door:
         return connection
 
     def waits(self) -> dict[Connection, Any]:
-        found = {each: self.gate.wait_of(cast("Any", each)) for each in self.open}
+        found = {each: self.gate.pending.get(cast("Any", each)) for each in self.open}
         return {each: wait for each, wait in found.items() if wait is not None}
 
     def waits_seconds(self) -> list[float]:
@@ -224,7 +224,7 @@ class Connections(RuleBasedStateMachine):
     def each_connection_is_served_or_waits_with_a_timer(self) -> None:
         door, waits = self.door, self.door.waits()
         assert {each for each in door.open if not each.is_served} == waits.keys()
-        assert len(door.gate._pending) == len(waits) == len(door.timers.pending)
+        assert len(door.gate.pending) == len(waits) == len(door.timers.pending)
         assert all(door.clock() - each.since_ns <= 2 * SECOND for each in waits)
         refused = sum(not wait.verdict.admitted for wait in waits.values())
         assert door.gate._refused == refused <= 1
@@ -261,10 +261,10 @@ class Lobby:
 
     async def wait(self, sent: bytes = b"") -> Peer:
         """A new connection, which the gate holds, and which has sent this."""
-        count = len(self.gate._pending) + 1
+        count = len(self.gate.pending) + 1
         client = await self.stage.client()
         await client.send(sent)
-        await until(lambda: len(self.gate._pending) == count)
+        await until(lambda: len(self.gate.pending) == count)
         session = self.stage.session_of(client)
         await until(lambda: readable_bytes(session.client) == len(sent))
         return client

@@ -208,12 +208,12 @@ async def test_a_login_is_renewed_while_a_frame_is_held(stage_of: OpenStage) -> 
         await client.send(b"".join(requests))
         assert (await client.frame())[4:8] == produced(1)[4:8]
         session = stage.session_of(client)
-        await until(lambda: session.is_held and kafka.done >= 2)
+        await until(lambda: session.request_stream.held is not None and kafka.done >= 2)
         kafka.answers.clear()
         await until(lambda: kafka.begun > kafka.done)
         stage.clock.pass_seconds(60)
         stage.shared.wakeups.limits_changed()
-        await until(lambda: not session.is_held)
+        await until(lambda: session.request_stream.held is None)
         assert (kafka.requests, session.throttling.bound) == (requests[:1], "")
         kafka.answers.set()
         assert (await client.frame())[4:8] == produced(2)[4:8]

@@ -330,7 +330,7 @@ async def test_a_client_that_stalls_in_its_handshake(
         listening=certificates.listening(proxy_protocol_from=(ip_network("127.0.0.0/8"),)),
         security=SecurityOptions(handshake_timeout_seconds=10),
     )
-    sweep = stage.server._ticks.sweep  # type: ignore[union-attr]
+    sweep = stage.server._ticks.sweep
     headers = sweep._headers
     header = b"PROXY TCP4 10.0.0.1 10.0.0.2 1000 2000\r\n"
     first, second, third = [await stage.client() for _ in range(3)]

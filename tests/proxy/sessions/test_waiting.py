@@ -19,6 +19,9 @@ from quotas.limit_kinds import PRODUCER_BYTE_RATE, REQUEST_RATE
 from tests.proxy.sessions.senders import Scene, Sender
 from tests.quotas.algorithms.slow_lease import SECOND
 
+#: Its requests are of the base class of all, without a response.
+pytestmark = pytest.mark.pure
+
 MB = 1_000_000
 ETL = Entity(client_id="etl")
 #: Each in a place of its own among the limits of a frame, but for the first two: one counts frames, one bytes.

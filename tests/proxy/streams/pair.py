@@ -193,7 +193,7 @@ class Pair:
 
     @property
     def is_held(self) -> bool:
-        return self.session.is_held
+        return self.session.upstream is not None and self.request_stream.held is not None
 
     def after_step(self) -> None:
         """The session has something to do: see `Connection.needs_session`."""

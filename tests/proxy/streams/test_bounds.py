@@ -228,7 +228,7 @@ def test_a_wrong_correlation_id_in_a_run_of_responses(wrong: int) -> None:
     responses = [produced(number if number != wrong else 4_711) for number in range(20)]
     with pytest.raises(CorrelationMismatch) as caught:
         pair.broker_sends(*responses)
-    assert (caught.value.expected, caught.value.found) == (wrong, 4_711)
+    assert str(caught.value) == f"response has correlation id 4711, the oldest request in flight has {wrong}"
 
 
 def test_more_responses_than_requests_in_a_run() -> None:
@@ -246,7 +246,7 @@ def test_responses_that_answer_nothing() -> None:
     pair.client_sends(produce(1))
     with pytest.raises(CorrelationMismatch) as caught:
         pair.broker_sends(produced(2))
-    assert (caught.value.expected, caught.value.found) == (1, 2)
+    assert str(caught.value) == "response has correlation id 2, the oldest request in flight has 1"
     pair = Pair(World())
     pair.client_sends(produce(1))
     with pytest.raises(MalformedFrame):

@@ -70,6 +70,7 @@ def test_a_topic_below_its_share_passes_though_the_total_is_above() -> None:
     accept(pair, 2, 1_000, "cols")
     pair.client_sends(produce_records(3, {"cols": [batch(1, 100)], "rows": [batch(1, 100)]}))
     assert pair.held is not None
+    assert counts(pair.world) == (11_000, 0, 100), "as soon as they wait"
     pass_holds(pair.world)
     assert len(pair.sent()) == 3
     assert counts(pair.world) == (11_000, 0, 100), "only the bytes of the topic that held it are throttled"
