@@ -11,6 +11,8 @@ PER_UNIT: Final = 1_000
 """Rates of `quotas.fleet` are in thousandths."""
 SLOT_NS: Final = 200_000_000
 """Use is measured over this time, and the higher one of two counts."""
+QUEUED_NS: Final = 120_000_000
+"""Longer than a bucket needs to fill: before, a frame may wait for the one before."""
 NEARLY_ALL_PERCENT: Final = 95
 IDLE_NS: Final = 2 * NS_PER_SECOND
 """A limit that was not used for so long is idle."""
@@ -29,7 +31,7 @@ class Use:
     _used_ns: int = 0
     _peaks: tuple[int, int] = (0, 0)
     _is_full: tuple[bool, bool] = (False, False)
-    _has_queue: bool = False
+    _queued_ns: int = 0
 
     def lend(self, rate: int, now_ns: int) -> None:
         """So much may pass from now on. Until a slot shows how much of more does, it counts as used."""
@@ -46,14 +48,14 @@ class Use:
 
     def begin(self, now_ns: int) -> None:
         """From now on it is sampled: nothing is known of the time before."""
-        self._at_ns = self._since_ns = now_ns
+        self._at_ns = self._since_ns = self._queued_ns = now_ns
         self._earned, self._passed = 0, self.limit.algorithm.passed
         self._peaks, self._is_full = (0, 0), (False, False)
 
     def demand(self, now_ns: int, *, is_at_floor: bool) -> Demand:
-        """Clients wait if requests are queued now and were so at the last call. Those that are told of a debt wait
-        without a queue: then all passes that may, for two slots. A debt alone shows that only of a floor: a frame that
-        is larger than the bucket leaves one, too.
+        """Clients wait if requests were queued for `QUEUED_NS`. Those that are told of a debt wait without a queue;
+        then all passes that may, for two slots. A debt alone shows that only of a floor: a frame that is larger than
+        the bucket leaves one, too.
         """
         limit, span_ns = self.limit, now_ns - self._at_ns
         if span_ns >= SLOT_NS:
@@ -62,8 +64,9 @@ class Use:
             self._peaks = self._peaks[1], passed // span_ns
             self._is_full = self._is_full[1], 100 * passed >= NEARLY_ALL_PERCENT * self._earned
             self._at_ns, self._earned, self._passed = now_ns, 0, limit.algorithm.passed
-        had_queue, self._has_queue = self._has_queue, limit.waiters.waiting > 0
-        waits = self._has_queue and had_queue
+        if not limit.waiters.waiting:
+            self._queued_ns = now_ns
+        waits = now_ns - self._queued_ns >= QUEUED_NS
         waits = waits or (is_at_floor and limit.debt_ns(now_ns) > 0)
         waits = waits or (all(self._is_full) and limit.soft_wait_ns(now_ns) > 0)
         return Demand(max(self._peaks), waits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import time
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -21,8 +22,10 @@ import protocol
 import proxy
 import quotas
 from proxy.admin.exposition import families
-from proxy.config.config import Config
+from proxy.config.config import Config, FleetOptions
+from proxy.fleet.fleet import fleet_of
 from proxy.observability.metrics import Metrics
+from quotas.registry.registry import Registry
 from tests.docs.pages import PAGES, ROOT, SEED_PAGES, rows
 
 _REFERENCE = re.compile(r"`([\w.-]+/[\w./-]+\.(?:py|md|toml))(?:::([\w.]+))?`")
@@ -115,9 +118,9 @@ def test_the_map_of_a_package_has_all_its_modules(package: ModuleType) -> None:
 
 
 def test_metrics_have_the_names_that_pages_give_them() -> None:
-    shown = chain.from_iterable(
-        (family.name, f"{family.name}_total") for family in families(Metrics(Config(bootstrap_servers=())))
-    )
+    config = Config(bootstrap_servers=(), fleet=FleetOptions(name="etl"))
+    fleet = fleet_of(config, Registry(), time.monotonic_ns)
+    shown = chain.from_iterable((family.name, f"{family.name}_total") for family in families(Metrics(config), fleet))
     named = chain.from_iterable(_METRIC.findall(page.read_text(encoding="utf-8")) for page in PAGES)
     assert set(named) <= set(shown)
 

@@ -45,12 +45,20 @@ def test_clients_that_wait_without_a_queue_are_seen_by_what_passes() -> None:
     assert all(demand.peak >= 90_000_000 for demand in demands[8:])
 
 
-def test_a_queue_is_a_want_if_it_is_there_twice() -> None:
+def test_a_queue_that_lasts_is_a_want() -> None:
     scene = Scene()
+
+    def is_limited_after(seconds: float) -> bool:
+        scene.now_ns += int(seconds * NS_PER_SECOND)
+        return scene.use.demand(scene.now_ns, is_at_floor=False).is_limited
+
+    for _ in range(3):
+        scene.limit.enqueue("frame", 1_000)
+        assert not is_limited_after(0.1)
+        scene.limit.waiters.pop()
+        assert not is_limited_after(0.05)
     scene.limit.enqueue("frame", 1_000)
-    found = [scene.use.demand(scene.now_ns + number, is_at_floor=False).is_limited for number in range(3)]
-    scene.limit.waiters.pop()
-    assert [*found, scene.use.demand(scene.now_ns + 3, is_at_floor=False).is_limited] == [False, True, True, False]
+    assert [is_limited_after(0.05) for _ in range(4)] == [False, False, True, True]
 
 
 def test_at_the_floor_each_debt_is_a_want() -> None:
