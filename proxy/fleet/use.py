@@ -10,10 +10,11 @@ from quotas.fleet.policy import HEADROOM_PERCENT, Demand
 PER_UNIT: Final = 1_000
 """Rates of `quotas.fleet` are in thousandths."""
 SLOT_NS: Final = 200_000_000
-"""Use is measured over this time, and the higher one of two counts."""
+SLOTS: Final = 4
+"""Use is measured over the time of a slot, and the highest of so many counts: frames do not come evenly."""
 QUEUED_NS: Final = 120_000_000
 """Longer than a bucket needs to fill: before, a frame may wait for the one before."""
-NEARLY_ALL_PERCENT: Final = 95
+NEARLY_ALL_PERCENT: Final = 98
 IDLE_NS: Final = 2 * NS_PER_SECOND
 """A limit that was not used for so long is idle."""
 
@@ -29,14 +30,16 @@ class Use:
     _at_ns: int = 0
     _passed: int = 0
     _used_ns: int = 0
-    _peaks: tuple[int, int] = (0, 0)
-    _is_full: tuple[bool, bool] = (False, False)
+    _peaks: tuple[int, ...] = (0,) * SLOTS
+    _unseen: int = 0
+    _before: tuple[int, int] = (0, 0)
+    _is_full: bool = False
     _queued_ns: int = 0
 
     def lend(self, rate: int, now_ns: int) -> None:
         """So much may pass from now on. Until a slot shows how much of more does, it counts as used."""
         if rate > self.rate:
-            self._peaks = self._peaks[1], rate * 100 // HEADROOM_PERCENT
+            self._unseen = 2
         self._earned += self.rate * (now_ns - self._since_ns)
         self.rate, self._since_ns = rate, now_ns
 
@@ -50,23 +53,27 @@ class Use:
         """From now on it is sampled: nothing is known of the time before."""
         self._at_ns = self._since_ns = self._queued_ns = now_ns
         self._earned, self._passed = 0, self.limit.algorithm.passed
-        self._peaks, self._is_full = (0, 0), (False, False)
+        self._peaks, self._before, self._is_full = (0,) * SLOTS, (0, 0), False
 
     def demand(self, now_ns: int, *, is_at_floor: bool) -> Demand:
         """Clients wait if requests were queued for `QUEUED_NS`. Those that are told of a debt wait without a queue;
-        then all passes that may, for two slots. A debt alone shows that only of a floor: a frame that is larger than
+        then all passes that may, in two slots. A debt alone shows that only of a floor: a frame that is larger than
         the bucket leaves one, too.
         """
         limit, span_ns = self.limit, now_ns - self._at_ns
         if span_ns >= SLOT_NS:
             self.lend(self.rate, now_ns)
             passed = (limit.algorithm.passed - self._passed) * PER_UNIT * NS_PER_SECOND
-            self._peaks = self._peaks[1], passed // span_ns
-            self._is_full = self._is_full[1], 100 * passed >= NEARLY_ALL_PERCENT * self._earned
+            self._peaks = *self._peaks[1:], passed // span_ns
+            self._unseen = max(0, self._unseen - 1)
+            all_passed, all_earned = self._before[0] + passed, self._before[1] + self._earned
+            self._is_full = min(passed, self._before[0]) > 0 and 100 * all_passed >= NEARLY_ALL_PERCENT * all_earned
+            self._before = passed, self._earned
             self._at_ns, self._earned, self._passed = now_ns, 0, limit.algorithm.passed
         if not limit.waiters.waiting:
             self._queued_ns = now_ns
         waits = now_ns - self._queued_ns >= QUEUED_NS
         waits = waits or (is_at_floor and limit.debt_ns(now_ns) > 0)
-        waits = waits or (all(self._is_full) and limit.soft_wait_ns(now_ns) > 0)
-        return Demand(max(self._peaks), waits)
+        waits = waits or (self._is_full and limit.soft_wait_ns(now_ns) > 0)
+        unseen = self.rate * 100 // HEADROOM_PERCENT if self._unseen else 0
+        return Demand(max(*self._peaks, unseen), waits)
