@@ -95,11 +95,11 @@ def parts(usage: DataFrame, members: DataFrame, team: Column) -> DataFrame:
     """
     keys = ["cluster", "user", "client_id", "direction"]
     usage = usage.withColumn("cluster", cluster())
-    used = of_clients(usage).groupBy(*keys, "labels").agg(total("bytes").alias("bytes"))
+    used = of_clients(usage).groupBy(*keys, "labels").agg(total("bytes").alias("bytes"), f.max("time").alias("time"))
     both = by_entity(used, members)
-    nothing = {"topic": f.lit(None).cast("string"), "time": f.lit(None).cast("timestamp")}
     rows = (
-        both.withColumns(nothing)
+        # The owner is the one of the newest use.
+        both.withColumn("topic", f.lit(None).cast("string"))
         .groupBy(team.alias("team"), *keys, *_ENTITY)
         .agg(f.sum(f.col("bytes").cast("double")).alias("bytes"))
     )
