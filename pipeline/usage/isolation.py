@@ -28,8 +28,8 @@ WHOLE: Final = "coalesce(sidecar, user, client_id, entity, topic) is null"
 
 
 def attempt(warehouse: Warehouse, step: str, run: Callable[[], None]) -> bool:
-    """Run a step that no other needs. If it fails it is noted in the table `isolated`, its tables stay as they were, and
-    this returns False.
+    """Run a step that no other needs. Returns False if it failed: its tables stay as they were, and it is noted in the
+    table `isolated`.
     """
     try:
         run()

@@ -49,7 +49,9 @@ class Kind:
         return ("sidecar", "incarnation", "labels", "user", "client_id", *self.own)
 
 
-USAGE_KIND: Final = Kind(USAGE, ("topic", "direction", "has_total"), ("bytes", "record_bytes", "requests", "messages"))
+USAGE_KIND: Final = Kind(
+    USAGE, ("topic", "direction", "has_total"), ("bytes", "record_bytes", "requests", "messages"), ("max_second_bytes",)
+)
 THROTTLE_KIND: Final = Kind(
     THROTTLE,
     ("limit", "entity"),
@@ -63,7 +65,8 @@ _RECORD_FIELDS: Final = (
     "listener string, labels {labels}, user string, client_id string, topic string, direction string, "
     "has_total boolean, bytes bigint, "
     "record_bytes bigint, requests bigint, messages bigint, limit string, entity string, throttled_ms bigint, "
-    "delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint, limit_value double, final boolean"
+    "delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint, limit_value double, final boolean, "
+    "max_second_bytes bigint"
 )
 JSON_RECORD: Final = _RECORD_FIELDS.format(labels="map<string,string>")
 """A record as `from_json` reads it."""
@@ -140,14 +143,15 @@ TABLES: Final = {
         Table("records", RECORDS, ("date", "kind"), is_source=True),
         # Records that are not valid: why, and their raw bytes.
         Table("quarantine", QUARANTINE, ("date",)),
-        _samples(USAGE_KIND, _USAGE_OWN),
+        _samples(USAGE_KIND, _USAGE_OWN, ", max_second_bytes bigint"),
         _samples(THROTTLE_KIND, _THROTTLE_OWN, ", limit_value double"),
         _series_daily(USAGE_KIND, _USAGE_OWN),
         _series_daily(THROTTLE_KIND, _THROTTLE_OWN),
         # Usage by quarter hour and sidecar; source_date is that of the record which ended the delta.
         Table(
             "usage_deltas",
-            f"source_date date, time timestamp, {_DELTA_SERIES}, {_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}",
+            f"source_date date, time timestamp, {_DELTA_SERIES}, {_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}, "
+            "max_second_bytes bigint",
             ("source_date",),
         ),
         # Throttling by quarter hour and sidecar.
@@ -200,7 +204,7 @@ TABLES: Final = {
             "date date, cluster string, sidecar string, incarnation string, first_ms bigint, last_ms bigint, "
             "first_seq bigint, last_seq bigint, records bigint, repeated bigint, least_lag_ms bigint, most_lag_ms "
             "bigint, final boolean, bytes bigint, pace_ms bigint, gaps "
-            "array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>",
+            "array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>, idle bigint",
             ("date",),
         ),
         # Each run of a proxy: whether all of its records arrived, and how it ended.
