@@ -14,6 +14,8 @@ from pipeline.usage.records import THROTTLE, USAGE
 
 QUARTER_MS: Final = 900_000
 """The grain of deltas: zones of half and of quarter hours have their midnight on a boundary."""
+SLOT_MS: Final = 10_000
+"""The grain of rates within a quarter hour."""
 DAY_MS: Final = 86_400_000
 LOOKBACK_DAYS: Final = 8
 """How far back the previous sample of a series is looked for. A sidecar sends each live series every 10 minutes."""
@@ -116,9 +118,11 @@ class Table:
 
 def _samples(kind: Kind, own: str, gauges: str = "") -> Table:
     columns = f"date date, quarter bigint, {_SERIES}, {own}, first_ms bigint, last_ms bigint"
-    columns = f"{columns}, {_ranges(kind.counters)}"
-    # Series by quarter hour: first and last counter.
-    return Table(f"{kind.name}_samples", columns + gauges, ("date",))
+    columns = f"{columns}, {_ranges(kind.counters)}{gauges}"
+    # Series by quarter hour: first and last counters, and the first counter of its kind at the end of each slot.
+    return Table(
+        f"{kind.name}_samples", f"{columns}, points array<struct<ms:int,value:bigint,second:bigint>>", ("date",)
+    )
 
 
 def _series_daily(kind: Kind, own: str) -> Table:
@@ -195,7 +199,7 @@ TABLES: Final = {
             "rates_quarterly",
             "date date, time timestamp, cluster string, sidecar string, limit string, entity string, mean double, "
             "p99 double, peak double, interval_s double, bins "
-            "array<struct<step:int,seconds:double,bytes:double,top:double>>",
+            "array<struct<step:int,seconds:double,bytes:double,top:double>>, has_seconds boolean",
             ("date",),
         ),
         # The records of each run of a proxy, by day.
@@ -237,7 +241,8 @@ TABLES: Final = {
             "double, used_p50 double, used_p95 double, used_p99 double, demand_p99 double, demand_is_lower_bound "
             "boolean, peak double, need double, headroom double, proposed double, part double, why string, "
             "confidence string, intervals bigint, throttled_intervals bigint, days bigint, interval_s double, "
-            "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double",
+            "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double, first_day date, "
+            "last_day date",
             (),
         ),
         # What it cost, by day.

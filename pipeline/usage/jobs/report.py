@@ -23,7 +23,7 @@ from pipeline.usage.jobs import closing, runs
 from pipeline.usage.owners import Rule, team_of
 from pipeline.usage.price_list import PriceList
 from pipeline.usage.quotas_in_force import in_force
-from pipeline.usage.schemas import KEPT_DAYS, KINDS, LOOKBACK_DAYS, Kind
+from pipeline.usage.schemas import KEPT_DAYS, KINDS, LOOKBACK_DAYS, THROTTLE_KIND, USAGE_KIND, Kind
 from pipeline.usage.tables import Warehouse, in_dates
 from pipeline.usage.transforms.bypass import bypass_check, from_offsets
 from pipeline.usage.transforms.chargeback import chargeback_daily, quantities, team_months
@@ -31,7 +31,7 @@ from pipeline.usage.transforms.deltas import dates_to_compute, deltas, samples, 
 from pipeline.usage.transforms.hourly import throttling_hourly, usage_hourly
 from pipeline.usage.transforms.members import members
 from pipeline.usage.transforms.neighbours import noisy_neighbours, shared_waiting, waiting_cost
-from pipeline.usage.transforms.rates import pace, rates_quarterly
+from pipeline.usage.transforms.rates import pace, profiles, rates_quarterly, spans
 from pipeline.usage.transforms.recommendations import parts, quota_recommendations
 from pipeline.usage.transforms.sidecars import lost_hours, sidecar_days, sidecars
 
@@ -213,15 +213,25 @@ def _attributed_to(rows: DataFrame, dates: Sequence[date]) -> DataFrame:
 def _from_deltas(
     warehouse: Warehouse, dates: Sequence[date], fresh: Fresh, rules: Rules, deltas: Deltas
 ) -> dict[str, Callable[[], None]]:
-    """The steps that need no other table than the deltas and the records, by name."""
+    """The steps that need no other table than samples, deltas and records, by name."""
     team = team_of(rules.owners)
     usage, throttled = (_attributed_to(each, dates) for each in (deltas.usage, deltas.throttled))
+    sampled, held = (warehouse.read_dates(f"{kind.name}_samples", fresh.dates) for kind in KINDS)
+    paces = pace(sampled)
+    # Limits are those of throttle records of the last weeks, too.
+    first = min(fresh.dates) - timedelta(days=LOOKBACK_DAYS)
+    recent = deltas.throttled.where(f.col("source_date").between(first, max(fresh.dates)))
+    known = members(deltas.usage.where(f.col("source_date").isin(list(fresh.dates))), recent, deltas.limits)
 
     def write_waiting(rows: DataFrame) -> None:
-        waiting = shared_waiting(usage, rows, team, deltas.limits).persist()
-        warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), dates)
-        warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), dates)
+        used = profiles(spans(sampled, USAGE_KIND, paces), USAGE_KIND)
+        waiting = shared_waiting(used, spans(rows, THROTTLE_KIND, paces), known, team).persist()
+        warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), fresh.dates)
+        warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), fresh.dates)
         waiting.unpersist()
+
+    def write_rates(rows: DataFrame) -> None:
+        warehouse.replace_dates("rates_quarterly", rates_quarterly(rows, known), fresh.dates)
 
     def hourly(name: str, rows: DataFrame, make: Callable[[DataFrame, Column], DataFrame]) -> Callable[[], None]:
         return partial(_replace, warehouse, name, rows, lambda kept: make(kept, team), dates)
@@ -229,23 +239,15 @@ def _from_deltas(
     return {
         "usage_hourly": hourly("usage_hourly", usage, usage_hourly),
         "throttling_hourly": hourly("throttling_hourly", throttled, throttling_hourly),
-        "noisy_neighbours": partial(isolate, warehouse, "noisy_neighbours", throttled, write_waiting),
-        "rates_quarterly": partial(_compute_rates, warehouse, fresh, deltas),
-        "sidecars": partial(_note_sidecars, warehouse, fresh, deltas.usage),
+        "noisy_neighbours": partial(isolate, warehouse, "noisy_neighbours", held, write_waiting),
+        "rates_quarterly": partial(isolate, warehouse, "rates_quarterly", sampled, write_rates),
+        "sidecars": partial(_note_sidecars, warehouse, fresh, deltas.usage, paces),
     }
 
 
-def _compute_rates(warehouse: Warehouse, fresh: Fresh, deltas: Deltas) -> None:
-    """rates_quarterly of the dates with new records. Limits are those of throttle records of the last weeks, too."""
-    first = min(fresh.dates) - timedelta(days=LOOKBACK_DAYS)
-    throttled = deltas.throttled.where(f.col("source_date").between(first, max(fresh.dates)))
-    known = members(deltas.usage.where(f.col("source_date").isin(list(fresh.dates))), throttled, deltas.limits)
-    _replace(warehouse, "rates_quarterly", fresh.records, lambda rows: rates_quarterly(rows, known), fresh.dates)
-
-
-def _note_sidecars(warehouse: Warehouse, fresh: Fresh, usage: DataFrame) -> None:
+def _note_sidecars(warehouse: Warehouse, fresh: Fresh, usage: DataFrame, paces: DataFrame) -> None:
     usage = usage.where(f.col("source_date").isin(list(fresh.dates)))
-    _replace(warehouse, "sidecar_days", fresh.records, lambda rows: sidecar_days(rows, usage, pace(rows)), fresh.dates)
+    _replace(warehouse, "sidecar_days", fresh.records, lambda rows: sidecar_days(rows, usage, paces), fresh.dates)
     runs_of, name = warehouse.read("sidecar_days"), "sidecars"
     isolate(warehouse, name, runs_of, lambda rows: warehouse.replace(name, sidecars(rows)), ("sidecar",))
 
