@@ -23,7 +23,7 @@ from pipeline.usage.jobs import closing, runs
 from pipeline.usage.owners import Rule, team_of
 from pipeline.usage.price_list import PriceList
 from pipeline.usage.quotas_in_force import in_force
-from pipeline.usage.schemas import KEPT_DAYS, KINDS, LOOKBACK_DAYS, THROTTLE_KIND, USAGE_KIND, Kind
+from pipeline.usage.schemas import KEPT_DAYS, KINDS, LOOKBACK_DAYS, Kind
 from pipeline.usage.tables import Warehouse, in_dates
 from pipeline.usage.transforms.bypass import bypass_check, from_offsets
 from pipeline.usage.transforms.chargeback import chargeback_daily, quantities, team_months
@@ -31,12 +31,12 @@ from pipeline.usage.transforms.deltas import dates_to_compute, deltas, samples, 
 from pipeline.usage.transforms.hourly import throttling_hourly, usage_hourly
 from pipeline.usage.transforms.members import members
 from pipeline.usage.transforms.neighbours import noisy_neighbours, shared_waiting, waiting_cost
-from pipeline.usage.transforms.rates import pace, profiles, rates_quarterly, spans
+from pipeline.usage.transforms.rates import pace, rates_quarterly
 from pipeline.usage.transforms.recommendations import parts, quota_recommendations
 from pipeline.usage.transforms.sidecars import lost_hours, sidecar_days, sidecars
 
 T = TypeVar("T")
-SMALL_RECORDS: Final = 1_000_000
+SMALL_RECORDS: Final = 300_000
 """Of the dates to compute. For fewer, compiling the queries takes longer than it saves."""
 SHOWN: Final = 20
 """Warnings of one kind."""
@@ -224,8 +224,7 @@ def _from_deltas(
     known = members(deltas.usage.where(f.col("source_date").isin(list(fresh.dates))), recent, deltas.limits)
 
     def write_waiting(rows: DataFrame) -> None:
-        used = profiles(spans(sampled, USAGE_KIND, paces), USAGE_KIND)
-        waiting = shared_waiting(used, spans(rows, THROTTLE_KIND, paces), known, team).persist()
+        waiting = shared_waiting(sampled, rows, paces, known, team).persist()
         warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), fresh.dates)
         warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), fresh.dates)
         waiting.unpersist()

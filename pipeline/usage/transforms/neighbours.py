@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import WAITING, Price, PriceList
-from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS
+from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, USAGE_KIND
 from pipeline.usage.transforms.members import UNITS, cluster
-from pipeline.usage.transforms.rates import entity_of_topic
+from pipeline.usage.transforms.rates import entity_of_topic, profiles, spans
 from pipeline.usage.transforms.sums import total
 
 TOLERANCE: Final = 1.1
@@ -75,16 +75,24 @@ def waiting_cost(waiting: DataFrame, prices: PriceList | None) -> DataFrame:
     )
 
 
-def shared_waiting(used: DataFrame, waits: DataFrame, known: DataFrame, team: Column) -> DataFrame:
-    """`rates.profiles` of usage, `rates.spans` of throttling, both of the same dates, and `members`, to one row for
-    each member of a shared limit and episode.
+def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known: DataFrame, team: Column) -> DataFrame:
+    """usage_samples and throttle_samples of the same dates, `rates.pace` and `members` to one row for each member of a
+    shared limit and episode.
 
     A member is a client of one team, whatever its labels: pods of a job are one member.
     Columns: bytes (in the unit of the limit), all_bytes and fair_bytes (of all members, and the fair share), is_victim
     (it waited, and others caused it), victims and victim_ms (how many members of the limit, and their waiting),
     caused_share (its part of that: 0 to 1).
     """
-    waited = _episodes(_of_teams(waits, team))
+    limit = Window.partitionBy("cluster", "limit", "entity")
+    known = known.withColumn("clients", f.count("*").over(limit)).where("clients > 1")
+    clients = known.select("cluster", "user", "client_id").distinct()
+    sampled, held = (
+        rows.withColumn("cluster", cluster()).join(f.broadcast(clients), ["cluster", "user", "client_id"], "left_semi")
+        for rows in (sampled, held)
+    )
+    waited = _episodes(_of_teams(spans(held, THROTTLE_KIND, paces), team))
+    used = profiles(spans(sampled, USAGE_KIND, paces), USAGE_KIND)
     used = _amounts(_of_teams(used, team), waited, known)
     waited = waited.groupBy(*_EPISODE, *_MEMBER).agg(total("amount").alias("own_throttled_ms"))
     rows = used.join(waited, [*_EPISODE, *_MEMBER], "full").fillna(0, ["own_throttled_ms", "bytes"])

@@ -72,27 +72,29 @@ def spans(sampled: DataFrame, kind: Kind, paces: DataFrame) -> DataFrame:
     points = f.coalesce("points", ends)
     is_known = f.col("previous_ms") >= f.unix_millis(f.col("date").cast("timestamp"))
 
+    # One transform after the other: an expression that a lambda uses twice is computed twice.
     def span(point: Column, index: Column) -> Column:
         before = f.get("points", index - 1)
         begin = f.when(index == 0, f.when(is_known, f.col("previous_ms"))).otherwise(base + before["ms"])
-        until = base + point["ms"]
-        was_idle = until - begin <= SNAPSHOT_MS + f.col("pace_ms")
-        since = f.when(was_idle, f.greatest(begin, until - f.col("pace_ms"))).otherwise(begin)
         reached = f.greatest(f.coalesce(before["value"], f.lit(0)), f"reached_{value}")
         return f.struct(
             begin.alias("begin_ms"),
-            since.alias("since_ms"),
-            until.alias("until_ms"),
+            (base + point["ms"]).alias("until_ms"),
             f.greatest(point["value"] - reached, f.lit(0)).alias("amount"),
-            point["second"].alias("second"),
+            point["second"].cast("double").alias("second"),
         )
+
+    def read(each: Column) -> Column:
+        begin, until, pace_ms = each["begin_ms"], each["until_ms"], f.col("pace_ms")
+        since = f.when(until - begin <= SNAPSHOT_MS + pace_ms, f.greatest(begin, until - pace_ms)).otherwise(begin)
+        return each.withField("since_ms", since)
 
     def rated(each: Column) -> Column:
         rate = each["amount"] * 1000 / (each["until_ms"] - each["since_ms"])
-        return each.withField("rate", rate).withField("peak", f.greatest(rate, each["second"].cast("double")))
+        return each.withField("rate", rate).withField("peak", f.greatest(rate, each["second"]))
 
     found = f.filter(f.transform("points", span), lambda each: each["begin_ms"] < each["until_ms"])
-    return rows.withColumn("points", points).withColumn("spans", f.transform(found, rated))
+    return rows.withColumn("points", points).withColumn("spans", f.transform(f.transform(found, read), rated))
 
 
 def profiles(found: DataFrame, kind: Kind) -> DataFrame:
@@ -107,17 +109,24 @@ def profiles(found: DataFrame, kind: Kind) -> DataFrame:
     is_next = following["begin_ms"] == f.col("last_ms")
     rows = found.withColumn("spans", f.concat("spans", f.when(is_next, f.array(following)).otherwise(f.array())))
 
-    def runs(each: Column) -> Column:
-        begin, since, until = (slot(each[name] - base) for name in ("begin_ms", "since_ms", "until_ms"))
-        since = f.greatest(f.least(since, until - 1), begin)
-        begin, since, until = (f.greatest(f.least(at, f.lit(_SLOTS)), f.lit(0)) for at in (begin, since, until))
-        nothing = f.lit(0.0)
-        return f.array(
-            _run(begin, since - begin, nothing, nothing),
-            _run(since, until - since, each["rate"], f.pow(each["peak"] - each["rate"], f.lit(2.0))),
+    def slots(each: Column) -> Column:
+        times = [slot(each[f"{name}_ms"] - base).alias(name) for name in ("begin", "since", "until")]
+        return f.struct(
+            *times, each["rate"].alias("rate"), f.pow(each["peak"] - each["rate"], f.lit(2.0)).alias("burst")
         )
 
-    every = f.flatten(f.transform("spans", runs))
+    def cut(each: Column) -> Column:
+        since = f.greatest(f.least(each["since"], each["until"] - 1), each["begin"])
+        ends = {"begin": each["begin"], "since": since, "until": each["until"]}
+        within = [f.greatest(f.least(at, f.lit(_SLOTS)), f.lit(0)).alias(name) for name, at in ends.items()]
+        return f.struct(*within, each["rate"].alias("rate"), each["burst"].alias("burst"))
+
+    def runs(each: Column) -> Column:
+        begin, since, nothing = each["begin"], each["since"], f.lit(0.0)
+        used = _run(since, each["until"] - since, each["rate"], each["burst"])
+        return f.array(_run(begin, since - begin, nothing, nothing), used)
+
+    every = f.flatten(f.transform(f.transform(f.transform("spans", slots), cut), runs))
     return rows.withColumn("runs", f.filter(every, lambda run: run["n"] > 0))
 
 
@@ -133,28 +142,40 @@ def rates_quarterly(sampled: DataFrame, members: DataFrame) -> DataFrame:
     by rate, each with its highest rate. has_seconds: of each member that sent anything, the largest seconds are known.
     """
     paces = pace(sampled)
-    rows = profiles(spans(of_clients(sampled), USAGE_KIND, paces), USAGE_KIND).where(f.size("runs") > 0)
+    rows = profiles(spans(of_clients(sampled), USAGE_KIND, paces), USAGE_KIND)
     apart = f.coalesce("pace_ms", QUARTER_MS / f.size("points"))
     is_seen = f.forall("spans", lambda each: (each["amount"] == 0) | each["second"].isNotNull())
+    more = {"cluster": cluster(), "apart": apart / 1000, "is_seen": is_seen}
     each = by_entity(
-        rows.withColumns({"cluster": cluster(), "apart": apart / 1000, "is_seen": is_seen}), members, "date"
+        rows.select(
+            "date", "quarter", "sidecar", *_USED[1:], "runs", *(column.alias(name) for name, column in more.items())
+        ),
+        members,
+        "date",
     )
     found = each.groupBy(*_QUARTER).agg(
-        f.collect_list("runs").alias("members"),
+        f.filter(f.collect_list("runs"), lambda runs: f.size(runs) > 0).alias("members"),
         f.min("apart").alias("interval_s"),
         f.bool_and("is_seen").alias("has_seconds"),
     )
-    first = f.get("members", f.lit(0))
-    found = found.withColumn("runs", f.when(f.size("members") == 1, first).otherwise(_summed(f.col("members"))))
-    found = found.withColumn("bands", f.flatten(f.transform("runs", _bands)))
-    found = found.withColumn("bins", f.array_sort(_merged(f.col("bands"))))
-    tops = f.transform("bins", lambda each: each["top"])
+    found = found.where(f.size("members") > 0)
+    is_one, first = f.size("members") == 1, f.get("members", f.lit(0))
+    found = found.withColumns({f"{name}s": f.when(~is_one, _summed(name)) for name in ("rate", "burst")})
+
+    def is_start(index: Column) -> Column:
+        same = [f.get(name, index) == f.get(name, index - 1) for name in ("rates", "bursts")]
+        return ~f.coalesce(same[0] & same[1], f.lit(False))
+
+    starts = f.filter(f.sequence(f.lit(0), f.size("rates") - 1), is_start)
+    found = found.withColumn("starts", f.when(~is_one, starts))
+    found = found.withColumn("runs", f.when(is_one, first).otherwise(_runs_of_slots()))
+    found = found.withColumn("bins", f.array_sort(_bins(f.col("runs"))))
     return found.select(
         "*",
         f.timestamp_millis(f.col("quarter") * QUARTER_MS).alias("time"),
-        (_sum("bytes") / _sum("seconds")).alias("mean"),
-        f.coalesce(_exceeded_for(_P99_S), f.array_min(tops)).alias("p99"),
-        f.array_max(tops).alias("peak"),
+        (_sum("bins", "bytes") / _sum("bins", "seconds")).alias("mean"),
+        f.coalesce(_exceeded_for(_P99_S), f.lit(0.0)).alias("p99"),
+        f.get("bins", f.size("bins") - 1)["top"].alias("peak"),
     )
 
 
@@ -195,52 +216,56 @@ def _quoted(name: str) -> Column:
     )
 
 
-def _summed(members: Column) -> Column:
-    """The runs of several members as one list of runs of a slot each."""
+def _summed(name: str) -> Column:
+    """Rates or bursts of several members, added up slot by slot."""
 
     def slots(runs: Column) -> Column:
-        leading = f.array_repeat(_run(f.lit(0), f.lit(1), f.lit(0.0), f.lit(0.0)), f.get(runs, f.lit(0))["at"])
-        every = f.transform(runs, lambda run: f.array_repeat(run.withField("n", f.lit(1)), run["n"]))
-        return f.concat(leading, f.flatten(every))
+        leading = f.array_repeat(f.lit(0.0), f.get(runs, f.lit(0))["at"])
+        return f.concat(leading, f.flatten(f.transform(runs, lambda run: f.array_repeat(run[name], run["n"]))))
 
     def add(left: Column, right: Column) -> Column:
-        both = (f.coalesce(left[name], f.lit(0.0)) + f.coalesce(right[name], f.lit(0.0)) for name in ("rate", "burst"))
-        return _run(f.lit(0), f.lit(1), *both)
+        return f.coalesce(left, f.lit(0.0)) + f.coalesce(right, f.lit(0.0))
 
-    every = f.transform(members, slots)
-    return f.reduce(
-        f.slice(every, 2, f.size(every)), f.get(every, f.lit(0)), lambda sums, more: f.zip_with(sums, more, add)
-    )
+    nothing = f.array().cast("array<double>")
+    return f.reduce("members", nothing, lambda sums, runs: f.zip_with(sums, slots(runs), add))
 
 
-def _bands(run: Column) -> Column:
-    """A run as bins: the seconds that its bytes need at its largest rate, and the others, in which nothing came."""
-    seconds, top = run["n"] * (SLOT_MS / 1000), run["rate"] + f.sqrt(run["burst"])
-    busy = f.when(top > 0, seconds * run["rate"] / top).otherwise(0.0)
-    step = f.when(top >= 1, f.floor(f.log(top) / f.log(f.lit(STEP)))).otherwise(-1).cast("int")
-    nothing = f.lit(0.0)
-    return f.array(_bin(step, busy, seconds * run["rate"], top), _bin(f.lit(-1), seconds - busy, nothing, nothing))
+def _runs_of_slots() -> Column:
+    """The slots `rates` and `bursts` as runs; `starts`: the first slot of each."""
+    rate, burst = f.col("rates"), f.col("bursts")
+
+    def run(start: Column, index: Column) -> Column:
+        n = f.coalesce(f.get("starts", index + 1), f.size(rate)) - start
+        return _run(start, n, f.get(rate, start), f.get(burst, start))
+
+    return f.transform("starts", run)
+
+
+def _bins(runs: Column) -> Column:
+    """Runs as bins: the seconds that the bytes of each need at its largest rate, and one of all idle seconds."""
+
+    def top(run: Column) -> Column:
+        return run["rate"] + f.sqrt(run["burst"])
+
+    def busy_s(run: Column) -> Column:
+        return run["n"] * (SLOT_MS / 1000) * run["rate"] / top(run)
+
+    def used(run: Column) -> Column:
+        step = f.when(top(run) >= 1, f.floor(f.log(top(run)) / f.log(f.lit(STEP)))).otherwise(-1).cast("int")
+        return _bin(step, busy_s(run), run["n"] * (SLOT_MS / 1000) * run["rate"], top(run))
+
+    busy = f.filter(runs, lambda run: run["rate"] > 0)
+    slots = f.reduce(runs, f.lit(0), lambda sums, run: sums + run["n"])
+    idle_s = slots * (SLOT_MS / 1000) - f.reduce(busy, f.lit(0.0), lambda sums, run: sums + busy_s(run))
+    return f.concat(f.transform(busy, used), f.array(_bin(f.lit(-1), idle_s, f.lit(0.0), f.lit(0.0))))
 
 
 def _bin(step: Column, seconds: Column, size: Column, top: Column) -> Column:
     return f.struct(step.alias("step"), seconds.alias("seconds"), size.alias("bytes"), top.alias("top"))
 
 
-def _merged(bands: Column) -> Column:
-    """One bin for each step."""
-
-    def add(left: Column, right: Column) -> Column:
-        top = f.greatest(left["top"], right["top"])
-        both = _bin(left["step"], left["seconds"] + right["seconds"], left["bytes"] + right["bytes"], top)
-        return f.when(left["step"] == right["step"], both).otherwise(left)
-
-    used = f.filter(bands, lambda each: each["seconds"] > 0)
-    every = f.array_distinct(f.transform(used, lambda each: each["step"]))
-    return f.transform(every, lambda step: f.reduce(used, _bin(step, *[f.lit(0.0)] * 3), add))
-
-
-def _sum(name: str) -> Column:
-    return f.reduce("bins", f.lit(0.0), lambda sums, each: sums + each[name])
+def _sum(bins: str, name: str) -> Column:
+    return f.reduce(bins, f.lit(0.0), lambda sums, each: sums + each[name])
 
 
 def _exceeded_for(seconds: float) -> Column:

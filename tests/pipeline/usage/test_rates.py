@@ -84,7 +84,11 @@ def held_s(offers: Iterable[Offer], entity: str, rate: float) -> float:
 
 def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None) -> DataFrame:
     frame = records_frame(spark, made).where("kind = 'usage'").localCheckpoint()
-    held = [] if entity is None else [(None, "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
+    held = (
+        []
+        if entity is None
+        else [(datetime(2026, 1, 5, tzinfo=UTC), "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
+    )
     known = members(frame, spark.createDataFrame(held, EMPTY))
     return rates_quarterly(samples(frame, USAGE_KIND), known).localCheckpoint()
 
