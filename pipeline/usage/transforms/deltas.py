@@ -45,7 +45,12 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
     )
     return (
         records.where(f.col("kind") == kind.name)
-        .groupBy(f.col("date"), quarter.alias("quarter"), *kind.series, f.shiftright("kafka_offset", _BLOCK_BITS))
+        .groupBy(
+            f.col("date"),
+            quarter.alias("quarter"),
+            *kind.series,
+            f.shiftright("kafka_offset", _BLOCK_BITS).alias("block"),
+        )
         .agg(
             f.min("time_ms").alias("first_ms"),
             f.max("time_ms").alias("last_ms"),
@@ -54,6 +59,7 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
             f.array_sort(f.collect_list(point)).alias("points"),
         )
         .withColumn("points", _last_of_slots(f.col("points")))
+        .drop("block")
     )
 
 

@@ -152,7 +152,7 @@ LOADS: list[Any] = [
     pytest.param({"c0": lambda second: 5e6 if second % 10 < 2 else 0.0}, None, id="two seconds of ten"),
     pytest.param({"c0": lambda second: 9e6 if second % 60 < 5 else 1e4}, None, id="five seconds a minute"),
     pytest.param(
-        {f"c{n}": lambda second, n=n: 2e6 if (second + 3 * n) % 10 < 2 else 1e4 for n in range(3)},
+        {f"c{n}": lambda second, n=n: 2e6 if (second + 3 * (n // 2)) % 10 < 2 else 1e4 for n in range(3)},
         "user:alice",
         id="shared micro-batches",
         marks=pytest.mark.nightly,
