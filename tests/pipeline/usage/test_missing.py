@@ -164,7 +164,7 @@ def lives(spark: SparkSession, made: list[tuple[str, str, int, int, int, int, in
     return rows.withColumns(values).withColumns(
         {name: f.lit(None).cast(kind) for name, kind in (("topic", "string"), ("has_total", "boolean"),
          ("client_id", "string"), ("listener", "string"), ("record_bytes", "bigint"), ("messages", "bigint"),
-         ("requests", "bigint"), ("max_second_bytes", "bigint"))}
+         ("requests", "bigint"), ("max_second_bytes", "bigint"), ("kafka_offset", "bigint"))}
     )  # fmt: skip
 
 
