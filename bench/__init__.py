@@ -6,6 +6,7 @@
     enforcement       each throttle mode and the broker's own quota, side by side, for three client libraries
     connections       new connections per second, memory of an idle one
     evenness          5 MB/s, second by second, for three client libraries at a real broker
+    lent_rates        1,000 limits whose rates change four times a second
     metadata_storm    200 clients ask for the Metadata of 100,000 partitions while one produces
     quota_decision    the quota engine alone: CPU of a decision, bytes of an override and of a bucket
 

@@ -11,7 +11,17 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import against_haproxy, connections, evenness, hot_path, metadata_storm, producer_ids, quota_decision, tls
+from bench import (
+    against_haproxy,
+    connections,
+    evenness,
+    hot_path,
+    lent_rates,
+    metadata_storm,
+    producer_ids,
+    quota_decision,
+    tls,
+)
 from bench.enforcement import run as enforcement
 from bench.load import LoadError
 from bench.options import Options
@@ -25,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     enforcement.NAME: enforcement.run,
     evenness.NAME: evenness.run,
     hot_path.NAME: hot_path.run,
+    lent_rates.NAME: lent_rates.run,
     metadata_storm.NAME: metadata_storm.run,
     producer_ids.NAME: producer_ids.run,
     quota_decision.NAME: quota_decision.run,

@@ -150,8 +150,10 @@ def _proxying(quotas: tuple[str, ...], depth: int) -> Iterator[Exchange]:
     shared = PumpSet(context.memory, turns, clock, context.metrics.connections.paused)
     owner = cast("Owner", _NoSession())
     client, broker = map(_ScriptedWire, received)
-    requests = Pump(shared, owner, RequestStream(connection, server.shared.kinds), client, broker)
-    responses = Pump(shared, owner, ResponseStream(connection), broker, client)
+    to_client = ResponseStream(connection)
+    to_broker = RequestStream(connection, to_client, server.shared.kinds)
+    requests = Pump(shared, owner, to_broker, client, broker)
+    responses = Pump(shared, owner, to_client, broker, client)
     requests.resume(CONNECTING)
     responses.resume(CONNECTING)
 

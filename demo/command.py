@@ -24,7 +24,7 @@ from rich.console import Console
 
 from demo import flights, usage_report
 from demo.address_scan import ScanningRelay
-from demo.picture import draw
+from demo.picture import dark, draw
 from demo.produce_flights import read_flights
 from demo.progress import RunProgress
 from demo.proxy_process import ProxyFailedError, ProxyProcess, reserve_port
@@ -149,7 +149,7 @@ def demonstrate(options: Options, console: Console) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.output.mkdir(parents=True, exist_ok=True)
     picture = options.output / "bytes-per-second.png"
-    for name in ("proxy.log", "proxy-no-quota.log", "spark.log", picture.name):
+    for name in ("proxy.log", "proxy-no-quota.log", "spark.log", picture.name, dark(picture).name):
         (options.output / name).unlink(missing_ok=True)
     find_java()
     started = time.monotonic()
@@ -175,7 +175,7 @@ def conclude(options: Options, outcome: Outcome, picture: Path, console: Console
     console.print(f"usage:   {_shown(outcome.usage_report)}", markup=False, soft_wrap=True)
     console.print(
         "next:    .venv/bin/kafka-quota-proxy run --bootstrap-servers YOUR-BROKER:9092 --dry-run "
-        "--quota 'client-id=<default>,producer_byte_rate=5MB'",
+        "--client-id my-job --quota 'client-id=my-job,producer_byte_rate=5MB'",
         markup=False,
         soft_wrap=True,
     )

@@ -11,7 +11,6 @@ A request (3+) contains the client's software: name string, version string, tag 
 
 from dataclasses import replace
 from functools import lru_cache
-from struct import Struct
 from typing import Any, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
@@ -23,7 +22,7 @@ from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.errors import MalformedFrame, ProtocolError, UnsupportedVersion
 from protocol.messages import decode, encode
 from protocol.throttle_time import raise_int32
-from protocol.wire import skip, varint_size
+from protocol.wire import INT16, INT32, skip, unpack_int16, varint_size
 
 FIRST_WITH_THROTTLE = 1
 FIRST_FLEXIBLE = 3
@@ -36,8 +35,6 @@ MAX_ITEMS = 1_000
 _SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 _UNSUPPORTED_VERSION: int = ErrorCode.unsupported_version.value
 _BODY = 4  # after the correlation id
-_INT32 = Struct(">i")
-_ERROR_CODE = Struct(">h")
 _RANGE_SIZE = 6
 
 
@@ -93,8 +90,8 @@ def negotiate(
         raise UnsupportedVersion(api.name, version)
     if len(response) > MAX_RESPONSE:
         raise MalformedFrame(f"an ApiVersions response of at most {MAX_RESPONSE} bytes", MAX_RESPONSE)
-    skip(_BODY, _ERROR_CODE.size, len(response), 0, "error code")
-    if _ERROR_CODE.unpack_from(response, _BODY)[0] == _UNSUPPORTED_VERSION:
+    skip(_BODY, INT16.size, len(response), 0, "error code")
+    if unpack_int16(response, _BODY)[0] == _UNSUPPORTED_VERSION:
         version = 0
     body, throttle_at = _cut(response[_BODY:], version, pass_unknown_apis, hides_sasl)
     cut = bytearray(response[:_BODY] + body)
@@ -120,8 +117,8 @@ def _cut(body: bytes, version: int, pass_unknown_apis: bool, hides_sasl: bool) -
         elif pass_unknown_apis:
             kept.append(each)
     flexible = version >= FIRST_FLEXIBLE
-    count_size = varint_size(len(kept) + 1) if flexible else _INT32.size
-    throttle_at = _ERROR_CODE.size + count_size + (_RANGE_SIZE + flexible) * len(kept)
+    count_size = varint_size(len(kept) + 1) if flexible else INT32.size
+    throttle_at = INT16.size + count_size + (_RANGE_SIZE + flexible) * len(kept)
     return encode(replace(message, api_keys=tuple(kept))), throttle_at
 
 
@@ -140,4 +137,4 @@ def unsupported_version_answer(correlation_id: int) -> bytes:
     It has the layout of version 0 and error 35, and contains only the versions of ApiVersions. The client then sends
     another request in one of these.
     """
-    return _INT32.pack(correlation_id) + _UNSUPPORTED_VERSION_BODY
+    return INT32.pack(correlation_id) + _UNSUPPORTED_VERSION_BODY

@@ -47,12 +47,12 @@ class Api:
     """Kafka's name, without Request or Response."""
     min_version: int
     max_version: int
-    flexible_from: int | None
+    flexible_from: int | None = None
     """First flexible version (KIP-482): compact lengths, tagged fields, and tag buffers in both headers."""
-    treatment: Treatment
-    throttle_from: int | None
+    treatment: Treatment = Treatment.FORWARD
+    throttle_from: int | None = None
     """First version with `throttle_time_ms` in the response."""
-    throttle_at: int | None
+    throttle_at: int | None = None
     """Offset of that field in the response's body, in bytes; `None` if fields of variable length precede it."""
 
     def covers(self, version: int) -> bool:

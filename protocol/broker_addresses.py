@@ -5,7 +5,6 @@ read, so the cost does not depend on the number of topics.
 """
 
 from collections.abc import Iterator
-from struct import Struct
 
 from protocol.addresses import NodeAddresses
 from protocol.apis import DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
@@ -13,7 +12,7 @@ from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.layouts import Field
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import Steps
-from protocol.wire import encode_string
+from protocol.wire import INT32, encode_string, unpack_int32
 
 MAX_PREFIX = 1_048_576
 """Bytes of a response up to the end of its brokers. A longer prefix is refused."""
@@ -27,25 +26,18 @@ CONTROLLER_ENDPOINTS = 2
 HIDDEN_ADDRESS = ("", -1)
 """For brokers that clients cannot reach through the proxy."""
 
-_INT32 = Struct(">i")
-
 
 class _AddressWalk(RewritingWalk):
     """Reads the address of each node. Subclasses write them."""
 
-    def __init__(
-        self, api_key: int, version: int, frame_length: int, addresses: NodeAddresses, until: str = ""
-    ) -> None:
-        super().__init__(api_key, version, frame_length, until)
-        self._addresses = addresses
-        self._host = ""
+    _host = ""
 
     def _copy_field(self, field: Field) -> Steps:
         if field.name == "host":
             self._host = yield from self._read_text("host")
         elif field.name == "port":
             port = yield from self._collect(4, "port")
-            self._on_address(_INT32.unpack_from(self.out, len(self.out) - 4)[0], self._host, _INT32.unpack(port)[0])
+            self._on_address(unpack_int32(self.out, len(self.out) - 4)[0], self._host, unpack_int32(port)[0])
         else:
             yield from super()._copy_field(field)
 
@@ -56,13 +48,12 @@ class _AddressWalk(RewritingWalk):
 class FindCoordinatorWalk(_AddressWalk):
     """Rewrites a FindCoordinator response. An entry without host or with a negative port is an error and stays."""
 
-    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
-        super().__init__(FIND_COORDINATOR, version, frame_length, addresses)
+    api_key = FIND_COORDINATOR
 
     def _on_address(self, node_id: int, host: str, port: int) -> None:
         if host and port >= 0:
             host, port = self._addresses.advertise(node_id, host, port)
-        self.out += encode_string(host.encode(), self._compact) + _INT32.pack(port)
+        self.out += encode_string(host.encode(), self._compact) + INT32.pack(port)
 
 
 class _BrokerListWalk(_AddressWalk):
@@ -70,10 +61,8 @@ class _BrokerListWalk(_AddressWalk):
     collected and then written.
     """
 
-    def __init__(
-        self, api_key: int, version: int, frame_length: int, addresses: NodeAddresses, until: str = ""
-    ) -> None:
-        super().__init__(api_key, version, frame_length, addresses, until)
+    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
+        super().__init__(version, frame_length, addresses)
         self._named: list[tuple[int, str, int]] = []
         """Node id, host and port of each broker that clients can reach."""
         self._collected: list[tuple[bytes, bool]] = []
@@ -126,7 +115,7 @@ class _BrokerListWalk(_AddressWalk):
             shown, port = next(advertised) if is_reachable else HIDDEN_ADDRESS
             if shown != host:
                 host, encoded = shown, encode_string(shown.encode(), self._compact)
-            self.out += broker[:4] + encoded + _INT32.pack(port) + broker[4:]
+            self.out += broker[:4] + encoded + INT32.pack(port) + broker[4:]
             self.work_left -= 1
             if self.work_left <= 0:  # also if all bytes so far are consumed
                 yield
@@ -137,8 +126,8 @@ class _BrokerListWalk(_AddressWalk):
 class MetadataWalk(_BrokerListWalk):
     """Rewrites the brokers of a Metadata response. It is done after the last of them."""
 
-    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
-        super().__init__(METADATA, version, frame_length, addresses, "brokers")
+    api_key = METADATA
+    until = "brokers"
 
     def _check_end(self) -> None:
         # Topics follow. It also keeps `frame_left` above 0 until the walk is done.
@@ -154,8 +143,7 @@ class DescribeClusterWalk(_BrokerListWalk):
     stays fenced until it is unregistered.
     """
 
-    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
-        super().__init__(DESCRIBE_CLUSTER, version, frame_length, addresses)
+    api_key = DESCRIBE_CLUSTER
 
     def _copy_field(self, field: Field) -> Steps:
         yield from super()._copy_field(field)

@@ -21,13 +21,12 @@ class DescribeConfigsWalk(RewritingWalk):
     An empty value stays empty.
     """
 
-    def __init__(self, version: int, frame_length: int) -> None:
-        super().__init__(DESCRIBE_CONFIGS, version, frame_length)
-        self._of_broker = False
-        """Whether the current result describes a broker."""
-        self._hides = False
-        """Whether the values of the current config are hidden."""
-        self._in_synonyms = False
+    api_key = DESCRIBE_CONFIGS
+    _of_broker = False
+    """Whether the current result describes a broker."""
+    _hides = False
+    """Whether the values of the current config are hidden."""
+    _in_synonyms = False
 
     def _copy_field(self, field: Field) -> Steps:
         before = len(self.out)

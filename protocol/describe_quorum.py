@@ -11,8 +11,7 @@ from protocol.walk import Steps
 class DescribeQuorumWalk(RewritingWalk):
     """Rewrites a DescribeQuorum response: from version 2 on each node has no listener."""
 
-    def __init__(self, version: int, frame_length: int) -> None:
-        super().__init__(DESCRIBE_QUORUM, version, frame_length)
+    api_key = DESCRIBE_QUORUM
 
     def _copy_field(self, field: Field) -> Steps:
         before = len(self.out)

@@ -22,10 +22,12 @@ NodeEndpoints come last, so the whole response is walked for them; see `node_end
 
 from struct import Struct
 
-from protocol.errors import TruncatedFrame, UnsupportedVersion
+from protocol.apis import APIS, FETCH
+from protocol.errors import TruncatedFrame
 from protocol.records_walk import RecordsWalk
 from protocol.topics import TOPIC_ID_SIZE
 from protocol.walk import Reading, Steps
+from protocol.wire import INT32, unpack_int32
 
 FIRST_WITH_NODE_ENDPOINTS = 16
 FIRST_WITH_TOPIC_IDS = 13
@@ -35,7 +37,6 @@ FIRST_WITH_SESSIONS = 7
 FIRST_WITH_LOG_START = 5
 FIRST_WITH_ABORTED = 4
 FIRST_WITH_THROTTLE = 1
-LAST_WALKED = 18
 
 _MIN_AND_MAX_BYTES = Struct(">ii")
 
@@ -62,6 +63,16 @@ def lower_fetch_budget(buf: bytearray, budget_at: int, max_bytes: int) -> int:
     return lowered
 
 
+def lower_share_budget(buf: bytearray, budget_at: int, max_bytes: int) -> None:
+    """As `lower_fetch_budget`, for a ShareFetch request: `max_records`, which follows, is lowered in proportion."""
+    own_max: int = _MIN_AND_MAX_BYTES.unpack_from(buf, budget_at)[1]
+    lowered = lower_fetch_budget(buf, budget_at, max_bytes)
+    if 0 < lowered < own_max:
+        at = budget_at + _MIN_AND_MAX_BYTES.size
+        own_records: int = unpack_int32(buf, at)[0]
+        INT32.pack_into(buf, at, min(own_records, max(1, own_records * lowered // own_max)))
+
+
 _SMALLEST_TOPIC = TOPIC_ID_SIZE + 2
 _BEFORE_HEAD = -1  # topics left: their count has not been read
 _BEFORE_TOPIC = -1  # record bytes left: the position is before a topic, not inside of a partition
@@ -70,7 +81,7 @@ _ABORTED = 16
 #: Bytes of a partition before its aborted transactions, by version.
 _PARTITION_HEADS = [
     14 + 8 * (version >= FIRST_WITH_ABORTED) + 8 * (version >= FIRST_WITH_LOG_START)
-    for version in range(LAST_WALKED + 1)
+    for version in range(APIS[FETCH].max_version + 1)
 ]
 _BESIDES_RECORDS = 30 + 1 + 4 + 1 + 1  # of the smallest partition of a flexible version
 # The byte before a partition (the tag count of the previous one, or the partition count); of its head the count of
@@ -99,17 +110,9 @@ class FetchResponseWalk(RecordsWalk):
     _records = _BEFORE_TOPIC
     """Bytes left of the current partition's records; its tags follow."""
 
-    def __init__(self, version: int, frame_length: int, *, counts_records: bool = False) -> None:
-        if not 0 <= version <= LAST_WALKED:
-            raise UnsupportedVersion("Fetch", version)
-        super().__init__(frame_length)
-        if counts_records:
-            self._counted = []
-        self._version = version
-
     def advance(self, buf: bytearray, pos: int, end: int) -> int:
         if self._steps is None and self._version >= FIRST_WITH_TOPIC_IDS:
-            self._limit = limit = pos + self._left
+            self._limit = limit = pos + self.frame_left
             if self._topics == _BEFORE_HEAD:
                 self._topics = self._plain_topic_count(buf, pos, end)
                 if self._topics == _BEFORE_HEAD:
@@ -117,7 +120,7 @@ class FetchResponseWalk(RecordsWalk):
                 pos += _HEAD
             elif self._records > end - pos:
                 self._records -= end - pos
-                self._left = limit - end
+                self.frame_left = limit - end
                 return end
             self._buf = buf
             self._pos = pos
@@ -127,7 +130,7 @@ class FetchResponseWalk(RecordsWalk):
             if not self._topics and pos + 1 == end == limit and not buf[pos]:
                 self._finish()
                 return end
-            self._left = left = limit - pos
+            self.frame_left = left = limit - pos
             if self._records < left > 0 and (pos == end or self.work_left <= 0):
                 return pos
         return super().advance(buf, pos, end)
@@ -138,7 +141,7 @@ class FetchResponseWalk(RecordsWalk):
             return _BEFORE_HEAD
         topics = buf[pos + _HEAD - 1] - 1
         # Too many for the frame: `_walk` raises.
-        return topics if topics * _SMALLEST_TOPIC <= self._left - _HEAD else _BEFORE_HEAD
+        return topics if topics * _SMALLEST_TOPIC <= self.frame_left - _HEAD else _BEFORE_HEAD
 
     def _walk(self) -> Steps:
         version = self._version
@@ -149,7 +152,7 @@ class FetchResponseWalk(RecordsWalk):
         while self._topics:
             skip()
             if self._records + compact > self._limit - self._pos:
-                raise TruncatedFrame("records", self._frame_length)
+                raise TruncatedFrame("records", self.frame_length)
             if self._records > 0 or (self.work_left <= 0 and self._pos < self._end):
                 yield
             elif self._topics:
@@ -199,7 +202,7 @@ class FetchResponseWalk(RecordsWalk):
             yield from self._skip(_ABORTED * aborted, "aborted transactions")
         if version >= FIRST_WITH_REPLICAS:
             yield from self._skip(4, "preferred read replica")
-        size = yield from self._records_size(compact)
+        size = yield from self._size(compact, INT32, "records")
         self._records = max(0, size)
         self._count_records(size)
 
@@ -223,6 +226,7 @@ class FetchResponseWalk(RecordsWalk):
         while topics:
             first = pos + TOPIC_ID_SIZE  # index of the partition count
             expected = wide = 0
+            # In the middle of a topic: `records` bytes of a partition are still to be skipped.
             if records != _BEFORE_TOPIC:
                 first = -1
                 pos += records
@@ -234,6 +238,7 @@ class FetchResponseWalk(RecordsWalk):
                 heads = expected - 1
             start = pos
             room = most = min(heads, work_left)
+            # A partition has its fields at fixed offsets up to the length of its records, which has 1 to 3 bytes.
             while room > 0 and pos <= last:
                 before, aborted, size, middle, high = unpack(buf, pos)
                 if aborted > 1 or before != expected:
@@ -258,6 +263,7 @@ class FetchResponseWalk(RecordsWalk):
             work_left -= skipped
             if is_counted:
                 self._count_plain(first, pos - start - skipped * _BESIDES_RECORDS - wide)
+            # The records of the last partition may end behind the bytes shown: that many are skipped next time.
             if heads or not buf.startswith(_NO_TAGS, pos, end):
                 records = max(0, pos - end)
                 pos -= records

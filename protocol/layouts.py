@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field as SchemaField
 from dataclasses import fields
 from functools import cache
-from struct import Struct
 from types import UnionType
 from typing import Any, Final, final, get_args, get_origin
 
 from kio.index import load_response_schema
 from kio.static.protocol import Entity
+
+from protocol.wire import INT16, INT32
 
 _SIZES: Final = {
     "bool": 1, "int8": 1, "uint8": 1,
@@ -18,7 +19,7 @@ _SIZES: Final = {
     "int64": 8, "uint64": 8, "float64": 8, "timedelta_i64": 8, "datetime_i64": 8,
     "uuid": 16,
 }  # fmt: skip
-_LENGTHS: Final = {"string": Struct(">h"), "bytes": Struct(">i"), "records": Struct(">i")}
+_LENGTHS: Final = {"string": INT16, "bytes": INT32, "records": INT32}
 
 
 @final

@@ -7,7 +7,6 @@ are removed, and unknown error codes become UNKNOWN_SERVER_ERROR, as in clients.
 """
 
 import io
-from struct import Struct
 from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -20,15 +19,15 @@ from protocol.errors import MalformedFrame
 from protocol.layouts import Field, layout_of
 from protocol.rewriting_walk import CopyingWalk
 from protocol.walk import UNBOUNDED, Steps
+from protocol.wire import INT16, unpack_int16
 
 E = TypeVar("E", bound=Entity)
 
 CLIENT_ID: Final = "kafka-quota-proxy"
 """Of the proxy's own requests."""
 
-_INT16 = Struct(">h")
 _KNOWN_ERROR_CODES = frozenset(int(code) for code in ErrorCode)
-_UNKNOWN_ERROR = _INT16.pack(ErrorCode.unknown_server_error)
+_UNKNOWN_ERROR = INT16.pack(ErrorCode.unknown_server_error)
 
 
 class _CheckingWalk(CopyingWalk):
@@ -39,7 +38,7 @@ class _CheckingWalk(CopyingWalk):
 
     def _copy_value(self, field: Field) -> Steps:
         yield from super()._copy_value(field)
-        if field.is_error_code and _INT16.unpack_from(self.out, len(self.out) - 2)[0] not in _KNOWN_ERROR_CODES:
+        if field.is_error_code and unpack_int16(self.out, len(self.out) - 2)[0] not in _KNOWN_ERROR_CODES:
             self.out[-2:] = _UNKNOWN_ERROR
 
 

@@ -13,11 +13,10 @@ A cluster may have 100,000 partitions, and clients often ask for all of them: th
 without the generator.
 """
 
-from struct import Struct
-
 from protocol.apis import APIS, METADATA
 from protocol.topics import NO_TOPIC_ID, TOPIC_ID_SIZE, TopicPartitions
 from protocol.walk import FrameWalk, Reading, Steps
+from protocol.wire import unpack_int16, unpack_int32
 
 FIRST_WITH_CONTROLLER = 1
 FIRST_WITH_INTERNAL = 1
@@ -30,11 +29,6 @@ FIRST_WITH_TOPIC_IDS = 10
 FIRST_WITH_ERROR_CODE = 13
 
 _SMALLEST_TOPIC = 8
-_LONGEST_QUICK = 0x7E  # fast path for name lengths and partition counts of one byte
-_TOPIC_LOOK = 4 + _LONGEST_QUICK + TOPIC_ID_SIZE + 1 + 4
-
-_int16 = Struct(">h").unpack_from
-_int32 = Struct(">i").unpack_from
 
 
 class MetadataTopicsWalk(FrameWalk):
@@ -86,9 +80,7 @@ class MetadataTopicsWalk(FrameWalk):
             yield from self._skip_tags()
 
     def _walk_topic(self) -> Steps:
-        left = self._read_topic_at_hand()
-        if left < 0:
-            left = yield from self._read_topic()
+        left = yield from self._read_topic()
         while left:
             left = self._skip_partitions_at_hand(left)
             if self.work_left <= 0 and self._pos < self._end:
@@ -96,62 +88,25 @@ class MetadataTopicsWalk(FrameWalk):
             elif left:
                 yield from self._walk_partition()
                 left -= 1
-        tags = self._pos + self._operations
-        if self._compact and tags < self._end and not self._buf[tags]:
-            self._pos = tags + 1
-        else:
-            yield from self._skip(self._operations, "authorized operations of a topic")
-            if self._compact:
-                yield from self._skip_tags()
+        yield from self._skip(self._operations, "authorized operations of a topic")
+        if self._compact:
+            yield from self._skip_tags()
         yield from self._pause()
-
-    def _read_topic_at_hand(self) -> int:
-        """The number of a topic's partitions, if its head is complete and short. Else -1, and nothing was read."""
-        buf, pos = self._buf, self._pos
-        if self._end - pos < _TOPIC_LOOK:
-            return -1
-        if self._compact:
-            name = pos + 3
-            after = pos + 2 + buf[pos + 2]
-        else:
-            name = pos + 4
-            after = name + _int16(buf, pos + 2)[0]
-        if not 0 <= after - name <= _LONGEST_QUICK:
-            return -1
-        at = after + self._after_name_size
-        if self._compact:
-            partitions = buf[at] - 1
-            at += 1
-        else:
-            partitions = _int32(buf, at)[0]
-            at += 4
-        if not 0 <= partitions <= _LONGEST_QUICK or partitions * self._smallest_partition > self._limit - at:
-            return -1
-        try:
-            text = buf[name:after].decode()
-        except UnicodeDecodeError:
-            return -1
-        self._report(_int16(buf, pos)[0], text, bytes(buf[after : after + TOPIC_ID_SIZE]), partitions)
-        self._pos = at
-        return partitions
 
     def _read_topic(self) -> Reading:
         yield from self._need(2, "error code of a topic")
-        error: int = _int16(self._buf, self._pos)[0]
+        error: int = unpack_int16(self._buf, self._pos)[0]
         self._pos += 2
         size = yield from self._string_size(self._compact, "topic name")
         at = self._offset()
         text = self._decoded((yield from self._collect(max(0, size), "topic name")), at, "topic name")
         after_name = yield from self._collect(self._after_name_size, "topic id, is internal")
         partitions = yield from self._items(self._compact, self._smallest_partition, "partition count")
-        if size >= 0:  # null: an error, there is no topic of that id
-            self._report(error, text, after_name[:TOPIC_ID_SIZE], partitions)
+        if size >= 0 and not error:  # null: there is no topic of that id
+            topic_id = after_name[:TOPIC_ID_SIZE]
+            has_id = self._version >= FIRST_WITH_TOPIC_IDS and topic_id != NO_TOPIC_ID
+            self._topics.append(TopicPartitions(text, topic_id if has_id else None, partitions))
         return partitions
-
-    def _report(self, error: int, name: str, topic_id: bytes, partitions: int) -> None:
-        if not error:
-            known = self._version >= FIRST_WITH_TOPIC_IDS and topic_id != NO_TOPIC_ID
-            self._topics.append(TopicPartitions(name, topic_id if known else None, partitions))
 
     def _skip_partitions_at_hand(self, left: int) -> int:
         """Skips partitions that are complete. Returns how many are left."""
@@ -177,7 +132,7 @@ class MetadataTopicsWalk(FrameWalk):
         for _ in range(self._arrays):
             if at + 4 > end:
                 return 0
-            count = _int32(buf, at)[0]
+            count = unpack_int32(buf, at)[0]
             if count < 0:
                 return 0
             at += 4 + 4 * count

@@ -16,9 +16,10 @@ from fractions import Fraction
 from struct import Struct
 
 from protocol.node_endpoints import EndpointsWalk
-from protocol.throttle_time import INT32, raise_int32
+from protocol.throttle_time import raise_int32
 from protocol.topics import TOPIC_ID_SIZE, Topic
 from protocol.walk import Steps
+from protocol.wire import INT32
 
 FIRST_WITH_THROTTLE = 1
 FIRST_WITH_APPEND_TIME = 2
@@ -88,6 +89,7 @@ def finish_usual_produce_response(buf: bytearray, start: int, end: int, version:
     if id_size:
         if end - start == _USUAL_WITH_ID_SIZE:
             topics, partitions, lengths, throttle, tags = _usual_with_id(buf, start)
+    # One topic with one partition: its size tells the length of the name, so one unpack reads all that is compared.
     elif (usual_with_name := _USUAL_WITH_NAME.get(end - start)) is not None:
         topics, name, partitions, lengths, throttle, tags = usual_with_name(buf, start)
         if name != end - start - _NAME_SIZE_LESS_ONE:

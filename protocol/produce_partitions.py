@@ -7,13 +7,12 @@ from struct import Struct
 from typing import Final, NamedTuple, final
 
 from protocol.produce_walk import ProduceRequestWalk
+from protocol.record_batch import CONTROL
 from protocol.topics import Topic
 from protocol.walk import Steps
 
 TRANSACTIONAL: Final = 0b1_0000
 """Of the attributes of a batch."""
-CONTROL: Final = 0b10_0000
-"""Of the attributes: the batch is the marker of a transaction's end."""
 SEQUENCES: Final = 1 << 31
 """Sequence numbers are modulo this (`DefaultRecordBatch.incrementSequence`)."""
 
@@ -73,6 +72,9 @@ class ProducePartitionsWalk(ProduceRequestWalk):
         known = len(listing.found) - (listing.is_open and not self.is_over)
         found, listing.found = listing.found[:known], listing.found[known:]
         return found
+
+    def _skip_plain_topic(self) -> bool:
+        return False
 
     def _skip_usual_partitions(self, left: int) -> int:
         self._listing.left = left

@@ -6,17 +6,17 @@ from typing import Final
 
 from protocol.produce import FIRST_FLEXIBLE, FIRST_WITH_LOG_START, FIRST_WITH_RECORD_ERRORS
 from protocol.topics import Topic
-from protocol.wire import encode_string, encode_varint
+from protocol.wire import INT32, encode_count, encode_string
 
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 NOT_ENOUGH_REPLICAS: Final = 19
+UNKNOWN_TOPIC_ID: Final = 100
 MAX_MESSAGE: Final = 500
 """Bytes of an error message; a longer one is cut."""
 MAX_MESSAGES: Final = 100
 """Partitions of one response that have the message: with more it could be longer than the request."""
 
 _NO_OFFSET: Final = (-1).to_bytes(8, "big", signed=True)
-_INT32 = Struct(">i")
 _INDEX_AND_ERROR = Struct(">ih")
 
 
@@ -35,12 +35,12 @@ def refused_produce_response(
     by_topic: dict[Topic, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)
-    parts = [_INT32.pack(correlation_id), tags, _count(len(by_topic), compact)]
+    parts = [INT32.pack(correlation_id), tags, encode_count(len(by_topic), compact)]
     messages_left = MAX_MESSAGES
     after_error = _after_error(version, message)
     for topic, indexes in by_topic.items():
         parts.append(topic if isinstance(topic, bytes) else encode_string(topic.encode(), compact))
-        parts.append(_count(len(indexes), compact))
+        parts.append(encode_count(len(indexes), compact))
         for index in indexes:
             if not messages_left:
                 after_error = _after_error(version, "")
@@ -57,8 +57,4 @@ def _after_error(version: int, message: str) -> bytes:
     if version < FIRST_WITH_RECORD_ERRORS:
         return offsets
     text = message.encode()[:MAX_MESSAGE].decode(errors="ignore").encode()
-    return offsets + _count(0, compact) + encode_string(text, compact) + (b"\x00" if compact else b"")
-
-
-def _count(count: int, compact: bool) -> bytes:
-    return encode_varint(count + 1) if compact else _INT32.pack(count)
+    return offsets + encode_count(0, compact) + encode_string(text, compact) + (b"\x00" if compact else b"")

@@ -32,7 +32,7 @@ from protocol.record_batch import (
 )
 from protocol.topics import LONGEST_NAME, TOPIC_ID_SIZE, Topic
 from protocol.walk import FrameWalk, Steps
-from protocol.wire import compact_string_end, plain_string_end
+from protocol.wire import INT32, compact_string_end, plain_string_end, unpack_int32
 
 FIRST_WITH_TRANSACTIONAL_ID = 3
 FIRST_FLEXIBLE = 9
@@ -60,7 +60,6 @@ _UP_TO_ATTRIBUTES = 18
 _ONE = b"\x00\x00\x00\x01"
 _NO_TAGS: Final = b"\x00"
 
-_int32 = Struct(">i").unpack_from
 _batch_start = Struct(">qi4xbb").unpack_from  # offset, size, magic; attributes, up to magic 1
 
 
@@ -124,16 +123,72 @@ def read_topic_head(buf: bytearray, pos: int, end: int, by_id: bool) -> tuple[To
     return topic, buf[after] - 1, after + 1
 
 
+PlainTopic = tuple[Topic, int, int, int]
+"""A topic of a request: bytes and messages of its records, and their producer id; -1: none."""
+
+
+def read_plain_topic(buf: bytearray, pos: int, end: int, by_id: bool, most: int) -> tuple[PlainTopic, int, int] | None:
+    """A topic of a flexible version that has arrived whole, the number of its partitions, and the position after it.
+
+    Plain: without tags, one batch of magic 2 in each partition, all of one producer, fewer than 127 partitions and
+    characters of the name, and no more than `most` partitions. None: it is not.
+    """
+    head = read_topic_head(buf, pos, end, by_id)
+    if head is None or head[1] > most:
+        return None
+    topic, partitions, first = head
+    count, pos, record_bytes, messages, producer_id = read_short_partitions(buf, first, end, partitions)
+    if count < partitions:
+        count, pos, record_bytes, messages, producer_id = read_partitions(buf, first, end, partitions, tags=True)
+    if not 0 < count == partitions or pos >= end or buf[pos]:
+        return None
+    return (topic, record_bytes, messages, producer_id), count, pos + 1
+
+
+def read_plain_body(buf: bytearray, pos: int, end: int, by_id: bool, most: int) -> tuple[list[PlainTopic], int]:
+    """The topics of a whole body of a flexible version, and how many topics and partitions it has. Nothing where one
+    is not plain, or it has more than `most` of these.
+    """
+    topics: list[PlainTopic] = []
+    left = most
+    pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
+    if pos >= end or not 0 < buf[pos - 1] < 0x80:
+        return [], 0
+    for _ in range(buf[pos - 1] - 1):
+        read = read_plain_topic(buf, pos, end, by_id, left - 1)
+        if read is None:
+            return [], 0
+        topic, count, pos = read
+        left -= 1 + count
+        topics.append(topic)
+    return (topics, most - left) if pos == end - 1 and not buf[pos] else ([], 0)
+
+
+class _Arriving:
+    """The records of a partition that have not arrived whole. `end`: how many bytes of the frame follow them."""
+
+    __slots__ = ("_batch_end", "_messages", "_size", "end")
+
+    def __init__(self, end: int) -> None:
+        self.end = self._batch_end = end
+        self._size, self._messages = 1, 0
+
+    def begin_batch(self, end: int, size: int, messages: int) -> None:
+        """A batch of `size` bytes begins, which `end` bytes of the frame follow."""
+        self._batch_end, self._size, self._messages = end, size, messages
+
+    def late(self, left: int) -> tuple[int, int]:
+        """Bytes of the records, and messages of the batch, that are to come while `left` bytes of the frame are."""
+        return max(0, left - self.end), self._messages * max(0, left - self._batch_end) // self._size
+
+
 class ProduceRequestWalk(FrameWalk):
     """Walks the body of a Produce request. It changes no byte.
 
-    The bytes of a topic are reported when the length of its records has arrived, messages and producer ids when the
-    header of their batch has: before the records themselves. So a decision can use the first part of a frame, and what
-    later parts contain is taken when they arrive.
+    The bytes of a topic are reported as they arrive, and messages in proportion to the bytes of their batch: what is
+    announced and does not arrive counts nothing. Producer ids are reported with the header of their batch.
 
-    Most requests that have arrived whole are plain: of a flexible version, without tags, one batch of magic 2 in each
-    partition, one producer in each topic, fewer than 127 topics, partitions of a topic, and characters of a name. Those
-    are read by `_read_plain`, without the generator, in half of the time.
+    Topics that have arrived whole and are plain are read by `read_plain_topic`, in a third of the time.
     """
 
     # Class attributes for the reason given in `FrameWalk`.
@@ -142,72 +197,40 @@ class ProduceRequestWalk(FrameWalk):
     topic: Topic = ""
     """The topic that is read."""
     _record_bytes = 0
+    """Of the topic that is read and not reported yet: of a partition all, as soon as its length has arrived."""
     _messages = 0
+    _arriving: "_Arriving | None" = None
+    """The records that are read, perhaps in part."""
 
     def __init__(self, version: int, frame_length: int, body_start: int) -> None:
         """body_start: bytes of the frame before its body: `RequestHeader.body_offset` less the four of the length."""
         super().__init__(frame_length, body_start)
         self._version = version
         self._compact = version >= FIRST_FLEXIBLE
-        self._by_id = version >= FIRST_WITH_TOPIC_IDS
         self._usages: list[TopicUsage] = []
         self._producer_ids: set[int] = set()
 
-    def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        if self._steps is None and end - pos == self._left and type(self) is ProduceRequestWalk:
-            plain = self._read_plain(buf, pos, end) if self._compact else []
-            if plain:
-                self._usages = plain
-                self._finish()
-                return end
-        return super().advance(buf, pos, end)
-
-    def _read_plain(self, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
-        """What each topic of a whole body received. Nothing where it is not plain, or has more pieces than `work_left`:
-        then the generator reads it.
-        """
-        usages: list[TopicUsage] = []
-        left = self.work_left
-        pos = compact_string_end(buf, pos, end) + ACKS_AND_TIMEOUT + 1
-        if pos >= end or not 0 < buf[pos - 1] < 0x80:
-            return []
-        for _ in range(buf[pos - 1] - 1):
-            head = read_topic_head(buf, pos, end, self._by_id)
-            if head is None:
-                return []
-            topic, partitions, pos = head
-            left -= 1 + partitions
-            if left < 0:
-                return []
-            first = pos
-            count, pos, record_bytes, messages, producer_id = read_short_partitions(buf, first, end, partitions)
-            if count < partitions:
-                count, pos, record_bytes, messages, producer_id = read_partitions(
-                    buf, first, end, partitions, tags=True
-                )
-            if not 0 < count == partitions or not buf.startswith(_NO_TAGS, pos, end - 1):
-                return []
-            pos += 1
-            usages.append(TopicUsage(topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
-        if pos != end - 1 or buf[pos]:
-            return []
-        self.work_left = left
-        return usages
+    @property
+    def _by_id(self) -> bool:
+        return self._version >= FIRST_WITH_TOPIC_IDS
 
     def take(self) -> list[TopicUsage]:
         """What was found since the last call, in the order of the request.
 
         The list grows with each batch: take it after each `advance`.
         """
-        self._close_topic()
+        late = (0, 0) if self._arriving is None else self._arriving.late(self.frame_left)
+        self._report(*late)
         usages = self._usages
         self._usages = []
         return usages
 
-    def _close_topic(self) -> None:
-        if self._record_bytes or self._messages or self._producer_ids:
-            self._usages.append(TopicUsage(self.topic, self._record_bytes, self._messages, tuple(self._producer_ids)))
-            self._record_bytes = self._messages = 0
+    def _report(self, late_bytes: int, late_messages: int) -> None:
+        """Report what was found of the topic that is read, but for what has not arrived."""
+        record_bytes, messages = self._record_bytes - late_bytes, self._messages - late_messages
+        if record_bytes or messages or self._producer_ids:
+            self._usages.append(TopicUsage(self.topic, record_bytes, messages, tuple(self._producer_ids)))
+            self._record_bytes, self._messages = late_bytes, late_messages
             self._producer_ids.clear()
 
     def _walk(self) -> Steps:
@@ -218,9 +241,23 @@ class ProduceRequestWalk(FrameWalk):
         smallest = TOPIC_ID_SIZE + 2 if self._by_id else 3 if compact else 6
         self.topics_left = topics = yield from self._items(compact, smallest, "topic count")
         for _ in range(topics):
-            yield from self._walk_topic()
+            if not self._skip_plain_topic():
+                yield from self._walk_topic()
         if compact:
             yield from self._skip_tags()
+
+    def _skip_plain_topic(self) -> bool:
+        """Skip the topic at hand, if it is plain and has arrived whole."""
+        if not self._compact or self.work_left <= 1:
+            return False
+        read = read_plain_topic(self._buf, self._pos, self._end, self._by_id, self.work_left - 1)
+        if read is None:
+            return False
+        (self.topic, record_bytes, messages, producer_id), count, self._pos = read
+        self._usages.append(TopicUsage(self.topic, record_bytes, messages, (producer_id,) if producer_id >= 0 else ()))
+        self.topics_left -= 1
+        self.work_left -= 1 + count
+        return True
 
     def _walk_topic(self) -> Steps:
         self.topic = yield from self._topic_of(self._compact, self._by_id)
@@ -234,7 +271,7 @@ class ProduceRequestWalk(FrameWalk):
             elif partitions:
                 yield from self._walk_partition()
                 partitions -= 1
-        self._close_topic()
+        self._report(0, 0)
         if self._compact:
             yield from self._skip_tags()
         yield from self._pause()
@@ -257,14 +294,16 @@ class ProduceRequestWalk(FrameWalk):
     def _walk_partition(self) -> Steps:
         self.work_left -= 1
         yield from self._need(_INDEX, "partition index")
-        self._begin_partition(_int32(self._buf, self._pos)[0])
+        self._begin_partition(unpack_int32(self._buf, self._pos)[0])
         self._pos += _INDEX
-        size = yield from self._records_size(self._compact)
+        size = yield from self._size(self._compact, INT32, "records")
         if size > self._limit - self._pos:
             raise TruncatedFrame("records", self._offset())
         if size > 0:
             self._record_bytes += size
+            self._arriving = _Arriving(self._limit - self._pos - size)
             yield from self._walk_records(size)
+            self._arriving = None
         if self._compact:
             yield from self._skip_tags()
 
@@ -289,6 +328,8 @@ class ProduceRequestWalk(FrameWalk):
             else:
                 break
             self._messages += messages
+            if self._arriving is not None:
+                self._arriving.begin_batch(self._limit - self._pos - size, size, messages)
             left -= size
             yield from self._skip(size, "batch")
             yield from self._pause()

@@ -3,8 +3,11 @@
 The header has the number of messages and the producer id, whatever the compression.
 """
 
+from array import array
 from struct import Struct
 from typing import Final
+
+from protocol.wire import unpack_int32
 
 BATCH_HEADER: Final = 61
 """Bytes of the header of a batch: the smallest batch."""
@@ -23,14 +26,16 @@ TOO_WIDE: Final = 5
 PARTITION_LOOK: Final = 4 + 4 + BATCH_HEADER
 """Bytes of a partition up to and with the batch header: index, length of the records, header."""
 
-_int32 = Struct(">i").unpack_from
 #: Of a partition whose records have a length of two bytes: these, size and magic of the batch, producer id, records
 #: count.
-_short_partition = Struct(">4xBB8xi4xb26xq6xI").unpack_from
-_SHORT_OVER_SIZE = BEFORE_SIZE + 1 + 0x80
-"""What low + 128 * high of such a length is more than the size of the batch: it counts `BEFORE_SIZE` bytes more and
-itself, and its low byte has the high bit set.
-"""
+_short_partition = Struct(">4xH8xi4xb26xq6xI").unpack_from
+#: The size of a batch by the two bytes of that length: it counts `BEFORE_SIZE` bytes less. -1: not such a length.
+_BATCH_SIZES = array("h", [-1]) * 65_536
+for _field in range(0x8000, 0x10000):
+    if 0 < _field & 0xFF < 0x80:
+        _BATCH_SIZES[_field] = (_field >> 8 & 0x7F | (_field & 0x7F) << 7) - 1 - BEFORE_SIZE
+#: Bytes of such a partition that the size of its batch does not count: index, length, base offset and size, tags.
+_AROUND_BATCH = 4 + 2 + BEFORE_SIZE + 1
 _SMALLEST_RECORD = 7  # length, attributes, timestamp delta, offset delta, key length, value length, header count
 _MOST_PER_BYTE = 8  # compressed records: their offset deltas differ, and no codec writes a difference in under a bit
 
@@ -90,24 +95,24 @@ def length_field(size: int, width: int, longest: int) -> int:
 
 def read_short_partitions(buf: bytearray, pos: int, end: int, most: int) -> tuple[int, int, int, int, int]:
     """As `read_partitions` with tags, in half of the time, for lengths of two bytes: the most common ones."""
-    unpack, last, first = _short_partition, end - PARTITION_LOOK, pos
+    unpack, sizes, last, first = _short_partition, _BATCH_SIZES, end - PARTITION_LOOK, pos
     count = messages = 0
-    producer_id = -1
+    producer_id: int | None = None  # none has been read
     while count < most and pos <= last:
-        low, high, size, magic, seen_id, claimed = unpack(buf, pos)
-        if magic != 2 or not 0 < high < 0x80 <= low or low + (high << 7) != size + _SHORT_OVER_SIZE:
+        field, size, magic, seen_id, claimed = unpack(buf, pos)
+        if size != sizes[field] or magic != 2 or claimed > size + BEFORE_SIZE - BATCH_HEADER >> 3:
             break
         if seen_id != producer_id:
             if count:
                 break
             producer_id = seen_id
-        after = pos + size + BEFORE_SIZE + 7
-        if claimed > size + BEFORE_SIZE - BATCH_HEADER >> 3 or after > end or buf[after - 1]:
+        after = pos + size + _AROUND_BATCH
+        if after > end or buf[after - 1]:
             break
         messages += claimed
         count += 1
         pos = after
-    return count, pos, pos - first - 7 * count, messages, producer_id
+    return count, pos, pos - first - 7 * count, messages, -1 if producer_id is None else producer_id
 
 
 def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool) -> tuple[int, int, int, int, int]:
@@ -126,7 +131,7 @@ def read_partitions(buf: bytearray, pos: int, end: int, most: int, *, tags: bool
     count = record_bytes = messages = 0
     producer_id = -1
     while count < most and pos <= last:
-        size, batch = read_size(buf, pos + 4) if tags else (_int32(buf, pos + 4)[0], pos + 8)
+        size, batch = read_size(buf, pos + 4) if tags else (unpack_int32(buf, pos + 4)[0], pos + 8)
         batch_size, magic, attributes, seen_id, claimed = unpack(buf, batch)
         after = batch + size + tags
         if not BATCH_HEADER <= size == batch_size + BEFORE_SIZE or magic != 2 or after > end:

@@ -19,6 +19,12 @@ class RecordsWalk(EndpointsWalk):
     _counted: list[TopicBytes] | None = None
     """None: not counted."""
 
+    def __init__(self, version: int, frame_length: int, *, counts_records: bool = False) -> None:
+        super().__init__(frame_length)
+        self._version = version
+        if counts_records:
+            self._counted = []
+
     def take(self) -> list[TopicBytes]:
         """What was found since the last call, in the order of the response.
 

@@ -21,7 +21,7 @@ a long one as its `short_name`: quotas, counters and connections keep client ids
 from dataclasses import dataclass
 from struct import Struct
 
-from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, SHARE_FETCH, Api, Treatment
+from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, SHARE_FETCH, Api
 from protocol.errors import (
     FrameTooLarge,
     MalformedFrame,
@@ -31,7 +31,7 @@ from protocol.errors import (
     UnknownApi,
     UnsupportedVersion,
 )
-from protocol.wire import MAX_STRING, short_name, skip, unsigned_varint
+from protocol.wire import INT16, MAX_STRING, short_name, skip, skip_tags, unpack_int16, unsigned_varint
 
 REQUEST_PREFIX = Struct(">ihhi")
 """Length, API key, API version and correlation id of a request: the first 12 bytes of its frame."""
@@ -58,23 +58,16 @@ _REPLICA_ID_SIZE = 4
 _MAX_WAIT_SIZE = 4
 _SHARE_SESSION_EPOCH_SIZE = 4
 _BUDGET_SIZE = 8
-_AFTER_SHARE_BUDGET_SIZE = 4 + 4 + 1
-"""Max records, batch size, acquire mode."""
+_MAX_RECORDS_SIZE = 4
+_AFTER_MAX_RECORDS_SIZE = 4 + 1
+"""Batch size, acquire mode."""
 
-_INT16 = Struct(">h")
-_FOREIGN_PROTOCOLS = (
-    (b"\x16\x03", "tls"),
-    (b"\x15\x03", "tls"),
-    (b"GET ", "http"),
-    (b"POST", "http"),
-    (b"HEAD", "http"),
-    (b"PUT ", "http"),
-    (b"PRI ", "http"),
-    (b"HTTP", "http"),
-    (b"SSH-", "ssh"),
-    (b"PROX", "proxy"),
-    (b"\r\n\r\n", "proxy"),
-)
+_FOREIGN_PROTOCOLS = {
+    "tls": (b"\x16\x03", b"\x15\x03"),
+    "http": (b"GET ", b"POST", b"HEAD", b"PUT ", b"PRI ", b"HTTP"),
+    "ssh": (b"SSH-",),
+    "proxy": (b"PROX", b"\r\n\r\n"),
+}
 TLS_ALERT_LENGTH = 0x15030000
 """The first four bytes of a TLS alert are this frame length (353 MB) or slightly more, which a limit may permit. Pass
 each length from here on to `check_frame_length`, also if it is within the limit."""
@@ -97,7 +90,8 @@ class RequestHeader:
     acks: int | None
     """Of a Produce request."""
     budget_offset: int | None
-    """Of a Fetch (3+) or ShareFetch request: offset of `min_bytes`, followed by `max_bytes`, two int32."""
+    """Of a Fetch (3+) or ShareFetch request: offset of `min_bytes`, followed by `max_bytes`, and for ShareFetch
+    `max_records`: int32 each."""
     renewal_offset: int | None
     """Of a ShareFetch (2+) request: offset of the flag, one byte, that it only renews acquisition locks (KIP-1222)."""
     needed: int
@@ -120,8 +114,8 @@ def check_frame_length(buf: bytearray, pos: int, length: int, limit: int) -> Non
     if 0 <= length <= limit and length not in _TLS_ALERT_LENGTHS:
         return
     start = bytes(buf[pos : pos + 4])
-    for signature, name in _FOREIGN_PROTOCOLS:
-        if start.startswith(signature):
+    for name, signatures in _FOREIGN_PROTOCOLS.items():
+        if start.startswith(signatures):
             raise NotKafka(name)
     if length < 0:
         raise NegativeFrameLength(length)
@@ -139,16 +133,7 @@ def find_api(api_key: int, version: int, *, pass_unknown_apis: bool = False) -> 
     if api is None:
         if not pass_unknown_apis:
             raise UnknownApi(api_key)
-        return Api(
-            key=api_key,
-            name=f"Unknown{api_key}",
-            min_version=0,
-            max_version=32767,
-            flexible_from=None,
-            treatment=Treatment.FORWARD,
-            throttle_from=None,
-            throttle_at=None,
-        )
+        return Api(api_key, f"Unknown{api_key}", min_version=0, max_version=32_767)
     if not api.covers(version) and api_key != API_VERSIONS:
         raise UnsupportedVersion(api.name, version)
     return api
@@ -203,14 +188,14 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     except UnicodeDecodeError:
         raise MalformedFrame("the client id as UTF-8", at - origin) from None
     if flexible:
-        pos = _tags_end(buf, pos, end, origin)
+        pos = skip_tags(buf, pos, end, origin, MAX_HEADER_TAGS, MAX_HEADER_SIZE)
     body_offset = pos - start
     acks: int | None = None
     if api.key == PRODUCE:
         if version >= 3:
             _, pos = _string(buf, pos, end, origin, "the transactional id", compact=flexible)
-        at, pos = pos, skip(pos, _INT16.size, end, origin, "acks")
-        acks = _INT16.unpack_from(buf, at)[0]
+        at, pos = pos, skip(pos, INT16.size, end, origin, "acks")
+        acks = unpack_int16(buf, at)[0]
     elif api.key == SHARE_FETCH:
         _, pos = _string(buf, pos, end, origin, "the group id", compact=flexible)
         _, pos = _string(buf, pos, end, origin, "the member id", compact=flexible)
@@ -218,9 +203,11 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     budget_offset = _budget_offset(api.key, version, size)
     needed = size if budget_offset is None else budget_offset + _BUDGET_SIZE
     renewal_offset = None
-    if api.key == SHARE_FETCH and version >= FIRST_SHARE_FETCH_WITH_RENEWALS:
-        renewal_offset = needed + _AFTER_SHARE_BUDGET_SIZE
-        needed = renewal_offset + 1
+    if api.key == SHARE_FETCH:
+        needed += _MAX_RECORDS_SIZE
+        if version >= FIRST_SHARE_FETCH_WITH_RENEWALS:
+            renewal_offset = needed + _AFTER_MAX_RECORDS_SIZE
+            needed = renewal_offset + 1
     return RequestHeader(api, version, client_id, size, body_offset, acks, budget_offset, renewal_offset, needed)
 
 
@@ -240,21 +227,8 @@ def _string(buf: bytearray, pos: int, end: int, origin: int, what: str, *, compa
         size, pos = unsigned_varint(buf, pos, end, origin, what)
         size -= 1
     else:
-        pos = skip(pos, _INT16.size, end, origin, what)
-        size = _INT16.unpack_from(buf, at)[0]
+        pos = skip(pos, INT16.size, end, origin, what)
+        size = unpack_int16(buf, at)[0]
     if not -1 <= size <= MAX_STRING:
         raise MalformedFrame(f"the length of {what}", at - origin)
     return pos, skip(pos, max(0, size), end, origin, what)
-
-
-def _tags_end(buf: bytearray, pos: int, end: int, origin: int) -> int:
-    count, pos = unsigned_varint(buf, pos, end, origin, "the header tags")
-    if count > MAX_HEADER_TAGS:
-        raise MalformedFrame("the header tags", pos - origin)
-    for _ in range(count):
-        _, pos = unsigned_varint(buf, pos, end, origin, "a header tag")
-        size, pos = unsigned_varint(buf, pos, end, origin, "the size of a header tag")
-        if size > MAX_HEADER_SIZE:
-            raise MalformedFrame("a header tag of sane size", pos - origin)
-        pos = skip(pos, size, end, origin, "a header tag")
-    return pos

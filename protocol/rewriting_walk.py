@@ -5,14 +5,13 @@ contain a broker's address, and every reader must accept a message without them 
 """
 
 from collections.abc import Generator
-from struct import Struct
+from typing import ClassVar
 
+from protocol.addresses import NodeAddresses
 from protocol.errors import MalformedFrame, TooManyItems, TruncatedFrame
 from protocol.layouts import Field, Layout, response_layout
 from protocol.walk import UNBOUNDED, FrameWalk, Reading, Steps
-from protocol.wire import encode_varint, varint_size
-
-_INT32 = Struct(">i")
+from protocol.wire import INT32, encode_count, encode_varint, varint_size
 
 
 class CopyingWalk(FrameWalk):
@@ -87,7 +86,7 @@ class CopyingWalk(FrameWalk):
     def _read_count(self, field: Field) -> Reading:
         """The number of items of an array, -1 for null. Nothing is written."""
         at = self._offset()
-        count = yield from self._size(self._compact, _INT32, field.name)
+        count = yield from self._size(self._compact, INT32, field.name)
         if count < 0 and not field.is_nullable:
             raise MalformedFrame(field.name, at)
         if count > self._limit - self._pos:  # an item takes a byte or more
@@ -96,7 +95,7 @@ class CopyingWalk(FrameWalk):
         return count
 
     def _write_count(self, count: int) -> None:
-        self.out += encode_varint(count + 1) if self._compact else _INT32.pack(count)
+        self.out += encode_count(count, self._compact)
 
     def _count_items(self, count: int) -> None:
         self.items_left -= max(0, count)
@@ -144,15 +143,19 @@ class RewritingWalk(CopyingWalk):
     `out` is never longer than what was consumed plus, for each address in it, the length of the proxy's host.
     """
 
-    def __init__(self, api_key: int, version: int, frame_length: int, until: str = "") -> None:
+    api_key: ClassVar[int]
+    until: ClassVar[str] = ""
+    """The last field that is read; "": the last one."""
+
+    def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
         """The walk of one response.
 
         Args:
             version: of the request that is answered.
             frame_length: bytes of the response from its correlation id on.
-            until: the last field that is read; "": the last one.
         """
-        super().__init__(response_layout(api_key, version, until), frame_length)
+        super().__init__(response_layout(self.api_key, version, self.until), frame_length)
+        self._addresses = addresses
 
     def _walk(self) -> Steps:
         yield from self._copy(4, "correlation id")

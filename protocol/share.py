@@ -25,37 +25,30 @@ If there are endpoints, one tag covers them and what follows their array (Kafka 
 
 from typing import ClassVar
 
-from protocol.errors import UnsupportedVersion
 from protocol.records_walk import RecordsWalk
 from protocol.topics import TOPIC_ID_SIZE
 from protocol.walk import Steps
-
-FIRST_VERSION = 1
-LAST_VERSION = 2
+from protocol.wire import INT32, unpack_int32
 
 
 class _ShareResponseWalk(RecordsWalk):
-    """The part of the layout that both responses share."""
+    """The layout of both responses."""
 
-    _name: ClassVar[str]
+    _is_fetch: ClassVar[bool]
     _lock_timeout_from: ClassVar[int]
     _partition_min: ClassVar[int]
-
-    def __init__(self, version: int, frame_length: int, *, counts_records: bool = False) -> None:
-        if not FIRST_VERSION <= version <= LAST_VERSION:
-            raise UnsupportedVersion(self._name, version)
-        super().__init__(frame_length)
-        if counts_records:
-            self._counted = []
-        self._version = version
+    lock_timeout_ms = 0
+    """For how long the acquired records are locked; 0: it has not been read, or the response does not say."""
 
     def _walk(self) -> Steps:
         yield from self._skip(4, "correlation id")
         yield from self._skip_tags()
         yield from self._skip(6, "throttle time, error code")
-        yield from self._skip_compact("error message")
+        yield from self._skip_string(True, "error message")
         if self._version >= self._lock_timeout_from:
-            yield from self._skip(4, "acquisition lock timeout")
+            yield from self._need(4, "acquisition lock timeout")
+            self.lock_timeout_ms = unpack_int32(self._buf, self._pos)[0]
+            self._pos += 4
         topics = yield from self._items(True, TOPIC_ID_SIZE + 2, "topic count")
         for _ in range(topics):
             self._topic = yield from self._collect(TOPIC_ID_SIZE, "topic id")
@@ -72,7 +65,19 @@ class _ShareResponseWalk(RecordsWalk):
         yield from self._pause()
 
     def _walk_partition(self) -> Steps:
-        raise NotImplementedError
+        yield from self._skip(6, "partition index, error code")
+        yield from self._skip_string(True, "partition error message")
+        if self._is_fetch:
+            yield from self._skip(2, "acknowledge error code")
+            yield from self._skip_string(True, "acknowledge error message")
+        yield from self._skip(8, "current leader")
+        yield from self._skip_tags()
+        if self._is_fetch:
+            size = yield from self._size(True, INT32, "records")
+            self._check_left(size, "records")
+            self._count_records(size)
+            yield from self._skip(max(0, size), "records")
+            yield from self._skip_structs(18, "acquired records")
 
 
 class ShareFetchResponseWalk(_ShareResponseWalk):
@@ -81,33 +86,14 @@ class ShareFetchResponseWalk(_ShareResponseWalk):
     All records of a response are counted as fetched. The client may acquire only some of them.
     """
 
-    _name = "ShareFetch"
+    _is_fetch = True
     _lock_timeout_from = 1
     _partition_min = 4 + 2 + 1 + 2 + 1 + 9 + 1 + 1 + 1
-
-    def _walk_partition(self) -> Steps:
-        yield from self._skip(6, "partition index, error code")
-        yield from self._skip_compact("partition error message")
-        yield from self._skip(2, "acknowledge error code")
-        yield from self._skip_compact("acknowledge error message")
-        yield from self._skip(8, "current leader")
-        yield from self._skip_tags()
-        size = yield from self._records_size(True)
-        self._check_left(size, "records")
-        self._count_records(size)
-        yield from self._skip(max(0, size), "records")
-        yield from self._skip_structs(18, "acquired records")
 
 
 class ShareAcknowledgeResponseWalk(_ShareResponseWalk):
     """Walks a ShareAcknowledge response and hides its node endpoints. The length stays the same."""
 
-    _name = "ShareAcknowledge"
+    _is_fetch = False
     _lock_timeout_from = 2
     _partition_min = 4 + 2 + 1 + 9 + 1
-
-    def _walk_partition(self) -> Steps:
-        yield from self._skip(6, "partition index, error code")
-        yield from self._skip_compact("partition error message")
-        yield from self._skip(8, "current leader")
-        yield from self._skip_tags()

@@ -6,14 +6,12 @@ That is so for all APIs with the field except Produce, ApiVersions, CreateDelega
 where fields of variable length precede it. The table in `apis` has the offsets.
 """
 
-from struct import Struct
 from typing import Final
 
 from protocol.apis import FETCH, PRODUCE, Api
 from protocol.errors import TruncatedFrame
-from protocol.wire import skip_tags
+from protocol.wire import INT32, skip_tags, unpack_int32
 
-INT32 = Struct(">i")
 CORRELATION_ID_SIZE = 4
 
 FIRST_WITH_WAITING_CLIENTS: Final = {PRODUCE: 6, FETCH: 8}
@@ -65,5 +63,5 @@ def raise_throttle(buf: bytearray, start: int, end: int, api: Api, version: int,
 
 def raise_int32(buf: bytearray, at: int, value: int) -> None:
     """Writes `value` over the int32 at `at` if it is larger."""
-    if value > INT32.unpack_from(buf, at)[0]:
+    if value > unpack_int32(buf, at)[0]:
         INT32.pack_into(buf, at, value)

@@ -1,7 +1,6 @@
 """Encodes a request for the names of topic ids, and decodes the response: Metadata 12 (KIP-516)."""
 
 from collections.abc import Collection
-from struct import Struct
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +12,10 @@ from protocol.apis import METADATA
 from protocol.errors import CorrelationMismatch
 from protocol.messages import decode, request_frame
 from protocol.topics import TopicPartitions
-from protocol.wire import skip, skip_tags
+from protocol.wire import skip, skip_tags, unpack_int32
 
 VERSION = 12
 """The first version with ids without names; brokers from 3.1 to 4.3 support it."""
-
-_INT32 = Struct(">i")
 
 
 def topics_by_id_request(correlation_id: int, topic_ids: Collection[bytes]) -> bytes:
@@ -42,7 +39,7 @@ def topics_by_id(correlation_id: int, response: bytes) -> list[TopicPartitions]:
         MalformedFrame: the bytes are no such response.
     """
     body_start = skip(0, 4, len(response), 0, "correlation id")
-    found: int = _INT32.unpack_from(response)[0]
+    found: int = unpack_int32(response)[0]
     if found != correlation_id:
         raise CorrelationMismatch(correlation_id, found)
     body_start = skip_tags(response, body_start, len(response), 0)

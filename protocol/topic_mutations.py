@@ -20,7 +20,6 @@ time. A response that refuses all topics, in these versions (all flexible):
 """
 
 from collections.abc import Callable
-from struct import Struct
 from typing import Any, Final, final
 
 from kio.index import load_request_schema
@@ -28,7 +27,7 @@ from kio.index import load_request_schema
 from protocol.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from protocol.messages import decode
 from protocol.topics import NO_TOPIC_ID, Topic
-from protocol.wire import encode_string, encode_varint
+from protocol.wire import INT32, encode_string, encode_varint
 
 STRICT_FROM: Final = {CREATE_TOPICS: 6, DELETE_TOPICS: 5, CREATE_PARTITIONS: 3}
 
@@ -44,7 +43,6 @@ _OLDEST_OF_KIO: Final = {CREATE_TOPICS: 2, DELETE_TOPICS: 1, CREATE_PARTITIONS: 
 """Older requests have the same layout, but CreateTopics 0 has no `validate_only` at its end."""
 _FIRST_WITH_IDS: Final = {CREATE_TOPICS: 7, DELETE_TOPICS: 6}
 
-_INT32 = Struct(">i")
 _ERROR: Final = (89).to_bytes(2, "big") + encode_string(REFUSAL_MESSAGE.encode(), True)
 _END_OF_RESULT: Final = {
     CREATE_TOPICS: _ERROR + b"\xff\xff\xff\xff" + b"\xff\xff" + b"\x01" + b"\x00",
@@ -99,7 +97,7 @@ class MutationRequest:
         """
         has_ids = self._version >= _FIRST_WITH_IDS.get(self._api_key, self._version + 1)
         end = _END_OF_RESULT[self._api_key]
-        parts = [_INT32.pack(correlation_id), b"\x00", _INT32.pack(throttle_time_ms)]
+        parts = [INT32.pack(correlation_id), b"\x00", INT32.pack(throttle_time_ms)]
         parts.append(encode_varint(len(self._topics) + 1))
         for each in self._topics:  # not by kio, which takes 8 us for each
             topic = _topic_of(each)

@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.topics import LONGEST_NAME, NO_TOPIC_ID, TOPIC_ID_SIZE, Topic
-from protocol.wire import MAX_STRING, MAX_VARINT, MAX_VARINT_SIZE
+from protocol.wire import INT16, INT32, MAX_STRING, MAX_VARINT, MAX_VARINT_SIZE
 
 Steps = Generator[None, None, None]
 Reading = Generator[None, None, int]
@@ -23,8 +23,6 @@ _NO_BYTES: Final = bytearray()
 _NO_STEPS: Final[Iterator[None]] = iter(())
 UNBOUNDED: Final = 1 << 62
 _COMPARED_AT_ONCE: Final = 512
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
 
 
 class FrameWalk:
@@ -51,8 +49,9 @@ class FrameWalk:
             frame_length: bytes of the frame, without its length prefix.
             start: offset in the frame of the first byte that is walked.
         """
-        self._frame_length = frame_length
-        self._left = frame_length - start  # bytes of the frame that are not final yet
+        self.frame_length: Final = frame_length
+        self.frame_left = frame_length - start
+        """Bytes of the frame that are not final yet, whether they have arrived or not."""
 
     def advance(self, buf: bytearray, pos: int, end: int) -> int:
         """Continues over `buf[pos:end]`, the frame's bytes from the position that the last call returned.
@@ -73,22 +72,17 @@ class FrameWalk:
         self._buf = buf
         self._pos = pos
         self._end = end
-        self._limit = pos + self._left
+        self._limit = pos + self.frame_left
         if self._steps is None:
             self._steps = self._whole()
         next(self._steps, None)
-        self._left = self._limit - self._pos
+        self.frame_left = self._limit - self._pos
         return self._pos
 
     @property
     def is_over(self) -> bool:
         """Whether the frame's last byte was read, and the whole frame has its layout."""
-        return self._steps is not None and not self._left
-
-    @property
-    def frame_left(self) -> int:
-        """Bytes of the frame that are not final yet, whether they have arrived or not."""
-        return self._left
+        return self._steps is not None and not self.frame_left
 
     def _whole(self) -> Steps:
         yield from self._walk()
@@ -99,7 +93,7 @@ class FrameWalk:
 
     def _finish(self) -> None:
         """Ends the walk without its generator: the rest of the frame has been read, and has its layout."""
-        self._left = 0
+        self.frame_left = 0
         self._steps = _NO_STEPS
 
     def _check_end(self) -> None:
@@ -118,7 +112,7 @@ class FrameWalk:
             yield
 
     def _offset(self) -> int:
-        return self._frame_length - (self._limit - self._pos)
+        return self.frame_length - (self._limit - self._pos)
 
     def _need(self, size: int, what: str) -> Steps:
         """Yields until `size` bytes have arrived."""
@@ -145,13 +139,13 @@ class FrameWalk:
 
     def _items(self, compact: bool, smallest: int, what: str) -> Reading:
         """Number of items of an array, 0 for null. Each item takes at least `smallest` bytes."""
-        count = yield from self._size(compact, _INT32, what)
+        count = yield from self._size(compact, INT32, what)
         if count * smallest > self._limit - self._pos:
             raise TruncatedFrame(what, self._offset())
         return max(0, count)
 
     def _size(self, compact: bool, length: Struct, what: str) -> Reading:
-        """Size of a string or of bytes, -1 when null. `length`: its type in versions that are not flexible."""
+        """Size of a string, bytes or records, -1 when null. `length`: its type in versions that are not flexible."""
         if compact:
             return (yield from self._varint(what)) - 1
         yield from self._need(length.size, what)
@@ -163,14 +157,10 @@ class FrameWalk:
 
     def _string_size(self, compact: bool, what: str) -> Reading:
         """Size of a string, nullable or not: at most 32,767, and -1 when null."""
-        size = yield from self._size(compact, _INT16, what)
+        size = yield from self._size(compact, INT16, what)
         if size > MAX_STRING:
             raise MalformedFrame(what, self._offset())
         return size
-
-    def _records_size(self, compact: bool) -> Reading:
-        """Size of records, nullable or not: -1 when null."""
-        return self._size(compact, _INT32, "records")
 
     def _collect(self, size: int, what: str) -> Collecting:
         """The next `size` bytes, copied. The caller bounds `size`."""
@@ -232,12 +222,6 @@ class FrameWalk:
         """A string, nullable or not."""
         size = yield from self._string_size(compact, what)
         yield from self._skip(max(0, size), what)
-
-    def _skip_compact(self, what: str) -> Steps:
-        """A compact string, bytes or records, nullable or not."""
-        size = yield from self._varint(what)
-        if size > 1:
-            yield from self._skip(size - 1, what)
 
     def _skip_tags(self) -> Steps:
         if self._pos < self._end and not self._buf[self._pos]:

@@ -21,7 +21,10 @@ MAX_NAME = 256
 NOT_AT_HAND = 1 << 60
 """A position after any end, returned by `compact_string_end` and `plain_string_end` for strings they do not read."""
 
-_INT16 = Struct(">h")
+INT16 = Struct(">h")
+INT32 = Struct(">i")
+unpack_int16 = INT16.unpack_from
+unpack_int32 = INT32.unpack_from
 
 
 def unsigned_varint(buf: BytesLike, pos: int, end: int, origin: int, what: str) -> tuple[int, int]:
@@ -64,19 +67,30 @@ def skip(pos: int, size: int, end: int, origin: int, what: str) -> int:
     return pos + size
 
 
-def skip_tags(buf: BytesLike, pos: int, end: int, origin: int) -> int:
-    """Skips a tag buffer: a count, then tag, size and bytes of each."""
+def skip_tags(
+    buf: BytesLike, pos: int, end: int, origin: int, most: int = MAX_VARINT, longest: int = MAX_VARINT
+) -> int:
+    """Skips a tag buffer: a count, which is `most` at most, then tag, size and bytes of each, `longest` at most."""
     count, pos = unsigned_varint(buf, pos, end, origin, "tag count")
+    if count > most:
+        raise MalformedFrame(f"at most {most} tags", pos - origin)
     for _ in range(count):  # each takes two bytes or more, so a false count ends at `end`
         _, pos = unsigned_varint(buf, pos, end, origin, "tag")
         size, pos = unsigned_varint(buf, pos, end, origin, "tag size")
+        if size > longest:
+            raise MalformedFrame(f"a tag of at most {longest} bytes", pos - origin)
         pos = skip(pos, size, end, origin, "tagged field")
     return pos
 
 
 def encode_string(text: bytes, compact: bool) -> bytes:
     """A string of at most `MAX_STRING` bytes with its length: as flexible versions write it, or as others do."""
-    return (encode_varint(len(text) + 1) if compact else _INT16.pack(len(text))) + text
+    return (encode_varint(len(text) + 1) if compact else INT16.pack(len(text))) + text
+
+
+def encode_count(count: int, compact: bool) -> bytes:
+    """The number of items of an array; -1: null."""
+    return encode_varint(count + 1) if compact else INT32.pack(count)
 
 
 def short_name(name: str) -> str:
@@ -109,7 +123,7 @@ def plain_string_end(buf: bytes | bytearray, pos: int, end: int) -> int:
     """As `compact_string_end`, in versions that are not flexible: of any size."""
     if pos + 2 > end:
         return NOT_AT_HAND
-    size: int = _INT16.unpack_from(buf, pos)[0]
+    size: int = unpack_int16(buf, pos)[0]
     if size > 0:
         return pos + 2 + size
     return pos + 2 if size >= -1 else NOT_AT_HAND

@@ -14,7 +14,6 @@ from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quota_sources import Quotas
-from proxy.enforcement.holds import Holds
 from proxy.enforcement.measures import Measures
 from proxy.enforcement.report import Report
 from proxy.observability.metrics import Metrics
@@ -26,8 +25,8 @@ from proxy.sessions.turns import Turns
 from proxy.sessions.wakeups import NS_PER_SECOND, Wakeups
 from proxy.streams.context import Context
 from proxy.streams.handlers.table import handlers_of
-from proxy.streams.kinds import Kinds
 from proxy.streams.memory import MemoryPool
+from proxy.streams.request import Kinds
 from proxy.tls import TlsContexts
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.registry.registry import Registry
@@ -44,7 +43,7 @@ def assemble(
 ) -> Shared:
     """The parts, tied together; nothing is opened.
 
-    `quotas`: those that apply first. `clock`: monotonic nanoseconds for quotas; `work_clock`: of real time. `bind_any`:
+    `quotas`: those that apply first. `clock`: monotonic nanoseconds for quotas; `work_clock`: of CPU time. `bind_any`:
     see `Nodes`. `salt`: a random number of this process.
 
     Raises ConfigError for certificates and keys that cannot be used.
@@ -57,7 +56,7 @@ def assemble(
         settings=_settings_of(config.quotas, salt),
         reads_topics=config.usage.by_topic,
     )
-    memory, holds = MemoryPool(config.security.max_buffered_bytes), Holds()
+    memory = MemoryPool(config.security.max_buffered_bytes)
     report = Report(config.enforcement, metrics.entities)
     context = Context(
         config=config,
@@ -66,11 +65,11 @@ def assemble(
         memory=memory,
         nodes=Nodes(config.listening, bind_any),
         topics=Topics(loop, partial(ask_for_topics, config.bootstrap_servers, tls)),
-        holds=holds,
         measures=Measures(report, config.enforcement.throttle_mode, enforces=not quotas.dry_run),
     )
-    turns, wakeups = Turns(loop, work_clock), Wakeups(loop, holds, clock)
+    turns, wakeups = Turns(loop, work_clock), Wakeups(loop, clock)
     registry.observers.append(wakeups.limits_changed)
+    registry.rate_observers.append(wakeups.rate_changed)
     metrics.limits_in_use = registry.limits_in_use
     metrics.produced = lambda: registry.produced(clock())
     return Shared(

@@ -10,24 +10,22 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 import cloup
 
-from proxy.config.config import Config
-from proxy.config.errors import BindError, ConfigError, StartError
+from proxy.config.config import GROUPS, Config
+from proxy.config.errors import ConfigError, StartError
+from proxy.config.given import Given
 from proxy.config.limits_help import CommandWithLimits
-from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Invalid, Setting
-from proxy.config.options import GROUPS
+from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Setting, setting
 from proxy.config.values import parse_address, parse_duration
 from proxy.observability.build import BUILD
 from quotas.problems import Problem
 
 EXIT_FAILURE: Final = 1
-EXIT_BAD_CONFIG: Final = 2
 
 _CONTEXT_SETTINGS: Final = cloup.Context.settings(
     help_option_names=["-h", "--help"],
@@ -57,8 +55,8 @@ def main() -> None:
 
 
 def _all_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    for group in reversed(GROUPS):
-        command = group(command)
+    for title, options in reversed(GROUPS.items()):
+        command = cloup.option_group(title, *options)(command)
     return command
 
 
@@ -83,19 +81,13 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     The value of an option comes from its flag, else its environment variable, else the file of --config, else its
     default. An empty variable counts as not set.
     """
-    from proxy.config.cautions import warnings_of
     from proxy.config.checks import config_of
-    from proxy.config.quotas_file import active_quotas
     from proxy.observability.logs import EventLog, configure
 
-    try:
-        config = config_of(ctx)
-        cautions = warnings_of(config, active_quotas(config))
-    except ConfigError as error:
-        _fail(error, EXIT_BAD_CONFIG)
+    config = config_of(ctx)
     configure(config.observability.log_format, config.observability.log_level)
     log = EventLog(__name__)
-    log.warn_of([*cautions, *_misspelt_variables(ctx, os.environ)])
+    log.warn_of(_misspelt_variables(ctx, os.environ))
     ignored = config.upstream.ignored
     if ignored:
         log.info("client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
@@ -108,10 +100,11 @@ def _config_again(arguments: Sequence[str]) -> Config:
     from proxy.config.checks import config_of
 
     try:
-        with run.make_context("run", list(arguments)) as ctx:
-            return config_of(ctx, check_quotas=False)
+        ctx = run.make_context("run", list(arguments))
     except click.ClickException as error:
         raise ConfigError((Problem("--config", error.format_message()),)) from error
+    with ctx:
+        return config_of(ctx, check_quotas=False)
 
 
 def _serve(config: Config, read_again: Callable[[], Config]) -> int:
@@ -120,10 +113,8 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
 
     try:
         return server.run(config, read_again)
-    except ConfigError as error:
-        _fail(error, EXIT_BAD_CONFIG)
-    except BindError as error:
-        _fail(error, EXIT_FAILURE)
+    except StartError:
+        raise
     except Exception as error:
         if config.observability.log_level == "debug":
             logging.getLogger(__name__).debug("failed", exc_info=True)
@@ -167,13 +158,10 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
         option = "--quotas-file"
     arguments = [option, file, *(["--quotas-file", quotas_file] if quotas_file else [])]
     with run.make_context("run", arguments, parent=ctx) as run_context:
-        try:
-            config = config_of(run_context, need_upstream=False)
-            quotas = active_quotas(config)
-            cautions = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
-            TlsContexts(config, Metrics(config))
-        except ConfigError as error:
-            _fail(error, EXIT_BAD_CONFIG)
+        config = config_of(run_context, need_upstream=False)
+    quotas = active_quotas(config)
+    cautions = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
+    TlsContexts(config, Metrics(config))
     for _, fields in cautions:
         click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config, quotas)}")
@@ -182,33 +170,24 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
 
 
 @main.command("healthcheck", short_help="Ask a running proxy whether it works.")
-@cloup.option(
+@setting(
     "--metrics-listen",
-    type=Checked("HOST:PORT", parse_address),
-    default="127.0.0.1:19404",
-    envvar=f"{ENVIRONMENT_PREFIX}METRICS_LISTEN",
-    show_envvar=True,
-    show_default=True,
-    help="The address that the proxy got as --metrics-listen; for 0.0.0.0 and [::] loopback is asked.",
+    Checked("HOST:PORT", parse_address, default="127.0.0.1:19404"),
+    "The address that the proxy got as --metrics-listen; for 0.0.0.0 and [::] loopback is asked.",
 )
 @cloup.option("--ready", is_flag=True, help="Ask /readyz, in place of /healthz: 0 only while brokers answer.")
-@cloup.option(
-    "--timeout",
-    type=Checked("DURATION", parse_duration),
-    default="3s",
-    show_default=True,
-    help="Longest wait for an answer. 500ms, 3s.",
-)
-def healthcheck(metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
+@setting("--timeout", Checked("DURATION", parse_duration, default="3s"), "Longest wait for an answer. 500ms, 3s.")
+@click.pass_context
+def healthcheck(ctx: click.Context, /, metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
     """Ask a running proxy whether it works, as a container's health check does: no shell and no curl is needed.
 
     Prints the answer. Exit codes: 0 if it works, 1 if it does not or does not answer, 2 for a wrong option.
     """
     from proxy.admin.healthcheck import check
 
-    for name, value in (("--metrics-listen", metrics_listen), ("--timeout", timeout)):
-        if isinstance(value, Invalid):
-            _fail(ConfigError([replace(problem, place=name) for problem in value.problems]), EXIT_BAD_CONFIG)
+    problems = Given(ctx).problems
+    if problems:
+        raise ConfigError(problems)
     ok, text = check(metrics_listen, timeout, ready=ready)
     click.echo(text, err=not ok)
     sys.exit(0 if ok else EXIT_FAILURE)
@@ -248,11 +227,6 @@ def _warning(fields: Mapping[str, object]) -> str:
     if "flag" in fields:
         text += f" ({fields['flag']})"
     return f"{text}\n  {fields['hint']}" if "hint" in fields else text
-
-
-def _fail(error: StartError, code: int) -> NoReturn:
-    click.echo(str(error), err=True)
-    sys.exit(code)
 
 
 def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:

@@ -6,7 +6,7 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from typing import Any
 
-from proxy.config.config import Address
+from proxy.config.addresses import Address
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 

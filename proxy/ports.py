@@ -4,7 +4,8 @@ from asyncio import AbstractEventLoop
 from collections.abc import Iterable, Sequence
 
 from proxy.brokers.nodes import Nodes
-from proxy.config.config import Address, Config
+from proxy.config.addresses import Address
+from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.listener import Listener
 from proxy.observability.metrics import Metrics

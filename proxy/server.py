@@ -19,7 +19,9 @@ from proxy.admin.pages import Pages, start_admin
 from proxy.admin.throttles import ThrottlesPage, throttled
 from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness, Status
-from proxy.config.config import Config, format_address, unmapped
+from proxy.config.addresses import format_address, unmapped
+from proxy.config.cautions import warnings_of
+from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
@@ -30,7 +32,7 @@ from proxy.ports import Ports
 from proxy.sessions.gate import Gate
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin
+from proxy.sessions.shared import ClientAddress
 from proxy.sessions.sweep import Sweep
 from proxy.sessions.wakeups import NS_PER_SECOND
 from proxy.ticks import Ticks, settle_garbage_collection
@@ -84,13 +86,13 @@ def raise_descriptor_limit(config: Config) -> None:
 
 
 class Server:
-    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of real time."""
+    """One proxy process. ``clock``: monotonic nanoseconds for quotas; ``work_clock``: of the thread's CPU time."""
 
     def __init__(
         self,
         config: Config,
         clock: Callable[[], int] = time.monotonic_ns,
-        work_clock: Callable[[], int] = time.monotonic_ns,
+        work_clock: Callable[[], int] = time.thread_time_ns,
         read_again: Callable[[], Config] | None = None,
     ) -> None:
         self.config = config
@@ -166,6 +168,7 @@ class Server:
         """Bind every port and begin to accept. Raises BindError and ConfigError."""
         config, clock = self.config, self._clock
         quotas = active_quotas(config)
+        _log.warn_of(warnings_of(config, quotas))
         self.shared = shared = assemble(
             config, quotas, loop, clock, self._work_clock, lambda: self.ports.open_any(), secrets.randbits(64)
         )
@@ -177,7 +180,7 @@ class Server:
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
         self.gate = Gate(shared, ConnectionQuotas(context.registry, max_wait_ns), max_refused)
         self.active_config = ActiveConfig(config, quotas, shared)
-        metrics.connections.in_flight = lambda: sum(len(session.connection.in_flight) for session in self.sessions)
+        metrics.connections.in_flight = lambda: sum(session.in_flight for session in self.sessions)
         try:
             self.ports.open(context.nodes.fixed_ports())
         except BindError:
@@ -201,7 +204,7 @@ class Server:
         if self._draining:
             client.close()
             return
-        origin = Origin(unmapped(peer[0]), peer[1], self.ports.names_of(port), header_ns)
+        origin = ClientAddress(unmapped(peer[0]), peer[1], self.ports.names_of(port), header_ns)
         limit = self.config.security.max_connections
         if self.metrics.connections.open >= limit:
             client.close()

@@ -1,4 +1,4 @@
-"""Ten times a second: measures the loop's lag, releases reservations, sweeps sessions, removes idle entities, warns of
+"""Ten times a second: measures the loop's lag, sweeps sessions, removes idle entities, warns of
 entries that match nothing.
 """
 
@@ -46,7 +46,6 @@ class Ticks:
         connections.memory_paused = shared.pumps.is_short
         now_ns = shared.clock()
         metrics.entities.tick(now_ns)
-        shared.wakeups.lapse(now_ns)
         self._sweep()
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:

@@ -2,7 +2,7 @@
 
 import http.client
 
-from proxy.config.config import Address, format_address, is_wildcard
+from proxy.config.addresses import Address, format_address, is_wildcard
 
 
 def check(listen: Address, timeout_seconds: float, *, ready: bool) -> tuple[bool, str]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import h11
 
-from proxy.config.config import Address, ip_literal
+from proxy.config.addresses import Address, ip_literal
 from proxy.observability.logs import EventLog
 
 MAX_CONNECTIONS: Final = 64

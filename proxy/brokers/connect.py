@@ -14,7 +14,7 @@ from protocol.topic_metadata_request import topics_by_id, topics_by_id_request
 from protocol.topics import TopicPartitions
 from proxy.brokers.login import CORRELATION_ID, log_in
 from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed, connect_failure
-from proxy.config.config import Address
+from proxy.config.addresses import Address
 from proxy.tls import TlsContexts, failure_of
 
 MAX_RESPONSE: Final = 64 * 1024 * 1024

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from proxy.config.config import Config, format_address
+from proxy.config.addresses import format_address
+from proxy.config.config import Config
 from proxy.observability.logs import EventLog
 
 MAX_BROKERS: Final = 1_000

@@ -11,7 +11,8 @@ Connections to the port then go to the new node. Its Metadata responses contain 
 from collections.abc import Callable, Iterator, Sequence
 
 from protocol.errors import ProtocolError
-from proxy.config.config import Address, ListeningOptions, format_address
+from proxy.config.addresses import Address, format_address
+from proxy.config.config import ListeningOptions
 from proxy.observability.logs import EventLog
 
 _log = EventLog("proxy.brokers.nodes")

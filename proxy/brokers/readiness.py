@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
 from proxy.brokers.upstream import BrokerFailed
-from proxy.config.config import Address, format_address
+from proxy.config.addresses import Address, format_address
 from proxy.observability.logs import one_line
 from proxy.tls import TlsContexts
 

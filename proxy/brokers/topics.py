@@ -8,7 +8,7 @@ import asyncio
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Iterable
 
-from protocol.topics import NO_TOPIC_ID, TopicPartitions
+from protocol.topics import NO_TOPIC_ID, Topic, TopicPartitions
 from proxy.observability.logs import EventLog, RateLimited
 
 #: Further topics are not stored: their records count for the limits that need no topic.
@@ -48,11 +48,13 @@ class Topics:
         """The number of partitions in the latest Metadata response; None if unknown."""
         return self._partitions.get(name)
 
-    def name_of(self, topic_id: bytes) -> str | None:
-        """The name of a topic. None if unknown: then it is requested."""
-        name = self._names.get(topic_id)
+    def name_of(self, topic: Topic) -> str | None:
+        """The name of a topic, which may be given by its name. None if its id is not known: then it is requested."""
+        if isinstance(topic, str):
+            return topic
+        name = self._names.get(topic)
         if name is None:
-            self._request(topic_id)
+            self._request(topic)
         return name
 
     def close(self) -> None:

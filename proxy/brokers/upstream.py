@@ -10,7 +10,7 @@ from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from proxy.config.config import Address, format_address, ip_literal
+from proxy.config.addresses import Address, format_address, ip_literal
 from proxy.config.values import MAX_PORT
 
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -21,7 +21,7 @@ SocketAddress = tuple[int, tuple[Any, ...]]
 """Address family, and the argument of ``connect``."""
 
 
-class Opening(Protocol):
+class OpenableWire(Protocol):
     """What is called of the wire of a connected socket."""
 
     def open(self, done: Callable[[], None], failed: Callable[[str, str], None]) -> None: ...
@@ -29,7 +29,7 @@ class Opening(Protocol):
     def close(self) -> None: ...
 
 
-W = TypeVar("W", bound=Opening)
+W = TypeVar("W", bound=OpenableWire)
 Attempt: TypeAlias = Task[W | None]
 """Opens one connection. A cancelled one closes what it has opened, and calls nothing."""
 
@@ -149,7 +149,7 @@ class Upstream:
             raise
         return wire
 
-    def _opened(self, wire: Opening) -> "Future[None]":
+    def _opened(self, wire: OpenableWire) -> "Future[None]":
         opened: Future[None] = self._loop.create_future()
 
         def done() -> None:

@@ -1,7 +1,7 @@
 """From flags, environment and files to one frozen `Config`, or a list of every error.
 
-options ─▶ option_types ─▶ values                     each option once, and the form of its value (host_names)
-toml_file, quotas_file ─▶ checks, ports ─▶ config     the options together, or an `errors` list
+config ─▶ option_types ─▶ values, addresses           each option once, a field; its form (host_names)
+toml_file, quotas_file ─▶ checks, ports ─▶ Config     the options together, or an `errors` list
 given                                                 the values of all options, and every problem
 quota_sources                                         the quotas of flags and file, as they apply together
 connections ─▶ client_file ─▶ client_settings         connections: the options together, the file of --command-config

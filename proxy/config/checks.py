@@ -3,13 +3,12 @@
 `proxy.config.values` checks single values; this module checks them together.
 """
 
-import re
-from collections import defaultdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
+from proxy.config.addresses import format_address
 from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import (
@@ -20,32 +19,17 @@ from proxy.config.config import (
     QuotaOptions,
     SecurityOptions,
     UsageOptions,
-    format_address,
 )
-from proxy.config.connections import ssl_of, upstream_of
+from proxy.config.connections import upstream_of
 from proxy.config.errors import ConfigError
 from proxy.config.given import Given
-from proxy.config.option_types import ENVIRONMENT_PREFIX, Invalid, settings_of
-from proxy.config.ports import advertised_host_of, ports_of
+from proxy.config.option_types import ENVIRONMENT_PREFIX
+from proxy.config.ports import listening_of
 from proxy.config.quota_sources import Quotas
-from proxy.config.quotas_file import Listeners, read_quotas
-from proxy.config.toml_file import file_problems
+from proxy.config.quotas_file import read_quotas
 from proxy.config.values import MAX_LABELS
 from quotas.problems import Problem
 
-#: Options whose field has a name of its own. Others have that of the option, without its group's and with a unit.
-_FIELDS: Final = {
-    "listen": "address",
-    "broker_port": "node_ports",
-    "metrics_allowed_host": "metrics_allowed_hosts",
-    "quota": "entries",
-    "label": "labels",
-    "socket_request_max_bytes": "max_request_bytes",
-    "socket_response_max_bytes": "max_response_bytes",
-}
-
-#: Options that other values are made of.
-_NO_FIELDS: Final = re.compile("ssl_|usage_client_config|allow_open_relay")
 _OF_TOPIC: Final = ("usage_bootstrap_servers", "usage_client_config")
 
 
@@ -55,12 +39,10 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
     `need_upstream=False` accepts a file that leaves the bootstrap servers to a flag or variable. `check_quotas=False`
     leaves the quotas file and the entries together to `active_quotas`.
     """
-    problems = file_problems(ctx)
-    file_was_read = not problems
-    given = Given(ctx, problems)
+    given = Given(ctx)
     upstream, servers = upstream_of(given)
-    if need_upstream and file_was_read and servers is None and "bootstrap_servers" not in given.wrong:
-        problems.append(
+    if need_upstream and servers is None and given.wrong.isdisjoint({"config", "bootstrap_servers"}):
+        given.problems.append(
             Problem(
                 "--bootstrap-servers",
                 "is missing: there is nothing to forward to",
@@ -68,57 +50,33 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
                 "as bootstrap_servers in the file of --config, or as bootstrap.servers in that of --command-config",
             )
         )
-    fields = _fields_by_group(ctx, given)
-    listening, usage = fields["Listening"], fields["Usage"]
-    listeners = Listeners(0, ())  # any port, if the options of ports are wrong
-    if not given.wrong & {"listen", "broker_ports", "broker_port"}:
-        ports = ports_of(given, servers or ())
-        if ports is not None:
-            listening["broker_ports"], listening["node_ports"] = ports
-            listeners = Listeners.of(listening["address"], *ports)
-    if "listen" not in given.wrong:
-        listening["advertised_host"] = advertised_host_of(given)
-    listening["ssl"] = ssl_of(given)
+    listening = listening_of(given, servers or ())
     _check_usage(given)
-    usage["labels"] = _labels_of(given)
-    usage["client"] = _usage_client_of(given, upstream)
+    usage = given.made(UsageOptions, labels=_labels_of(given), client=_usage_client_of(given, upstream))
     if check_quotas:
-        _check_quotas(given, listeners)
-    if problems:
-        raise ConfigError(problems)
-    return Config(
+        _check_quotas(given, listening)
+    if given.problems:
+        raise ConfigError(given.problems)
+    return given.made(
+        Config,
         bootstrap_servers=servers or (),
         upstream=upstream,
-        listening=ListeningOptions(**listening),
-        quotas=QuotaOptions(**fields["Quotas"]),
-        enforcement=EnforcementOptions(**fields["Enforcement"]),
-        observability=ObservabilityOptions(**fields["Observability"]),
-        usage=UsageOptions(**usage),
-        security=SecurityOptions(**fields["Security"]),
-        event_loop=given.get("event_loop"),
-        file=given.get("config"),
+        listening=listening,
+        quotas=given.made(QuotaOptions),
+        enforcement=given.made(EnforcementOptions),
+        observability=given.made(ObservabilityOptions),
+        usage=usage,
+        security=given.made(SecurityOptions),
     )
 
 
-def _fields_by_group(ctx: click.Context, given: Given) -> dict[str, dict[str, Any]]:
-    """The values by title of the option's group in --help, then by field of that group's class."""
-    fields: dict[str, dict[str, Any]] = defaultdict(dict)
-    for name, option in settings_of(ctx).items():
-        value = given.get(name)
-        if option.group is not None and value is not None and not _NO_FIELDS.match(name):
-            unit = "_seconds" if option.type.name.startswith("DURATION") else ""
-            field = _FIELDS.get(name) or re.sub("quotas?_|usage_", "", name) + unit
-            fields[option.group.title][field] = value
-    return fields
-
-
-def _check_quotas(given: Given, listeners: Listeners) -> None:
+def _check_quotas(given: Given, listening: ListeningOptions) -> None:
     """The quotas file, and the entries of flags and file together."""
     path: Path | None = given.get("quotas_file")
-    by_flag = [entry for entry in given.params["quota"] if not isinstance(entry, Invalid)]
+    by_flag = [entry for entry in given.params["quota"] if entry is not None]
     all_known = given.wrong.isdisjoint({"quota", "quotas_file"})
     try:
-        read_quotas(by_flag, path, listeners, place=given.place("quotas_file", str(path)), all_flags_known=all_known)
+        read_quotas(by_flag, path, listening, place=given.place("quotas_file", str(path)), all_flags_known=all_known)
     except ConfigError as error:
         given.problems += error.problems
 

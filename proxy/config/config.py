@@ -1,57 +1,62 @@
-"""The configuration of one proxy process, checked and in final units.
+"""The configuration of one proxy process, checked and in final units: each field is an option of `run`, defined once.
 
-The rest of the shell reads only `Config`, no flag, environment variable or file. It never changes. When the files of
+A field has its flag, and so its environment variable and TOML key, its default and its help. click takes a value from
+the flag, else the environment, else the file of --config (its default map), else the default. `proxy.config.checks`
+checks the values together, and makes the `Config`.
+
+The rest of the shell reads only that, no flag, environment variable or file. It never changes. When the files of
 `--config` and `--quotas-file` change, `proxy.config_watch` makes another `Config` and `proxy.active_config` applies it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from functools import partial
 from pathlib import Path
+from typing import Final
 
+from proxy.config import values
+from proxy.config.addresses import Address, Network
 from proxy.config.client_settings import ClientSettings
+from proxy.config.option_types import Checked, file_path, mapping_rules, one_of, option, options_of, quota_spec, switch
+from proxy.config.toml_file import take_defaults_from
 from quotas.entry import QuotaEntry
+from quotas.modes import MODES
 
-Address = tuple[str, int]
-"""A host (name or IP literal, without brackets) and a TCP port."""
-
-Network = IPv4Network | IPv6Network
-
-
-def ip_literal(host: str) -> IPv4Address | IPv6Address | None:
-    """The address; None: the host is a name."""
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
-
-
-def is_wildcard(host: str) -> bool:
-    """Whether the host means every interface: a socket can listen on it, but not connect to it (0.0.0.0, [::], 0)."""
-    address = ip_literal(host)
-    return host in {"", "0"} if address is None else address.is_unspecified
-
-
-def format_address(address: Address) -> str:
-    """`host:port`, with an IPv6 literal in brackets."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def unmapped(host: str) -> str:
-    """An IPv4 address without the `::ffff:` that a socket for both families puts before it."""
-    return host.removeprefix("::ffff:") if "." in host else host
+_ADDRESS: Final = partial(values.parse_address, zero_port=True)
+_ONE_REQUEST: Final = 1_048_576
+"""Java's default of max.request.size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSsl:
     """TLS from clients. `ca`: of their certificates; `principal_rules`: how a user is made of the name in one."""
 
-    certificate: Path
-    key: Path
-    ca: Path | None = None
-    client_auth: str = "none"
-    principal_rules: str = "DEFAULT"
+    certificate: Path = option(
+        "--ssl-certificate-location",
+        Checked("FILE.pem", file_path, shown="none, plaintext"),
+        "Certificate for TLS from clients, with its chain, for all ports of --listen and --broker-ports. This "
+        "file, the key and the CA are read again when they change; open connections stay.",
+    )
+    key: Path = option(
+        "--ssl-key-location",
+        Checked("FILE.pem", file_path, shown="the file of the certificate"),
+        "Its key, not encrypted.",
+    )
+    ca: Path | None = option(
+        "--ssl-ca-location", Checked("FILE.pem", file_path), "Certificate authorities of client certificates."
+    )
+    client_auth: str = option(
+        "--ssl-client-auth",
+        one_of("none", "requested", "required", default="none"),
+        "Whether clients show a certificate, as the broker's ssl.client.auth. requested: one that is shown must "
+        "be valid.",
+    )
+    principal_rules: str = option(
+        "--ssl-principal-mapping-rules",
+        Checked("RULES", mapping_rules, default="DEFAULT"),
+        "How the user of a client is made of the name in its certificate, as the broker's "
+        "ssl.principal.mapping.rules: RULE:pattern/replacement/[LU],... DEFAULT: the whole name, CN=etl,O=acme.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +66,43 @@ class ListeningOptions:
     `broker_ports`: None: the kernel chooses a port for each node. `node_ports`: by node id, in place of one of these.
     """
 
-    address: Address = ("127.0.0.1", 19092)
-    broker_ports: range | None = range(19093, 19113)
-    node_ports: Mapping[int, int] = field(default_factory=dict)
-    advertised_host: str = "127.0.0.1"
-    proxy_protocol_from: tuple[Network, ...] = ()
-    drain_timeout_seconds: float = 20.0
-    ssl: ServerSsl | None = None
+    address: Address = option(
+        "--listen",
+        Checked("HOST:PORT", _ADDRESS, default="127.0.0.1:19092"),
+        "Address for the bootstrap.servers of clients. Port 0: any free port.",
+    )
+    broker_ports: range | None = option(
+        "--broker-ports",
+        Checked("FIRST-LAST|0", values.parse_port_range, shown="the 20 ports after the listen port"),
+        "One port for each broker: node N is FIRST + (N mod number of ports). 0: chosen by the kernel, for tests.",
+        unset=range(19093, 19113),
+    )
+    node_ports: Mapping[int, int] = option(
+        "--broker-port",
+        Checked("NODE=PORT", values.parse_node_port),
+        "The port of one broker, if two would share one.",
+        multiple=True,
+        unset={},
+    )
+    advertised_host: str = option(
+        "--advertised-host",
+        Checked("HOST", values.parse_host, shown="the listen host"),
+        "Host in responses in place of the brokers' hosts. Required when listening on 0.0.0.0 or [::].",
+        unset="127.0.0.1",
+    )
+    proxy_protocol_from: tuple[Network, ...] = option(
+        "--proxy-protocol-from",
+        Checked("CIDR", values.parse_network),
+        "Network or address of a load balancer that sends the PROXY protocol, version 1 or 2. Its connections "
+        "must begin with that header, and limits by ip apply to the client's address; others must not begin with it.",
+        multiple=True,
+    )
+    ssl: ServerSsl | None = field(default=None, metadata={"options": options_of(ServerSsl)})
+    drain_timeout_seconds: float = option(
+        "--drain-timeout",
+        Checked("DURATION", values.parse_duration, default="20s"),
+        "After SIGTERM: time for requests in flight to finish. 500ms, 20s, 2m.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,38 +111,134 @@ class QuotaOptions:
     `share`: in (0, 1].
     """
 
-    client_id: str | None = None
-    principal: str | None = None
-    entries: tuple[QuotaEntry, ...] = ()
-    file: Path | None = None
-    share: float = 1.0
-    algorithm: str = "token-bucket"
-    window_num: int = 11
-    window_size_seconds: float = 1.0
-    first_window: bool = True
-    producer_id_window_size_seconds: int = 3600
-    producer_id_window_count: int = 4
+    client_id: str | None = option(
+        "--client-id",
+        Checked("NAME", values.parse_name, shown="the client id that each client sends"),
+        "Meter all clients under this client id. Spark generates client ids unless kafka.client.id is set.",
+    )
+    principal: str | None = option(
+        "--principal",
+        Checked("NAME", values.parse_name, shown="the name that each client proves"),
+        "Meter all clients under this user, in place of the name that a client proves by SASL or a certificate.",
+    )
+    entries: tuple[QuotaEntry, ...] = option(
+        "--quota",
+        Checked("SPEC", quota_spec),
+        "KEY=VALUE[,KEY=VALUE...]. The scope: user, client-id, or both; or one of ip, topic, listener, "
+        "total=true, resource-group with its members; <default>: each name without its own entry. The limits: "
+        "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds.",
+        multiple=True,
+    )
+    file: Path | None = option(
+        "--quotas-file",
+        Checked("FILE.toml", file_path),
+        "[[quota]] and [[resource-group]] tables with the keys of SPEC; above them quota_share and dry_run. The "
+        "proxy watches the file and applies a change as a whole. A limit of the file replaces that of a --quota of the "
+        "same entity; quota_share and dry_run replace their flags.",
+    )
+    share: float = option(
+        "--quota-share",
+        Checked("FRACTION", values.parse_fraction, default="1.0"),
+        "Factor for every rate: 1/N for N proxies that share one total, since a limit is per process. Use "
+        "quota_share in the --quotas-file to change it while the proxy runs.",
+    )
+    algorithm: str = option(
+        "--quota-algorithm",
+        one_of("token-bucket", "sampled-window", "ewma", default="token-bucket"),
+        "Algorithm of entries without one: a token bucket, even in every second; sampled windows, as in brokers; "
+        "or a moving average of one minute. connection_creation_rate: sampled windows that pass at most one "
+        "window's worth at once.",
+    )
+    window_num: int = option(
+        "--quota-window-num",
+        Checked("N", values.whole_number(1, 10_000), default="11"),
+        "Number of windows of sampled-window, as the broker's quota.window.num.",
+    )
+    window_size_seconds: float = option(
+        "--quota-window-size-seconds",
+        Checked("S", partial(values.parse_duration, lowest=0.001), default="1"),
+        "Length of one window, as the broker's quota.window.size.seconds.",
+    )
+    first_window: bool = option(
+        "--first-window",
+        Checked("on|off", values.parse_switch, default="on"),
+        "on: the rate of a new client is measured over its windows so far, at least one. off, as in brokers: a "
+        "new client counts as idle before, so it can begin with a burst.",
+    )
+    producer_id_window_size_seconds: int = option(
+        "--producer-id-quota-window-size-seconds",
+        Checked("S", values.whole_number(1, 31_536_000), default="3600"),
+        "Window of producer_ids_rate, which limits the new producer ids within it.",
+    )
+    producer_id_window_count: int = option(
+        "--producer-id-quota-window-count",
+        Checked("N", values.whole_number(1, 1000), default="4"),
+        "Parts of that window; the ids of one part expire together.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnforcementOptions:
     """What happens to a client over its quota."""
 
-    throttle_mode: str = "auto"
-    max_throttle_ms: int = 5000
-    max_connection_hold_seconds: float = 8.0
-    dry_run: bool = False
+    throttle_mode: str = option(
+        "--throttle-mode",
+        one_of(*MODES, default="auto"),
+        "What a client over its quota receives. notify: throttle_time_ms in its responses. delay: its responses "
+        "late. pause: nothing. auto: notify if clients of that API version wait for throttle_time_ms, else delay. In "
+        "each mode, a data request that finds debt is held until it is due.",
+    )
+    max_throttle_ms: int = option(
+        "--max-throttle-ms",
+        Checked("MS", values.whole_number(1), default="5000"),
+        "Largest throttle_time_ms in a response, and longest delay of one; the rest of the debt remains.",
+    )
+    max_connection_hold_seconds: float = option(
+        "--max-connection-hold",
+        Checked("DURATION", values.parse_duration, default="8s"),
+        "Longest wait of a connection over connection_creation_rate; one that would wait longer is closed after "
+        "it. librdkafka gives up after 10s.",
+    )
+    dry_run: bool = switch(
+        "--dry-run",
+        "Decide, count and log, but forward everything unchanged. While the proxy runs, SIGUSR2 or dry_run in a "
+        "watched file switches this off and on.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservabilityOptions:
     """Metrics and logs."""
 
-    metrics_listen: Address = ("127.0.0.1", 19404)
-    metrics_allowed_hosts: tuple[str, ...] = ()
-    max_metric_entities: int = 1000
-    log_format: str = "text"
-    log_level: str = "info"
+    metrics_listen: Address = option(
+        "--metrics-listen",
+        Checked("HOST:PORT", _ADDRESS, default="127.0.0.1:19404"),
+        "Address of HTTP: /metrics /healthz /readyz /throttles. Port 0: any free port.",
+    )
+    metrics_allowed_hosts: tuple[str, ...] = option(
+        "--metrics-allowed-host",
+        Checked("NAME", values.parse_host),
+        "A host name by which scrapers reach --metrics-listen. Requests for IP addresses, localhost and the "
+        "listen host are always answered; any other Host gets 421, so that no web page can read this port through a "
+        "browser (DNS rebinding).",
+        multiple=True,
+    )
+    max_metric_entities: int = option(
+        "--max-metric-entities",
+        Checked("N", values.whole_number(1, 1_000_000), default="1000"),
+        "Number of clients, of their throttles and of limits with their own metrics; further ones are counted as "
+        "'other'.",
+    )
+    log_format: str = option(
+        "--log-format",
+        one_of("text", "json", default="text"),
+        "Log lines as key=value, or as one JSON object each; on stderr.",
+    )
+    log_level: str = option(
+        "--log-level",
+        one_of("debug", "info", "warn", "error", default="info"),
+        "Lowest severity to log. Tracebacks are logged at debug only.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +249,56 @@ class UsageOptions:
     `sidecar_name`: None: the name of the host.
     """
 
-    topic: str | None = None
-    file: Path | None = None
-    interval_seconds: float = 10.0
-    bootstrap_servers: tuple[Address, ...] = ()
-    client: ClientSettings = field(default_factory=ClientSettings)
-    by_topic: bool = False
-    max_series: int = 10_000
-    labels: tuple[tuple[str, str], ...] = ()
-    sidecar_name: str | None = None
+    topic: str | None = option(
+        "--usage-topic",
+        Checked("TOPIC", values.parse_topic, shown="none, off"),
+        "Write usage records to this topic of the real brokers: who used what, and whom limits throttled. It is "
+        "created with cleanup.policy=delete if it is missing; a compacted topic is refused.",
+    )
+    file: Path | None = option(
+        "--usage-file",
+        Checked("PATH", file_path, shown="none, off"),
+        "Write them to this file instead, one JSON object in each line. It is opened for each write, so it may be "
+        "rotated.",
+    )
+    interval_seconds: float = option(
+        "--usage-interval",
+        Checked("DURATION", partial(values.parse_duration, lowest=1, highest=600), default="10s"),
+        "Time between two records of a series that changes; up to a fifth less, at random. A process that is "
+        "killed loses what it counted in this time.",
+    )
+    bootstrap_servers: tuple[Address, ...] = option(
+        "--usage-bootstrap-servers",
+        Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses, shown="those of --bootstrap-servers"),
+        "Brokers of --usage-topic.",
+        unset=(),
+    )
+    client: ClientSettings = option(
+        "--usage-client-config",
+        Checked("FILE", file_path, shown="the file of --command-config"),
+        "How to connect to them: a file like that of --command-config.",
+        unset=ClientSettings(),
+    )
+    by_topic: bool = switch(
+        "--usage-by-topic", "Count record bytes by topic, too. This parses Produce requests and Fetch responses."
+    )
+    max_series: int = option(
+        "--max-usage-series",
+        Checked("N", values.whole_number(1, 1_000_000), default="10000"),
+        "Series with records of their own; further ones are counted as client id 'other'. Clients after "
+        "--max-metric-entities are, too.",
+    )
+    labels: tuple[tuple[str, str], ...] = option(
+        "--label",
+        Checked("NAME=VALUE", values.parse_label),
+        "A label of all records, such as team=search. Of one name the last counts.",
+        multiple=True,
+    )
+    sidecar_name: str | None = option(
+        "--sidecar-name",
+        Checked("NAME", values.parse_name, shown="the name of the host"),
+        "The name of this process in records; the same after a restart.",
+    )
 
     @property
     def is_on(self) -> bool:
@@ -141,16 +313,67 @@ class SecurityOptions:
     0, as of `connections_max_idle_seconds`: there is none.
     """
 
-    max_request_bytes: int = 104_857_600
-    max_response_bytes: int = 1_073_741_824
-    max_connections: int = 10_000
-    max_buffered_bytes: int = 268_435_456
-    max_pending_requests: int = 1_000
-    stalled_client_timeout_seconds: float = 30.0
-    handshake_timeout_seconds: float = 30.0
-    connections_max_idle_seconds: float = 0.0
-    sasl_oauthbearer_sub_claim_name: str = "sub"
-    pass_unknown_apis: bool = False
+    max_request_bytes: int = option(
+        "--socket-request-max-bytes",
+        Checked("BYTES", values.parse_size, default="104857600"),
+        "Longest request, as the broker's socket.request.max.bytes. 100MB, 256MiB.",
+    )
+    max_response_bytes: int = option(
+        "--socket-response-max-bytes",
+        Checked("BYTES", values.parse_size, default="1073741824"),
+        "Longest response. One batch can make a Fetch response longer than fetch.max.bytes (50 MiB by default).",
+    )
+    max_connections: int = option(
+        "--max-connections",
+        Checked("N", values.whole_number(1, 10_000_000), default="10000"),
+        "Open client connections; further ones are closed and counted.",
+    )
+    max_buffered_bytes: int = option(
+        "--max-buffered-bytes",
+        Checked("BYTES", partial(values.parse_size, smallest=_ONE_REQUEST), default="256MiB"),
+        "Memory for bytes that are not forwarded yet, of all connections together. When it is used up, "
+        "connections are not read, and /readyz reports it. At least 1MiB, one request of most clients.",
+    )
+    max_pending_requests: int = option(
+        "--max-pending-requests",
+        Checked("N", values.whole_number(1, 100_000), default="1000"),
+        "Requests of one connection that are forwarded and have no response yet. With more, the connection is not "
+        "read until half of them have one. About 100 bytes of memory each.",
+    )
+    stalled_client_timeout_seconds: float = option(
+        "--stalled-client-timeout",
+        Checked("DURATION", values.parse_duration, default="30s"),
+        "While that memory is used up, connections with a peer that reads no byte for this long are closed, the "
+        "one with most buffered bytes first. 500ms, 30s, 2m.",
+    )
+    handshake_timeout_seconds: float = option(
+        "--handshake-timeout",
+        Checked("DURATION|off", values.parse_duration_or_off, default="30s"),
+        "A connection without a complete request this long after it is served is closed, as is one without the "
+        "header of --proxy-protocol-from.",
+    )
+    connections_max_idle_seconds: float = option(
+        "--connections-max-idle",
+        Checked("DURATION|off", values.parse_duration_or_off, default="off"),
+        "Close connections without traffic for this long, as the broker's connections.max.idle.ms. A throttled "
+        "connection and one with a request in flight are not idle. On Linux.",
+    )
+    sasl_oauthbearer_sub_claim_name: str = option(
+        "--sasl-oauthbearer-sub-claim-name",
+        Checked("NAME", values.parse_name, default="sub"),
+        "The claim that is the user of a client that logs in to the broker with a token (OAUTHBEARER), as the "
+        "broker's sasl.oauthbearer.sub.claim.name.",
+    )
+    allow_open_relay: bool = switch(
+        "--allow-open-relay",
+        "Accept clients from other hosts without --ssl-client-auth required though the proxy logs in: whoever "
+        "reaches the port has the rights of its login.",
+    )
+    pass_unknown_apis: bool = switch(
+        "--pass-unknown-apis",
+        "Forward APIs that are unknown to this proxy. Their responses may contain a broker's real address, which "
+        "lets clients bypass quotas.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,13 +383,50 @@ class Config:
     The defaults are the same. `upstream`: the file of `--command-config`. `file`: that of `--config`.
     """
 
-    bootstrap_servers: tuple[Address, ...]
-    upstream: ClientSettings = field(default_factory=ClientSettings)
+    bootstrap_servers: tuple[Address, ...] = option(
+        "--bootstrap-servers --bootstrap-server",
+        Checked(
+            "HOST:PORT[,HOST:PORT...]", values.parse_addresses, shown="bootstrap.servers of --command-config, required"
+        ),
+        "Brokers to forward to; responses contain the other brokers. The variable may be named after either "
+        "flag; ..._SERVERS counts first.",
+        unset=(),
+    )
+    upstream: ClientSettings = option(
+        "--command-config",
+        Checked("FILE", file_path, shown="none, plaintext"),
+        "How to connect to brokers: Kafka's client.properties, with PEM files for TLS. With "
+        "sasl.* the proxy logs in, and clients do not; without, the logins of clients pass through. Its "
+        "bootstrap.servers count where --bootstrap-servers is missing.",
+        unset=ClientSettings(),
+    )
     listening: ListeningOptions = ListeningOptions()
     quotas: QuotaOptions = QuotaOptions()
     enforcement: EnforcementOptions = EnforcementOptions()
     observability: ObservabilityOptions = ObservabilityOptions()
     usage: UsageOptions = UsageOptions()
     security: SecurityOptions = SecurityOptions()
-    event_loop: str = "uvloop"
-    file: Path | None = None
+    file: Path | None = option(
+        "--config",
+        Checked("FILE.toml", file_path),
+        "Options from a file: keys are the names with underscores, repeatable ones are lists. A flag overrides "
+        "the environment, which overrides the file. The proxy watches it: dry_run, throttle_mode, log_level, quota, "
+        "quota_share and quotas_file change while it runs; the others need a restart.",
+        is_eager=True,
+        expose_value=True,
+        callback=lambda ctx, _param, value: take_defaults_from(ctx, value),
+    )
+    event_loop: str = option("--event-loop", one_of("uvloop", "asyncio", default="uvloop"), "uvloop is faster.")
+
+
+GROUPS: Final = {
+    "Upstream": options_of(Config)[:2],
+    "Listening": options_of(ListeningOptions),
+    "Quotas": options_of(QuotaOptions),
+    "Enforcement": options_of(EnforcementOptions),
+    "Observability": options_of(ObservabilityOptions),
+    "Usage": options_of(UsageOptions),
+    "Security": options_of(SecurityOptions),
+    "Process": options_of(Config)[2:],
+}
+"""The options of `run` by title, in the order of --help."""

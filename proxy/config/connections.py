@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import fields, replace
 
+from proxy.config.addresses import Address, format_address, ip_literal
 from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
-from proxy.config.config import Address, ServerSsl, format_address, ip_literal
+from proxy.config.config import ServerSsl
 from proxy.config.given import Given
 from proxy.config.values import parse_addresses
 from quotas.problems import Refusal
-
-#: The options that need a certificate, with the values that do not.
-_NEED_CERTIFICATE: Final = {
-    "ssl_key_location": None,
-    "ssl_ca_location": None,
-    "ssl_client_auth": "none",
-    "ssl_principal_mapping_rules": "DEFAULT",
-}
 
 
 def upstream_of(given: Given) -> tuple[ClientSettings, tuple[Address, ...] | None]:
@@ -30,7 +23,7 @@ def upstream_of(given: Given) -> tuple[ClientSettings, tuple[Address, ...] | Non
         return ClientSettings(), servers
     found, problems = read_client_file(path, place=given.place("command_config", str(path)))
     given.problems += problems
-    if found.servers and given.params["bootstrap_servers"] is None:
+    if found.servers and servers is None and "bootstrap_servers" not in given.wrong:
         servers = ()
         try:
             servers = parse_addresses(found.servers)
@@ -56,15 +49,14 @@ def _is_loopback(host: str) -> bool:
 
 def ssl_of(given: Given) -> ServerSsl | None:
     """TLS from clients; None: plaintext."""
-    certificate = given.get("ssl_certificate_location")
-    values: dict[str, Any] = {name: given.get(name) or default for name, default in _NEED_CERTIFICATE.items()}
-    key, ca, auth, rules = values.values()
-    if certificate is None:
-        for name, default in _NEED_CERTIFICATE.items():
-            if values[name] != default:
-                given.refuse(name, str(values[name]), "has no effect without --ssl-certificate-location")
+    found, nothing = given.made(ServerSsl), ServerSsl()
+    if given.get("ssl_certificate_location") is None:
+        for field in fields(ServerSsl):
+            value = getattr(found, field.name)
+            if value != getattr(nothing, field.name):
+                given.refuse(field.metadata["name"], str(value), "has no effect without --ssl-certificate-location")
         return None
-    if (auth == "none") != (ca is None):
+    if (found.client_auth == "none") != (found.ca is None):
         hint = "requested or required, and the CA of the clients"
-        given.refuse("ssl_client_auth", auth, "and --ssl-ca-location go together", hint)
-    return ServerSsl(certificate=certificate, key=key or certificate, ca=ca, client_auth=auth, principal_rules=rules)
+        given.refuse("ssl_client_auth", found.client_auth, "and --ssl-ca-location go together", hint)
+    return replace(found, key=found.key or found.certificate)

@@ -1,4 +1,4 @@
-"""The errors that keep the proxy from starting.
+"""The errors that keep the proxy from starting. click prints them, and exits with their code.
 
 StartError
 ├── ConfigError    the configuration is wrong; lists every error          exit code 2
@@ -7,17 +7,25 @@ StartError
 
 import os
 from collections.abc import Sequence
+from typing import IO, Any
 
-from proxy.config.config import Address, format_address
+import click
+
+from proxy.config.addresses import Address, format_address
 from quotas.problems import Problem
 
 
-class StartError(Exception):
+class StartError(click.ClickException):
     """The proxy cannot start. `str()` is the message for the user: what happened, where, what to do."""
+
+    def show(self, _file: IO[Any] | None = None) -> None:
+        click.echo(self.message, err=True)
 
 
 class ConfigError(StartError):
     """Every error in the configuration, not only the first."""
+
+    exit_code = 2
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(f"error: {problem}" for problem in problems))

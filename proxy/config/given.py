@@ -1,36 +1,43 @@
 """What was given by flags, environment and the file of --config: a value for each option, and every problem."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields
+from itertools import chain
+from typing import Any, TypeVar
 
 import click
 
-from proxy.config.option_types import Invalid, place_of
+from proxy.config.option_types import place_of, problems_of
 from quotas.problems import Problem
+
+T = TypeVar("T")
 
 
 class Given:
     """The parsed values, which nothing changes: what is made of several is returned by a function that checks them.
 
-    params     the options as click has them, with an `Invalid` for each wrong value
+    params     the options as click has them, with None for each wrong value
     wrong      the names of those with one
     problems   found so far
     """
 
-    def __init__(self, ctx: click.Context, problems: list[Problem]) -> None:
+    def __init__(self, ctx: click.Context) -> None:
         self._ctx = ctx
         self.params = ctx.params
-        self.problems = problems
-        self.wrong: set[str] = set()
-        for name, value in ctx.params.items():
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Invalid):
-                    self.wrong.add(name)
-                    self.problems += [replace(each, place=self.place(name, item.given)) for each in item.problems]
+        problems = problems_of(ctx)
+        self.wrong = {name for name, found in problems.items() if found}
+        self.problems = list(chain.from_iterable(problems.values()))
 
     def get(self, name: str) -> Any:
         """The value of an option, or its default; None without one, and for a wrong one."""
         return None if name in self.wrong else self.params[name]
+
+    def made(self, group: type[T], **computed: object) -> T:
+        """An instance of a dataclass of options: a field is what was computed, else the value of its option, or its own
+        default.
+        """
+        options = {each.name: each.metadata["name"] for each in fields(group) if "name" in each.metadata}  # type: ignore[arg-type]
+        values = {field: self.get(name) for field, name in options.items() if self.get(name) is not None}
+        return group(**(values | computed))
 
     def place(self, name: str, value: object) -> str:
         """Where a value comes from, as its user wrote it."""

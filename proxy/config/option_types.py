@@ -1,12 +1,14 @@
-"""How click parses the options of this proxy: a wrong value becomes an `Invalid` in its place.
+"""How click parses the options of this proxy: what is wrong with a value is kept in the context.
 
 So `proxy.config.checks` can list every error at once, where click stops at the first.
 """
 
 import os
+import re
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,10 +26,12 @@ else:
     _ParamType = click.ParamType  # generic only since click 8.5
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_QUOTA_PROXY_"
+_REPEATABLE: Final = " Repeatable; in the environment separated by ';' or line ends."
 _SPEC_EXPECTED: Final = "expected a SPEC as text, such as 'client-id=etl,producer_byte_rate=5MB'"
 QUOTA_TABLES_ELSEWHERE: Final = (
     "[[quota]] and [[resource-group]] tables belong into a file of their own: name it by quotas_file"
 )
+_PROBLEMS: Final = "proxy.config.option_types.problems"
 IGNORE_ENVIRONMENT: Final = "proxy.config.options.ignore_environment"
 """Key in the context's meta: `check-config` checks a file, without the environment of its shell."""
 
@@ -35,16 +39,14 @@ ARGUMENTS: Final = "proxy.config.options.arguments"
 """Key in the context's meta: the command line, to parse it again when the file of --config changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Invalid:
-    """In the place of a value: the text given, and its errors, without their place."""
-
-    given: object
-    problems: tuple[Problem, ...]
+def problems_of(ctx: click.Context) -> dict[str, list[Problem]]:
+    """What is wrong with the values of this context, by option; that of --config has the problems of its file."""
+    problems: dict[str, list[Problem]] = ctx.meta.setdefault(_PROBLEMS, defaultdict(list))
+    return problems
 
 
 class Checked(_ParamType):
-    """Parses by a function of `proxy.config.values`; a value that it refuses becomes an `Invalid`.
+    """Parses by a function of `proxy.config.values`; a value that it refuses becomes None, and one of `problems_of`.
 
     `shown` is the default in the help, if there is no `default`.
     """
@@ -61,15 +63,17 @@ class Checked(_ParamType):
     ) -> None:
         self.metavar = metavar
         self.name = metavar or "boolean"
-        self._parse = parse
+        self.parse = parse
         self.default = default
         self.shown = default or shown
 
-    def convert(self, value: object, _param: click.Parameter | None, _ctx: click.Context | None) -> object:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         try:
-            return self._parse(value)
+            return self.parse(value)
         except Refusals as error:
-            return Invalid(value, error.problems)
+            if param is not None and param.name is not None and ctx is not None:
+                problems_of(ctx)[param.name] += error.at(place_of(ctx, param.name, value))
+            return None
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         return values.split_specs(rv)
@@ -81,7 +85,7 @@ class Checked(_ParamType):
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
-class Switch(Checked, click.types.BoolParamType):  # type: ignore[misc]  # it returns an `Invalid`, too
+class Switch(Checked, click.types.BoolParamType):  # type: ignore[misc]  # it returns None, too
     """A flag without value; from the environment or a file it is true or false."""
 
     def __init__(self) -> None:
@@ -109,6 +113,48 @@ class Setting(cloup.Option):
             return "\n".join(["\b", *lines, *last])  # click's mark for lines that are wrapped already
 
         return self.get_help_spec(ctx), definition
+
+
+def setting(flags: str, value: Checked, text: str, **attributes: Any) -> Callable[[Any], Any]:
+    """An option of a command: its flags, separated by spaces, its value, and its help."""
+    names = [_name_of(flag) for flag in flags.split()]
+    return cloup.option(
+        *flags.split(),
+        names[0],
+        cls=Setting,
+        type=value,
+        default=value.default,
+        show_default=value.shown,
+        help=text + _REPEATABLE * attributes.get("multiple", False),
+        envvar=[ENVIRONMENT_PREFIX + each.upper() for each in names],
+        metavar=value.metavar,
+        **attributes,
+    )
+
+
+def option(flags: str, value: Checked, text: str, *, unset: object = None, **attributes: Any) -> Any:
+    """A field of a dataclass, and the option of `run` that sets it, as `setting` has it.
+
+    `unset`: the field without the option, where that is not the option's default.
+    """
+    if unset is None:
+        unset = () if attributes.get("multiple") else value.default and value.parse(value.default)
+    declared = setting(flags, value, text, **attributes)
+    return field(default_factory=lambda: unset, metadata={"name": _name_of(flags), "options": (declared,)})
+
+
+def _name_of(flags: str) -> str:
+    """Of the first flag."""
+    return re.split("[ /]", flags.lstrip("-"))[0].replace("-", "_")
+
+
+def switch(flag: str, text: str) -> Any:
+    return option(f"{flag}/--no-{flag[2:]}", Switch(), text)
+
+
+def options_of(group: type[Any]) -> tuple[Callable[[Any], Any], ...]:
+    """The options of the fields of a dataclass, in order."""
+    return tuple(each for field in fields(group) for each in field.metadata.get("options", ()))
 
 
 def settings_of(ctx: click.Context) -> dict[str, Setting]:

@@ -1,21 +1,35 @@
 """The ports and hosts of a configuration: their defaults, and that no port is used twice."""
 
+from collections.abc import Sequence, Set
 from typing import Final
 
-from proxy.config.config import Address, format_address, is_wildcard
+from proxy.config.addresses import Address, format_address, is_wildcard
+from proxy.config.config import ListeningOptions
+from proxy.config.connections import ssl_of
 from proxy.config.given import Given
 from proxy.config.values import MAX_PORT
 from quotas.problems import Problem
 
 DEFAULT_BROKER_PORTS: Final = 20
 
-_Use = tuple[str, range]
-"""The place of an option, and its ports."""
+
+def listening_of(given: Given, servers: tuple[Address, ...]) -> ListeningOptions:
+    """Where clients connect. `servers`: the bootstrap servers."""
+    broker_ports, node_ports = None, dict[int, int]()
+    if given.wrong.isdisjoint({"listen", "broker_ports", "broker_port"}):
+        broker_ports, node_ports = _ports_of(given, servers)
+    return given.made(
+        ListeningOptions,
+        broker_ports=broker_ports,
+        node_ports=node_ports,
+        advertised_host=_advertised_host_of(given),
+        ssl=ssl_of(given),
+    )
 
 
-def ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None, dict[int, int]] | None:
-    """The ports of brokers, None: the kernel chooses them, and the port of each node with one of its own. None: there
-    are too few ports. Each port must have one use; `servers` are the bootstrap servers.
+def _ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None, dict[int, int]]:
+    """The ports of brokers, None: the kernel chooses them; and the port of each node with one of its own. A port must
+    have one use.
     """
     listen: Address = given.get("listen")
     ports: range | None = given.get("broker_ports")
@@ -26,41 +40,36 @@ def ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None, 
         if ports[-1] > MAX_PORT:
             message = f"has fewer than {DEFAULT_BROKER_PORTS} ports after it"
             given.refuse("listen", format_address(listen), message, "give --broker-ports FIRST-LAST")
-            return None
+            return None, {}
     pairs: tuple[tuple[int, int], ...] = given.get("broker_port")
     nodes = dict(reversed(pairs))
-    uses = [(given.place("listen", format_address(listen)), _one(listen[1]))]
-    in_range: list[_Use] = []
+    uses: dict[int, str] = {}
+    _use(given, given.place("listen", format_address(listen)), [listen[1]], uses)
+    of_range = uses.copy()  # that of a node may be one of these
     if ports:
-        in_range = [(f"--broker-ports {ports[0]}-{ports[-1]}{default}", ports)]
-        given.problems += _taken(in_range[0], uses)
-    for node, port in pairs:  # it may be one of the range
-        use = (given.place("broker_port", f"{node}={port}"), _one(port))
+        _use(given, f"--broker-ports {ports[0]}-{ports[-1]}{default}", ports, of_range)
+    for node, port in pairs:
+        place = given.place("broker_port", f"{node}={port}")
         if nodes[node] != port:
-            given.problems.append(Problem(use[0], f"node {node} has a port already: {nodes[node]}"))
-        given.problems += _taken(use, uses)
-        uses.append(use)
-    uses += in_range
-    _check_upstream(given, servers, {port for _, each in uses for port in each})
+            given.problems.append(Problem(place, f"node {node} has a port already: {nodes[node]}"))
+        _use(given, place, [port], uses)
+    uses = of_range | uses
+    _check_upstream(given, servers, uses.keys())
     metrics: Address | None = given.get("metrics_listen")
     if metrics and _same_interface(metrics[0], listen[0]):
-        given.problems += _taken((given.place("metrics_listen", format_address(metrics)), _one(metrics[1])), uses)
+        _use(given, given.place("metrics_listen", format_address(metrics)), [metrics[1]], uses)
     return ports or None, nodes
 
 
-def _one(port: int) -> range:
-    """Empty for port 0: the kernel chooses it."""
-    return range(port, port + 1) if port else range(0)
+def _use(given: Given, place: str, ports: Sequence[int], uses: dict[int, str]) -> None:
+    """Add the use of ports, by the place of their option; a problem if one has another. 0: the kernel chooses it."""
+    clash = next((port for port in ports if port in uses), None)
+    if clash is not None:
+        given.problems.append(Problem(place, f"port {clash} is that of {uses[clash]}", "each needs its own"))
+    uses.update({port: place for port in ports if port and port not in uses})
 
 
-def _taken(use: _Use, others: list[_Use]) -> list[Problem]:
-    """A problem if one of these ports has another use."""
-    place, ports = use
-    clashes = [(port, other) for other, theirs in others for port in theirs if port in ports]
-    return [Problem(place, f"port {port} is that of {other}", "each needs its own") for port, other in clashes[:1]]
-
-
-def _check_upstream(given: Given, servers: tuple[Address, ...], own_ports: set[int]) -> None:
+def _check_upstream(given: Given, servers: tuple[Address, ...], own_ports: Set[int]) -> None:
     """Refuse a bootstrap server that is this proxy itself: connections would loop."""
     listen: Address = given.get("listen")
     own_hosts = [listen[0], given.get("advertised_host") or listen[0]]
@@ -74,9 +83,11 @@ def _check_upstream(given: Given, servers: tuple[Address, ...], own_ports: set[i
                 given.refuse(name, format_address((host, port)), "is a port of this proxy itself", hint)
 
 
-def advertised_host_of(given: Given) -> str:
-    """By default the listen host; one that clients can connect to."""
-    listen: Address = given.get("listen")
+def _advertised_host_of(given: Given) -> str | None:
+    """By default the listen host; one that clients can connect to. None: it is not known, or wrong."""
+    listen: Address | None = given.get("listen")
+    if listen is None:
+        return None
     advertised: str | None = given.get("advertised_host")
     if advertised is None:
         if is_wildcard(listen[0]) and "advertised_host" not in given.wrong:

@@ -1,12 +1,12 @@
 """The file of `--quotas-file`, read or refused as a whole, and checked together with the flags."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.config.config import Address, Config
+from proxy.config.config import Config, ListeningOptions
 from proxy.config.errors import ConfigError
 from proxy.config.host_names import addresses_of
 from proxy.config.quota_sources import Quotas, QuotaSources, merged
@@ -25,51 +25,14 @@ _SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {"quota_share": parse_
 """Keys of the whole file, each in place of the flag of its name, and their parsers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """The ports that this proxy will listen on, as far as they are known before.
-
-    bootstrap   the port of --listen, 0 when the kernel chooses it
-    brokers     the ports of brokers; empty when the kernel chooses them
-    """
-
-    bootstrap: int
-    brokers: tuple[range, ...]
-
-    @classmethod
-    def of(cls, address: Address, broker_ports: range | None, node_ports: Mapping[int, int]) -> "Listeners":
-        if broker_ports is None:
-            return cls(address[1], ())
-        return cls(address[1], (broker_ports, *(range(port, port + 1) for port in node_ports.values())))
-
-    def normalized(self, reading: Reading) -> Reading:
-        """The entry; the port of --listen becomes `listener=bootstrap`."""
-        if reading.entity != Named(Kind.LISTENER, str(self.bootstrap)):
-            return reading
-        entity = Named(Kind.LISTENER, BOOTSTRAP)
-        return reading._replace(entity=entity, entry=reading.entry and replace(reading.entry, entity=entity))
-
-    def problems(self, entity: AnyEntity, place: str) -> list[Problem]:
-        """One problem for a port that this proxy does not listen on: no connection would have these limits."""
-        if not isinstance(entity, Named) or entity.kind is not Kind.LISTENER or not self.brokers:
-            return []
-        port = entity.name
-        if isinstance(port, Default) or port == BOOTSTRAP or any(int(port) in ports for ports in self.brokers):
-            return []
-        brokers = [f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0]) for ports in self.brokers]
-        allowed = ", ".join([BOOTSTRAP, DEFAULT_NAME, *brokers])
-        return [Problem(place, f"{entity}: this proxy does not listen on port {port}", f"allowed: {allowed}")]
-
-
 def active_quotas(config: Config) -> Quotas:
     """The quotas of the flags and of the file as it is now; those of the file are stronger. `quota_share` and
     `dry_run` of the file replace the flags'.
 
     Raises ConfigError when the file has a problem. Blocks while it reads the file and resolves host names in it.
     """
-    options, listening = config.quotas, config.listening
-    listeners = Listeners.of(listening.address, listening.broker_ports, listening.node_ports)
-    sources, settings = read_quotas(options.entries, options.file, listeners)
+    options = config.quotas
+    sources, settings = read_quotas(options.entries, options.file, config.listening)
     return Quotas(
         sources, settings.get("quota_share", options.share), settings.get("dry_run", config.enforcement.dry_run)
     )
@@ -78,7 +41,7 @@ def active_quotas(config: Config) -> Quotas:
 def read_quotas(
     by_flag: Iterable[QuotaEntry],
     path: Path | None,
-    listeners: Listeners,
+    listening: ListeningOptions,
     *,
     place: str | None = None,
     all_flags_known: bool = True,
@@ -94,9 +57,9 @@ def read_quotas(
     placed = {FLAG: [Reading("", entry.entity, entry) for entry in by_flag]}
     if path is not None:
         placed[str(path)] = _read_file(path, place or f"--quotas-file {str(path)!r}", settings, problems)
-    placed = {name: [listeners.normalized(reading) for reading in readings] for name, readings in placed.items()}
+    placed = {name: [_normalized(reading, listening) for reading in readings] for name, readings in placed.items()}
     for name, readings in placed.items():
-        problems += _in(name, _errors_together(readings, listeners))
+        problems += _in(name, _errors_together(readings, listening))
     sources = merged({name: _entries(readings) for name, readings in placed.items()})
     wrong = [reading for readings in placed.values() for reading in readings if reading.entry is None]
     if not all_flags_known:
@@ -132,9 +95,28 @@ def _read_file(path: Path, place: str, settings: dict[str, Any], problems: list[
     return list(found.placed)
 
 
-def _errors_together(readings: Iterable[Reading], listeners: Listeners) -> Iterator[Problem]:
+def _normalized(reading: Reading, listening: ListeningOptions) -> Reading:
+    """The entry; the port of --listen becomes `listener=bootstrap`."""
+    if reading.entity != Named(Kind.LISTENER, str(listening.address[1])):
+        return reading
+    entity = Named(Kind.LISTENER, BOOTSTRAP)
+    return reading._replace(entity=entity, entry=reading.entry and replace(reading.entry, entity=entity))
+
+
+def _errors_together(readings: Iterable[Reading], listening: ListeningOptions) -> Iterator[Problem]:
     """An error for each listener that is none, and for each entity that is there twice."""
     entities = [(reading.place, reading.entity) for reading in readings if reading.entity is not None]
     for place, entity in entities:
-        yield from listeners.problems(entity, place)
+        yield from _listener_problems(entity, place, listening)
     yield from duplicates(entities)
+
+
+def _listener_problems(entity: AnyEntity, place: str, listening: ListeningOptions) -> Iterator[Problem]:
+    """One for a port that this proxy will not listen on, as far as that is known: no connection has these limits."""
+    ports, nodes = listening.broker_ports, listening.node_ports.values()
+    if not isinstance(entity, Named) or entity.kind is not Kind.LISTENER or ports is None:
+        return
+    port = entity.name
+    if not (isinstance(port, Default) or port == BOOTSTRAP or int(port) in ports or int(port) in nodes):
+        allowed = ", ".join([BOOTSTRAP, DEFAULT_NAME, f"{ports[0]}-{ports[-1]}", *map(str, nodes)])
+        yield Problem(place, f"{entity}: this proxy does not listen on port {port}", f"allowed: {allowed}")

@@ -1,4 +1,4 @@
-"""The file of `--config`: its keys become click's default map, and its problems are collected in the context."""
+"""The file of `--config`: its keys become click's default map."""
 
 import tomllib
 from collections.abc import Mapping, Sequence, Set
@@ -9,34 +9,27 @@ import click
 
 from proxy.config.errors import ConfigError
 from proxy.config.files import read_text
-from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, place_of, settings_of
+from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, place_of, problems_of, settings_of
 from quotas.problems import Problem, did_you_mean
 
 _OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
-_FILE_PROBLEMS: Final = "proxy.config.toml_file.file_problems"
-
-
-def file_problems(ctx: click.Context) -> list[Problem]:
-    """The problems of the file of --config as a file: unreadable, no TOML, unknown keys."""
-    problems: list[Problem] = ctx.meta.setdefault(_FILE_PROBLEMS, [])
-    return problems
 
 
 def take_defaults_from(ctx: click.Context, path: object) -> object:
     """Read the file of --config into click's default map, as far as its keys are those of options."""
     if not isinstance(path, Path):
         return path
-    data = read_toml(path, place=place_of(ctx, "config", str(path)), problems=file_problems(ctx))
+    problems = problems_of(ctx)["config"]
+    data = read_toml(path, place=place_of(ctx, "config", str(path)), problems=problems)
     options = settings_of(ctx)
     del options["config"]
     defaults: dict[str, object] = {}
     for key, value in data.items():
         option = options.get(key)
         if option is None:
-            file_problems(ctx).append(_unknown_key(path, key, value, list(options)))
+            problems.append(_unknown_key(path, key, value, list(options)))
         elif option.multiple and not isinstance(value, list):
-            problem = Problem(f"{path}: {key} = {value!r}", "expected a list", f"as in {key} = [{value!r}]")
-            file_problems(ctx).append(problem)
+            problems.append(Problem(f"{path}: {key} = {value!r}", "expected a list", f"as in {key} = [{value!r}]"))
         else:
             defaults[key] = value
     for key in ("quotas_file", "command_config", "usage_client_config"):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_address, ip_network
 from typing import Final
 
-from proxy.config.config import Address, Network
+from proxy.config.addresses import Address, Network
 from quotas.parsing.names import check_topic
 from quotas.problems import Refusal
 from quotas.rates import UNITS

@@ -105,20 +105,6 @@ class Identity:
     refusal_error    error code for partitions that `action=reject` refuses; 0: its client is held instead
     """
 
-    __slots__ = (
-        "_config",
-        "_entities",
-        "client",
-        "entity",
-        "generation",
-        "limits",
-        "notice",
-        "refusal_error",
-        "registry",
-        "request_notice",
-        "wire_client_id",
-    )
-
     entity: EntityMetrics
     """Set by the first `identify`."""
 
@@ -177,6 +163,10 @@ class Identity:
         self.notice.until_ns = self.request_notice.until_ns = 0
 
     def _look_up(self, now_ns: int) -> None:
-        self.client.refresh(now_ns)
-        self.limits = self.client.limits
+        client = self.client
+        client.refresh(now_ns)
+        self.limits = limits = client.limits
         self.generation = self.registry.generation
+        if self._config.quotas.client_id is None:
+            producing = limits.produce.limits + limits.requests.limits
+            self._entities.generated_ids.check(client.client_id, client.peer, producing)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, final
 
-from proxy.enforcement.holds import Delay
+from proxy.enforcement.delay import Delay
 from proxy.enforcement.identity import NS_PER_MS, Client, Identity, throttle_time_ms
 from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, SOFT, Report, reason_of
 from quotas.admission.decision import Decision
@@ -61,22 +61,58 @@ class Measures:
 
     # ---- data frames
 
-    def after(
-        self, identity: Identity, client: Client, decision: Decision, reply: Reply, now_ns: int, *, was_held: bool
+    def found_debt(
+        self,
+        identity: Identity,
+        client: Client,
+        limit: Limit,
+        wait_ns: int,
+        size: int,
+        topics: tuple[str, ...],
+        now_ns: int,
+    ) -> None:
+        """A data frame of `size` bytes found debt for the first time; 0: its size is not known yet. It is held, and
+        counted when the hold ends; a dry run counts it now. `topics`: see `Report.held`.
+        """
+        client.entity.data_during_notice += now_ns < identity.notice.until_ns
+        if size:
+            self.report.exceeded(client, limit, size)
+        if self.enforces:
+            self.report.held(client, limit, wait_ns, topics, now_ns)
+        else:
+            self.report.throttled(client, limit, PAUSE, reason_of(limit), wait_ns, wait_ns, now_ns)
+
+    def notify_held(
+        self, identity: Identity, limit: Limit, wait_ns: int, reply: Reply, queued: int, now_ns: int
+    ) -> None:
+        """A data frame is held: in mode `notify` earlier responses contain the time until all of it has passed.
+
+        queued   what is left of it, in the limit's unit
+        """
+        if not limit.rejects and self.mode_of(limit, reply) == NOTIFY:
+            identity.notice.extend(limit, now_ns + wait_ns + limit.queued_ns(queued), reason_of(limit))
+
+    def debt_left(
+        self,
+        identity: Identity,
+        client: Client,
+        limit: Limit,
+        wait_ns: int,
+        reply: Reply,
+        now_ns: int,
+        *,
+        is_counted: bool,
     ) -> Delay | None:
         """A data frame of `client` passed and left debt. Returns the delay of its response.
 
-        `was_held`: it has been counted as throttled
+        is_counted   as throttled
         """
-        limit = decision.limit
-        if limit is None:
-            return None
         mode = self.mode_of(limit, reply)
         if mode == PAUSE:
             return None
-        wait_ns, reason = decision.wait_ns + limit.queued_ns(), reason_of(limit)
-        if not was_held:
-            self.report.throttled(client, limit, mode, reason, wait_ns, decision.wait_ns, now_ns)
+        debt_ns, wait_ns, reason = wait_ns, wait_ns + limit.queued_ns(), reason_of(limit)
+        if not is_counted:
+            self.report.throttled(client, limit, mode, reason, wait_ns, debt_ns, now_ns)
         if not self.enforces:
             return None
         if mode == DELAY:
@@ -101,31 +137,6 @@ class Measures:
             identity.notice.extend(nearest, now_ns + longest_ns, SOFT)
             self.report.throttled(identity.client, nearest, NOTIFY, SOFT, longest_ns, 0, now_ns)
 
-    def on_debt(
-        self, identity: Identity, decision: Decision, reply: Reply, units: int, now_ns: int, *, again: bool
-    ) -> bool:
-        """A data frame finds debt. Returns whether it is held; else it passes.
-
-        In mode `notify`, earlier responses then contain the time until the frame passes.
-
-        units   what it is expected to be charged to the limit
-        again   it was held before, and counted
-        """
-        limit = decision.limit
-        if limit is None:
-            return False
-        notice, report = identity.notice, self.report
-        if not again:
-            identity.entity.data_during_notice += now_ns < notice.until_ns
-            if self.enforces:
-                report.held(identity.client, decision, now_ns)
-            else:
-                wait_ns = decision.wait_ns
-                report.throttled(identity.client, limit, PAUSE, reason_of(limit), wait_ns, wait_ns, now_ns)
-        if self.enforces and not limit.rejects and self.mode_of(limit, reply) == NOTIFY:
-            notice.extend(limit, now_ns + decision.wait_ns + limit.queued_ns(units), reason_of(limit))
-        return self.enforces
-
     # ---- control requests
 
     def on_requests_debt(self, identity: Identity, decision: Decision, now_ns: int, *, is_counted: bool) -> None:
@@ -141,10 +152,3 @@ class Measures:
             identity.request_notice.extend(limit, now_ns + wait_ns, reason)
         if not is_counted:
             self.report.throttled(identity.client, limit, NOTIFY, reason, wait_ns, wait_ns, now_ns)
-
-    def notice_until_ns(self, client: Client, decision: Decision, mode: str, now_ns: int) -> int:
-        """The end of the wait that the response to this one request contains; 0: none. `mode`: how it is counted."""
-        limit, wait_ns = decision.limit, decision.wait_ns
-        if limit is not None:
-            self.report.throttled(client, limit, mode, reason_of(limit), wait_ns, wait_ns, now_ns)
-        return now_ns + wait_ns if self.enforces else 0

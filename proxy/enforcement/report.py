@@ -3,13 +3,11 @@
 from typing import Final, NamedTuple
 
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.data_frame import DataFrame
-from proxy.enforcement.holds import Delay
+from proxy.enforcement.delay import Delay
 from proxy.enforcement.identity import NS_PER_MS, Client, Identity, throttle_time_ms
 from proxy.observability.entities import Entities
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.throttle_tallies import ThrottleTally
-from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
 from quotas.connections import Verdict
 from quotas.entity import TOTAL as TOTAL_ENTITY
@@ -53,12 +51,13 @@ class Report:
         self._count(client, limit, mode, reason, wait_ns, now_ns)
         self._log(client, _of(limit), mode, reason, wait_ns, debt_ns, now_ns)
 
-    def held(self, client: Client, decision: Decision, now_ns: int) -> None:
-        """A frame is held for the first time. It is counted when the hold ends: see `released`."""
-        limit, debt_ns = decision.limit, decision.wait_ns
-        if limit is not None:
-            wait_ns = debt_ns + limit.queued_ns()
-            self._log(client, _of(limit), PAUSE, reason_of(limit), wait_ns, debt_ns, now_ns, decision.topics)
+    def held(self, client: Client, limit: Limit, debt_ns: int, topics: tuple[str, ...], now_ns: int) -> None:
+        """A frame is held for the first time. It is counted when the hold ends: see `released`.
+
+        topics   those with records that the limit counts, if it does not count the request itself
+        """
+        wait_ns = debt_ns + limit.queued_ns()
+        self._log(client, _of(limit), PAUSE, reason_of(limit), wait_ns, debt_ns, now_ns, topics)
 
     def released(self, client: Client, limit: Limit, held_ns: int, now_ns: int) -> None:
         """A frame has passed that was held, first by this limit; `held_ns`: by all, and in all its parts."""
@@ -80,6 +79,24 @@ class Report:
             tally.throttled_ns += wait_ns
         of = (name, str(verdict.entity), verdict.limit_value)
         self._log(client, of, PAUSE, DEBT, wait_ns, wait_ns, now_ns)
+
+    def lock_at_risk(self, client: Client, limit: Limit, held_ns: int, lock_timeout_ms: int, now_ns: int) -> None:
+        """A ShareFetch response was held for so long that its records may be delivered again (KIP-932)."""
+        suppressed = self._lines.admit((str(limit.entity), limit.name, "lock"), now_ns)
+        if suppressed is not None:
+            _log.warning(
+                "share_lock_at_risk",
+                client_id=client.client_id,
+                user=client.user,
+                limit=limit.name,
+                entity=str(limit.entity),
+                limit_value=limit.rate,
+                held_ms=held_ns // NS_PER_MS,
+                lock_timeout_ms=lock_timeout_ms,
+                effect="records come too late and are delivered again",
+                hint="raise the limit, or group.share.record.lock.duration.ms of the brokers, or have fewer members",
+                suppressed=suppressed,
+            )
 
     def exceeded(self, client: Client, limit: Limit, size: int) -> None:
         """Data of `size` bytes found this limit in debt: it is held, or in a dry run it passes."""
@@ -170,21 +187,22 @@ class ThrottleStatus(NamedTuple):
 
 
 def throttle_status(
-    identity: Identity, wait: Delay | DataFrame | None, bound: str, now_ns: int
+    identity: Identity, delay: Delay | None, held: tuple[Limit, int, int] | None, bound: str, now_ns: int
 ) -> ThrottleStatus | None:
     """Why and for how long a connection is throttled; None: it is not, and has no notice that is not over.
 
-    wait    of its next response, or of its next request
+    delay   of its next response
+    held    the limit that holds its next request or response, since when in ns, and its size in the queue
     bound   `MEMORY` or `IN_FLIGHT`, if it is not read because of that; "": it is read
     """
     client, notice = identity.client, identity.notice
-    if isinstance(wait, Delay):
-        limit, reason = wait.limit, reason_of(wait.limit)
-        return _status(client, _of(limit), DELAY, reason, now_ns - wait.since_ns, wait.until_ns - now_ns)
-    if wait is not None and wait.limit is not None:
-        limit, reason = wait.limit, reason_of(wait.limit)
-        remaining_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-wait.units))  # as the last of the queue
-        return _status(client, _of(limit), PAUSE, reason, now_ns - wait.since_ns, remaining_ns)
+    if delay is not None:
+        limit = delay.limit
+        return _status(client, _of(limit), DELAY, reason_of(limit), now_ns - delay.since_ns, delay.until_ns - now_ns)
+    if held is not None:
+        limit, since_ns, queued = held
+        remaining_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-queued))  # as the last of the queue
+        return _status(client, _of(limit), PAUSE, reason_of(limit), now_ns - since_ns, remaining_ns)
     if bound:
         return _status(client, (_BOUNDS[bound], "proxy", 0), PAUSE, bound, 0, 0)
     if notice.limit is not None and notice.until_ns > now_ns:

@@ -5,4 +5,5 @@ tallies           counters and sums over a window      topic_traffic  counters o
 throttle_tallies  what limits did to clients           labels         names from the wire as label values
 logs              one event per line, text or JSON     build          pure Python, or compiled with mypyc
 supervisor        reports to systemd: ready, reloading, alive, stopping
+generated_ids     warns of jobs that share a limit by a client id that their library made up
 """

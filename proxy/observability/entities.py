@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from proxy.config.config import Config
+from proxy.observability.generated_ids import GeneratedIds
 from proxy.observability.labels import OTHER, label_value
 from proxy.observability.logs import EventLog
 from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram, ThrottleWindow
@@ -35,6 +36,7 @@ class Entities:
         self.max_entities = config.observability.max_metric_entities
         #: None: no usage records are written.
         self.throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
+        self.generated_ids = GeneratedIds()
         self._clock_ns = clock_ns
         #: Of topics; None: nothing is counted by topic.
         self._series = Cell() if config.usage.by_topic else None

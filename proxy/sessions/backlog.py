@@ -30,8 +30,6 @@ class Backlog:
     read_limit   largest read: smaller after more was read than one turn parses
     """
 
-    __slots__ = ("_shared", "_stopped_at", "_stream", "_writer", "kept", "read_limit", "unparsed")
-
     def __init__(self, shared: PumpSet, stream: Stream, writer: Writer) -> None:
         self._shared = shared
         self._stream = stream
@@ -64,6 +62,7 @@ class Backlog:
             while pos < end:
                 if step is None:
                     step = take(pos, end, now_ns)
+                # A position: all bytes up to it pass unchanged.
                 if step > pos:
                     pos = step
                 elif step == REPLACE:
@@ -71,6 +70,7 @@ class Backlog:
                     if stream.output:
                         self._writer.write(stream.output)
                     start = pos = stream.resume_at
+                # YIELD: the step has done its share of work without a byte to pass, and is taken again.
                 elif step != YIELD:
                     if step == NEED and end - pos >= READ_SIZE:  # the buffer is full: it could never be completed
                         raise MalformedFrame("a frame's head within the buffer", READ_SIZE)

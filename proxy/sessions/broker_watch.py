@@ -5,38 +5,17 @@ counts and logs that.
 import ssl
 from typing import Any, Final, cast, final
 
-from protocol.apis import FETCH, SHARE_FETCH
 from proxy.brokers.health import REPEAT_NS, Health
 from proxy.sessions.pump import Pump
-from proxy.streams.connection import Answer, InFlight
-from proxy.streams.handler import Delayed, RequestKind
-from proxy.streams.handlers.fetch import OpenFetch
 from proxy.streams.response_stream import ResponseStream
 from proxy.tls import failure_of
 
 SILENT_NS: Final = 5_000_000_000
-_JOIN_GROUP: Final = 11
-_SYNC_GROUP: Final = 14
-#: Their responses may be late on purpose.
-_LONG_POLLS: Final = frozenset({FETCH, SHARE_FETCH, _JOIN_GROUP, _SYNC_GROUP})
 
 
 @final
 class BrokerWatch:
     """Watches the broker of one connection. `broker`: its address."""
-
-    __slots__ = (
-        "_begun_ns",
-        "_connection",
-        "_head",
-        "_head_ns",
-        "_health",
-        "_is_silent",
-        "_requests",
-        "_response_stream",
-        "_responses",
-        "broker",
-    )
 
     def __init__(
         self,
@@ -66,9 +45,9 @@ class BrokerWatch:
         Only the oldest request counts, and only if it is on its way to the broker, its response is no long poll, and no
         limit or client delays what the broker sends.
         """
-        in_flight = self._connection.in_flight
+        in_flight = self._response_stream.in_flight
         head: object = cast("Any", in_flight)[0] if in_flight else None  # typed, a compiled read makes a new tuple
-        if head is not self._head or self._responses.paused or not self._is_due(in_flight):
+        if head is not self._head or self._responses.paused or not self._is_due():
             if head is not self._head and self._is_silent:
                 # It has answered after all. Its answers count again though this connection is older than the report.
                 self._is_silent, self._begun_ns = False, now_ns
@@ -79,20 +58,17 @@ class BrokerWatch:
         if self._response_stream.has_begun:
             self._health.worked(self.broker, self._begun_ns)
 
-    def _is_due(self, in_flight: InFlight) -> bool:
-        """Whether a broker answers the oldest of these requests as soon as it can."""
-        requests = self._requests
+    def _is_due(self) -> bool:
+        """Whether a broker answers the oldest of the requests in flight as soon as it can."""
+        requests, in_flight = self._requests, self._response_stream.in_flight
         if not in_flight or (len(in_flight) == 1 and requests.stream.remaining and requests.writer.pending is None):
             return False  # the rest of it has not arrived
-        awaited = in_flight[0][1]
-        if isinstance(awaited, RequestKind):
-            return awaited.api_key not in _LONG_POLLS
-        return not isinstance(awaited, Answer | Delayed | OpenFetch)
+        return not in_flight[0][1].may_be_late
 
     @property
     def is_unheard(self) -> bool:
         """Whether requests wait for their responses, and the broker has sent none but that to ApiVersions."""
-        return bool(self._connection.in_flight) and not self._response_stream.has_begun
+        return bool(self._response_stream.in_flight) and not self._response_stream.has_begun
 
     def failed(self, reason: str, detail: str) -> None:
         """Report a failure: the label of the metric, and a sentence."""

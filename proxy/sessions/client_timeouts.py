@@ -15,19 +15,6 @@ class ClientTimeouts:
     stalled_bytes   bytes in memory, unchanged since `stalled_since_ns`
     """
 
-    __slots__ = (
-        "_active_ns",
-        "_read_ns",
-        "_request_stream",
-        "_requests",
-        "_response_stream",
-        "_responses",
-        "_spent_ns",
-        "_traffic_bytes",
-        "stalled_bytes",
-        "stalled_since_ns",
-    )
-
     def __init__(
         self,
         requests: Pump,
@@ -67,8 +54,8 @@ class ClientTimeouts:
         kept = requests.kept
         if self._requests.paused & QUOTA:
             kept = 0
-        kept += self._request_stream.connection.owed_bytes  # their memory is free when the broker responds
-        waits = responses.waits or self._responses.paused & DELAY
+        kept += self._response_stream.answers.owed_bytes  # their memory is free when the broker responds
+        waits = responses.waits or self._responses.paused & (DELAY | QUOTA)
         return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
@@ -88,7 +75,8 @@ class ClientTimeouts:
         if (
             traffic_bytes is None
             or traffic_bytes != self._traffic_bytes
-            or connection.in_flight
+            or self._response_stream.in_flight
+            or self._responses.paused
             or self._responses.writer.pending is not None
             or requests.writer.pending is not None
             or requests.paused

@@ -10,7 +10,6 @@ from typing import Final, Protocol, final
 
 from protocol.errors import NotKafka, ProtocolError
 from proxy.brokers.upstream import BrokerFailed
-from proxy.enforcement.data_frame import DataFrame
 from proxy.sessions.broker_watch import BrokerWatch
 from proxy.sessions.faults import ClosedMidFrame
 from proxy.sessions.lifecycle import Event, State
@@ -28,7 +27,9 @@ from proxy.sessions.pump_set import (
 from proxy.sessions.shared import Shared
 from proxy.sessions.throttling import Throttling
 from proxy.sessions.wire import Wire
+from proxy.streams.held_request import HeldRequest
 from proxy.streams.request_stream import RequestStream
+from proxy.streams.response_stream import Pending
 
 #: How long a broker may take to read what a client sent before it went.
 FLUSH_TIMEOUT_SECONDS: Final = 30.0
@@ -38,8 +39,6 @@ _STANDING: Final = WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | IN_FLIGHT | L
 
 class Ended(Protocol):
     """What an ending calls of its session."""
-
-    __slots__ = ()
 
     state: State
 
@@ -55,18 +54,6 @@ class Ended(Protocol):
 @final
 class Ending:
     """Ends one session that has reached a broker. `watch`: of that broker."""
-
-    __slots__ = (
-        "_client",
-        "_request_stream",
-        "_requests",
-        "_responses",
-        "_session",
-        "_shared",
-        "_throttling",
-        "_timer",
-        "_watch",
-    )
 
     def __init__(
         self,
@@ -92,25 +79,25 @@ class Ending:
     @property
     def is_busy(self) -> bool:
         """Whether closing now could lose something: requests half sent or unread, responses half sent or owed."""
-        requests, responses, connection = self._requests, self._responses, self._request_stream.connection
+        requests, responses, stream = self._requests, self._responses, self._request_stream
         return bool(
-            connection.in_flight
-            or connection.held is not None
+            stream.responses.in_flight
+            or stream.held is not None
             or requests.stream.remaining
             or requests.writer.pending is not None
             or responses.stream.remaining
             or responses.writer.pending is not None
-            or (connection.sent_unanswered and self._session.state is not State.DRAINING)
+            or (stream.connection.sent_unanswered and self._session.state is not State.DRAINING)
         )
 
     # ---- states
 
     def drain_held(self) -> None:
         """A frame is held while the proxy ends. Its client sends it again, unless it is acks=0: that is delivered."""
-        frame = self._request_stream.connection.held
+        held = self._request_stream.held
         if self._request_stream.remaining:
             self._session.close()
-        elif frame is not None and frame.answered:
+        elif held is not None and held.is_answered:
             self.drop_held()
 
     def begin_draining(self) -> None:
@@ -118,7 +105,7 @@ class Ending:
         requests, stream = self._requests, self._request_stream
         self._throttling.end_delay()
         stream.connection.needs_session = True
-        if stream.connection.held is None and not stream.remaining:
+        if stream.held is None and not stream.remaining:
             requests.pause(DRAIN)
         else:  # read no further than to the end of the frame at hand
             stream.want = stream.remaining or stream.want
@@ -131,8 +118,8 @@ class Ending:
         connection.close()
         self._throttling.end_delay()
         self._requests.pause(END_OF_STREAM)
+        self._forget(self._request_stream.held)
         self._request_stream.end(self._shared.clock())
-        self._shared.wakeups.rearm()
         self._limit_flush()
         connection.needs_session = True
         self.end_requests()
@@ -143,10 +130,9 @@ class Ending:
             self._timer = self._shared.loop.call_later(FLUSH_TIMEOUT_SECONDS, self._on_timed_out)
 
     def _on_timed_out(self) -> None:
-        connection = self._request_stream.connection
-        frame = connection.held
-        if frame is not None:
-            self._shared.faults.dropped(connection.identity, frame)
+        held = self._request_stream.held
+        if held is not None:
+            self._shared.faults.dropped(self._request_stream.connection.identity, held.size)
         self._session.close()
 
     def end_requests(self) -> None:
@@ -156,17 +142,27 @@ class Ending:
         """
         requests, responses, stream = self._requests, self._responses, self._request_stream
         partly_sent = stream.remaining > 0 and stream.is_answered  # the rest never comes, nor does a response
-        is_owed = len(stream.connection.in_flight) > partly_sent or responses.stream.remaining > 0
+        is_owed = len(stream.responses.in_flight) > partly_sent or responses.stream.remaining > 0
         if is_owed and not responses.writer.discarding:
             return
         if requests.writer.pending is None:
             requests.writer.end()
 
-    def stop(self) -> None:
+    def stop(self, now_ns: int) -> None:
         """The session is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None  # it refers to this object
+        stream = self._request_stream
+        self._forget(stream.held)
+        self._forget(stream.responses.held)
+        stream.end(now_ns)
+        stream.responses.cancel_all(now_ns)
+
+    def _forget(self, held: Pending | None) -> None:
+        """This one will not pass."""
+        if isinstance(held, HeldRequest):
+            self._shared.wakeups.forget(held)
 
     # ---- one side has gone
 
@@ -187,6 +183,7 @@ class Ending:
                 self._watch.lost(error)
         elif responses.stream.remaining or responses.backlog.kept:
             self._shared.faults.ended_mid_frame()
+        # A broker that ends a connection on which it never answered is not healthy: it may be about to start.
         elif self._watch.is_unheard and self._session.state is not State.FLUSHING:
             self._watch.lost(None)
         self._session.close()
@@ -198,7 +195,7 @@ class Ending:
         if pump is self._requests:
             other = self._responses
             self._watch.lost(error)
-            if self._request_stream.connection.held is not None:
+            if self._request_stream.held is not None:
                 self.drop_held()
             pump.pause(END_OF_STREAM)
         # Not now: this is called in the middle of a turn, with the shared buffer in use.
@@ -233,10 +230,10 @@ class Ending:
         not read is dropped in both cases: a client that has gone sends it again. Responses in flight are delivered.
         """
         requests = self._requests
-        frame = self._request_stream.connection.held
-        if frame is not None:
-            if frame.answered:
-                self.drop_held_frame(frame)
+        held = self._request_stream.held
+        if held is not None:
+            if held.is_answered:
+                self.drop_held_request(held)
             else:  # its client takes it for delivered
                 self._limit_flush()
         elif requests.paused & (_STANDING | DRAIN):
@@ -259,18 +256,16 @@ class Ending:
 
     # ---- what is not delivered
 
-    def drop_held_frame(self, frame: DataFrame) -> None:
-        """The client of a held frame has gone: the frame, and what it sent after it, is dropped."""
-        self._shared.faults.dropped(self._request_stream.connection.identity, frame)
+    def drop_held_request(self, request: HeldRequest) -> None:
+        """The client of a held request has gone: the request, and what it sent after it, is dropped."""
+        self._shared.faults.dropped(self._request_stream.connection.identity, request.size)
         self.drop_held()
         self._session.on(Event.CLIENT_ENDED)
 
     def drop_held(self) -> None:
-        """The frame that is held, if one is, and what was read after it, will not be forwarded."""
-        frame = self._request_stream.connection.frame
-        if frame is not None:
-            self._request_stream.end(self._shared.clock())
-            self._shared.wakeups.forget(frame)
+        """The request that is held, if one is, and what was read after it, will not be forwarded."""
+        self._forget(self._request_stream.held)
+        self._request_stream.end(self._shared.clock())
         if self._session.state is not State.CLOSED:
             self._requests.backlog.drop()
 

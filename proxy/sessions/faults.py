@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Final, final
 
 from protocol.errors import NotKafka, ProtocolError, UnsupportedVersion
-from proxy.enforcement.data_frame import DataFrame
 from proxy.enforcement.identity import Identity
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import Metrics
@@ -60,12 +59,10 @@ class Faults:
         """The broker ended its stream inside of a response."""
         self._metrics.errors.upstream["closed_mid_frame"] += 1
 
-    def dropped(self, identity: Identity, hold: DataFrame) -> None:
-        """The client of a held frame has gone."""
+    def dropped(self, identity: Identity, size: int) -> None:
+        """The client of a held request of so many bytes has gone."""
         self._metrics.connections.dropped_frames += 1
-        self._event(
-            _log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=hold.size
-        )
+        self._event(_log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=size)
 
     def protocol(self, identity: Identity, error: ProtocolError, broker: str = "") -> None:
         """One side sent what cannot be handled. `broker`: its address, if that did."""

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from proxy.config.config import format_address
+from proxy.config.addresses import format_address
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin, Shared
+from proxy.sessions.shared import ClientAddress, Shared
 from quotas.connections import ConnectionQuotas, Verdict
 
 NS_PER_SECOND: Final = 1_000_000_000
@@ -45,7 +45,7 @@ class Gate:
         self._pending: dict[Session, PendingConnection] = {}
         self._refused = 0
 
-    def decide(self, origin: Origin) -> Verdict | None:
+    def decide(self, origin: ClientAddress) -> Verdict | None:
         """The verdict on a new connection; None: it is refused, counted and logged: close it at once."""
         if not self._measures.enforces:
             return _SERVED

@@ -16,8 +16,8 @@ from proxy.enforcement.identity import ANONYMOUS
 from proxy.sessions.pump import Owner, Pump
 from proxy.sessions.pump_set import LOGIN
 from proxy.sessions.shared import Shared
-from proxy.streams.handlers.login import Login as Handler
 from proxy.streams.handlers.login import OwnRequest
+from proxy.streams.response_stream import ResponseStream
 
 #: Of the lifetime, when the next login begins. A frame that is under way then has the rest of it to arrive.
 EARLIEST: Final = 0.70
@@ -35,11 +35,10 @@ class BrokerLogin:
     _timer   of the login under way, or the next one
     """
 
-    __slots__ = ("_login", "_owner", "_requests", "_sent", "_shared", "_timer")
-
-    def __init__(self, shared: Shared, requests: Pump, owner: Owner) -> None:
+    def __init__(self, shared: Shared, requests: Pump, responses: ResponseStream, owner: Owner) -> None:
         self._shared = shared
         self._requests = requests
+        self._responses = responses
         self._owner = owner
         self._login: Login | None = None
         self._sent: OwnRequest | None = None
@@ -69,11 +68,11 @@ class BrokerLogin:
             advancing.add_done_callback(self._on_advanced)
 
     def _send(self, login: Login) -> None:
-        connection = self._requests.stream.connection
-        self._sent = OwnRequest(Handler(connection.context))
-        if self._timer is None and not connection.in_flight:
+        in_flight = self._responses.in_flight
+        self._sent = OwnRequest()
+        if self._timer is None and not in_flight:
             self._timer = self._shared.loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_silent)
-        connection.in_flight.append((CORRELATION_ID, self._sent))
+        in_flight.append((CORRELATION_ID, self._sent))
         self._requests.writer.write(login.frame)
 
     def _on_advanced(self, done: "Future[None]") -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import final
 
 from proxy.brokers.upstream import Attempt
-from proxy.config.config import Address
+from proxy.config.addresses import Address
 from proxy.enforcement.identity import Identity
 from proxy.sessions.faults import HandshakeFailed
 from proxy.sessions.shared import Shared
@@ -17,8 +17,6 @@ class Opening:
     """Opens the client's wire and connects to a broker, then calls ``connected(wire, address, spent_ns)``; or calls
     `close`, when either fails. `spent_ns`: how long the client's handshakes took.
     """
-
-    __slots__ = ("_attempt", "_client", "_close", "_connected", "_identity", "_shared", "_since_ns")
 
     def __init__(
         self,

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from protocol.errors import InvalidProxyHeader
 from protocol.proxy_header import MAX_PROXY_HEADER_SIZE, parse_proxy_header
-from proxy.config.config import Config, format_address, unmapped
+from proxy.config.addresses import format_address, unmapped
+from proxy.config.config import Config
 from proxy.observability.metrics import PROXY_HEADER_TIMEOUT
 from proxy.sessions.faults import Faults
 

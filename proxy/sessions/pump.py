@@ -26,8 +26,7 @@ from proxy.sessions.turns import FAST_TURN_NS, HEAVY_NS, ROUND_NS, TURN_NS, WORT
 from proxy.sessions.wire import Wire
 from proxy.sessions.writer import Writer
 from proxy.streams.connection import Stream
-from proxy.streams.handlers.data import HEAD_READ_SIZE
-from proxy.streams.memory import READ_SIZE
+from proxy.streams.memory import HEAD_READ_SIZE, READ_SIZE
 from proxy.streams.steps import DELAY_RESPONSE, DRAINED, FULL, HOLD, NEED, WAIT
 
 #: With more than this left of its frame a pump moves bulk, and takes turns with others that do.
@@ -37,19 +36,17 @@ BULK: Final = 65_536
 class Owner(Protocol):
     """What a pump calls of its session."""
 
-    __slots__ = ()
-
     @abstractmethod
     def after_step(self) -> None:
         """`Connection.needs_session` is set, or the sink took all bytes."""
 
     @abstractmethod
-    def on_hold(self) -> None:
-        """A limit holds a frame: see `Connection.held`. The pump of requests has been paused."""
+    def on_hold(self, pump: "Pump") -> None:
+        """A limit holds what this pump moves: see `held` of its stream. The pump has been paused."""
 
     @abstractmethod
     def on_delay(self) -> None:
-        """A response is delayed: see `Responses.delay`. The pump has been paused."""
+        """A response is delayed: see `ResponseStream.delay`. The pump has been paused."""
 
     @abstractmethod
     def on_source_ended(self, pump: "Pump", error: OSError | None = None) -> None:
@@ -72,20 +69,6 @@ class Pump(Turn, Direction):
     paused    the reasons for which its source is not read
     backlog   what was read and has not passed; `writer`: what has passed and was not taken
     """
-
-    __slots__ = (
-        "_byte_cost",
-        "_connection",
-        "_owner",
-        "_recv_into",
-        "_shared",
-        "backlog",
-        "is_heavy",
-        "paused",
-        "source",
-        "stream",
-        "writer",
-    )
 
     def __init__(self, shared: PumpSet, owner: Owner, stream: Stream, source: Wire, sink: Wire) -> None:
         self._shared = shared
@@ -154,6 +137,7 @@ class Pump(Turn, Direction):
         """One wake-up: at most one ``recv``."""
         shared, backlog = self._shared, self.backlog
         turns = shared.turns
+        # Not one more `recv` after the round's time is used: the kernel keeps the bytes, and the peer is slowed down.
         if turns.is_busy and (self.is_heavy or turns.used_ns >= ROUND_NS) and not turns.may_begin(self):
             self._wait_for_turn()
             return
@@ -191,6 +175,7 @@ class Pump(Turn, Direction):
         turns.used_ns = used_ns = turns.used_ns + cost_ns
         if used_ns > WORTH_COUNTING_NS and not turns.is_busy:
             turns.begin_round()
+        # The next reads belong to a long frame: they take turns with other bulk, not with short requests.
         if stream.remaining > BULK:
             self.is_heavy = True
             turns.heavy_used_ns += cost_ns
@@ -198,6 +183,7 @@ class Pump(Turn, Direction):
             self.is_heavy = False
         if self._connection.needs_session:
             self._owner.after_step()
+        # TLS has decrypted more than was asked for. The loop does not know of it.
         if self.source.buffers and not self.paused:
             self._wait_for_turn()
 
@@ -279,7 +265,7 @@ class Pump(Turn, Direction):
                 self._wait_for_turn()
         elif step == HOLD:
             self.pause(QUOTA)
-            self._owner.on_hold()
+            self._owner.on_hold(self)
         elif step == DELAY_RESPONSE:
             self.pause(DELAY)
             self._owner.on_delay()

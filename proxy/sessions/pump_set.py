@@ -29,8 +29,6 @@ STOPPED: Final = 1 << 30
 class Direction(Protocol):
     """What its writer, and the set of all pumps, call of a pump."""
 
-    __slots__ = ()
-
     @abstractmethod
     def pause(self, reason: int) -> None:
         """Do not read for `reason`."""
@@ -52,10 +50,8 @@ class PumpSet:
     """Shared by all pumps. `paused`: how many are not read, for each reason.
 
     short    pumps that are not read because memory is used up, in order
-    queued   pumps with a frame that waits for memory to be collected: see `MemoryPool.reserve`
+    queued   pumps with a frame that waits for memory to be collected: see `MemoryPool.allocate`
     """
-
-    __slots__ = ("clock", "memory", "paused", "queued", "short", "turns")
 
     def __init__(self, memory: MemoryPool, turns: Turns, clock: Callable[[], int], paused: dict[str, int]) -> None:
         self.memory = memory
@@ -73,7 +69,7 @@ class PumpSet:
     def account(self, holding: Holding, kept: int, pending: int) -> None:
         """A direction keeps so many bytes from now on: read and not forwarded, and written and not taken."""
         before = holding.counted
-        self.memory.update(holding, kept, pending, holding.reserved)
+        self.memory.update(holding, kept, pending, holding.allocated)
         if holding.counted < before and (self.short or self.queued):
             self.memory_returned()
 

@@ -4,8 +4,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import final
 
-from proxy.config.config import Address, format_address
-from proxy.enforcement.data_frame import DataFrame, FrameOwner, Life
+from proxy.config.addresses import Address, format_address
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import ThrottleStatus, throttle_status
 from proxy.sessions.broker_watch import BrokerWatch
@@ -16,16 +15,17 @@ from proxy.sessions.login import BrokerLogin
 from proxy.sessions.opening import Opening
 from proxy.sessions.pump import Owner, Pump
 from proxy.sessions.pump_set import CONNECTING, IN_FLIGHT, QUOTA
-from proxy.sessions.shared import Origin, Shared
+from proxy.sessions.shared import ClientAddress, Shared
 from proxy.sessions.throttling import Throttling
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
+from proxy.streams.held_request import HeldRequest, HoldOwner
 from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import ResponseStream
 
 
 @final
-class Session(Owner, FrameOwner, Ended):
+class Session(Owner, HoldOwner, Ended):
     """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
 
     opening     None: it has not begun, a broker is connected, or both sides are closed
@@ -38,25 +38,6 @@ class Session(Owner, FrameOwner, Ended):
     login       of the proxy itself; None: SASL passes through
     """
 
-    __slots__ = (
-        "_on_closed",
-        "_shared",
-        "client",
-        "connection",
-        "ending",
-        "login",
-        "opening",
-        "origin",
-        "request_stream",
-        "requests",
-        "response_stream",
-        "responses",
-        "state",
-        "throttling",
-        "timeouts",
-        "upstream",
-        "watch",
-    )
     __deletable__ = ("ending", "requests", "responses", "throttling", "timeouts", "watch")
 
     request_stream: RequestStream
@@ -69,7 +50,7 @@ class Session(Owner, FrameOwner, Ended):
     ending: Ending
 
     def __init__(
-        self, shared: Shared, client: socket.socket, origin: Origin, on_closed: Callable[["Session"], None]
+        self, shared: Shared, client: socket.socket, origin: ClientAddress, on_closed: Callable[["Session"], None]
     ) -> None:
         self._shared = shared
         self.client = shared.wires.to_client(client)
@@ -91,14 +72,23 @@ class Session(Owner, FrameOwner, Ended):
 
     @property
     def is_held(self) -> bool:
-        return self.connection.held is not None
+        """Whether a request waits for a limit. Its response may, too."""
+        return self.upstream is not None and self.request_stream.held is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without a response."""
+        return 0 if self.upstream is None else len(self.response_stream.in_flight)
 
     @property
     def throttle_status(self) -> ThrottleStatus | None:
         """For `/throttles`."""
-        is_open = self.upstream is not None
-        delay, bound = (self.response_stream.delay, self.throttling.bound) if is_open else (None, "")
-        return throttle_status(self.identity, delay or self.connection.held, bound, self._shared.clock())
+        now_ns = self._shared.clock()
+        if self.upstream is None:
+            return throttle_status(self.identity, None, None, "", now_ns)
+        held = self.response_stream.held or self.request_stream.held
+        hold = held.hold if isinstance(held, HeldRequest) else None
+        return throttle_status(self.identity, self.response_stream.delay, hold, self.throttling.bound, now_ns)
 
     # ---- opening
 
@@ -112,8 +102,8 @@ class Session(Owner, FrameOwner, Ended):
         self.upstream = upstream
         shared = self._shared
         now_ns = shared.clock()
-        to_broker = self.request_stream = RequestStream(self.connection, shared.kinds)
         to_client = self.response_stream = ResponseStream(self.connection)
+        to_broker = self.request_stream = RequestStream(self.connection, to_client, shared.kinds)
         requests = self.requests = Pump(shared.pumps, self, to_broker, self.client, upstream)
         responses = self.responses = Pump(shared.pumps, self, to_client, upstream, self.client)
         self.watch = BrokerWatch(shared.health, address, requests, responses, to_client, now_ns)
@@ -122,7 +112,7 @@ class Session(Owner, FrameOwner, Ended):
         self.ending = Ending(shared, self, self.client, requests, responses, to_broker, self.throttling, self.watch)
         self.on(Event.BROKER_CONNECTED)
         if shared.context.config.upstream.login is not None:
-            self.login = BrokerLogin(shared, requests, self)
+            self.login = BrokerLogin(shared, requests, to_client, self)
             self.login.begin()
         responses.resume(CONNECTING)
         requests.resume(CONNECTING)
@@ -161,14 +151,11 @@ class Session(Owner, FrameOwner, Ended):
             self.opening.cancel()
         if self.login is not None:
             self.login.close()
-        if self.is_held:
-            self.ending.drop_held()
         now_ns = shared.clock()
         if self.upstream is not None:
             self.throttling.end_delay()
             self.watch.check(now_ns)
-            self.request_stream.end(now_ns)
-            self.ending.stop()
+            self.ending.stop(now_ns)
             self.requests.stop()
             self.responses.stop()
             self.upstream.close()
@@ -177,35 +164,32 @@ class Session(Owner, FrameOwner, Ended):
             del self.requests, self.responses, self.watch, self.timeouts, self.throttling, self.ending
         self.opening = self.login = self.upstream = None
         self.client.close()
-        self.connection.cancel_all(now_ns)
+        self.identity.leave()
         shared.pumps.memory_returned()
-        shared.wakeups.rearm()
         self._on_closed(self)
 
     # ---- holds
 
-    def on_hold(self) -> None:
-        frame = self.connection.held
-        if frame is not None:
-            frame.owner = self
-            self._shared.wakeups.add(frame)
+    def on_hold(self, pump: Pump) -> None:
+        held = self.request_stream.held if pump is self.requests else self.response_stream.held
+        if isinstance(held, HeldRequest):
+            self._shared.wakeups.add(held, self)
 
-    def release(self, frame: DataFrame) -> None:
-        """Drop a frame if its client has disconnected and will send it again; forwarding would duplicate it."""
-        if frame.answered and self.client.peer_has_gone:
-            self.ending.drop_held_frame(frame)
+    def release(self, request: HeldRequest, reads: int) -> None:
+        """See `HoldOwner`. A request whose client has disconnected and will send it again is dropped: forwarding would
+        duplicate it.
+        """
+        is_request = self.request_stream.current is request
+        if is_request and request.is_answered and self.client.peer_has_gone:
+            self.ending.drop_held_request(request)
             return
-        frame.ticket.at_limit = frame.limit
-        requests = self.requests
-        requests.parse_kept()  # which may close the session
-        if self.connection.frame is frame and frame.state is Life.RELEASED:
-            self.request_stream.put_back(self._shared.clock())
-        if not self.is_held:
-            requests.resume(QUOTA)
-
-    def read_on(self) -> None:
-        if self.state is not State.CLOSED:
-            self.requests.read_on()
+        pump = self.requests if is_request else self.responses
+        stream = self.request_stream if is_request else self.response_stream
+        pump.parse_kept()  # which may close the session: then nothing below has an effect
+        if stream.held is None:
+            pump.resume(QUOTA)
+        for _ in range(reads):
+            pump.read_on()
 
     # ---- what pumps tell
 
@@ -217,17 +201,15 @@ class Session(Owner, FrameOwner, Ended):
         connection = self.connection
         if self.state is State.CLOSED:
             return
-        if self._shared.context.holds.changed:
-            self._shared.wakeups.rearm()
         self._send_answers()
         if self.login is not None:
             self.login.after_step()
-        if self.requests.paused & IN_FLIGHT and connection.has_room_again:
+        if self.requests.paused & IN_FLIGHT and self.response_stream.has_room_again:
             self.requests.resume(IN_FLIGHT)
         # Ask for a call after the next step, too, while something waits for it. Answers of the proxy wait for responses
         # of the broker before them: the step that ends the last of these may be followed by no other event.
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
-        connection.needs_session = bool(connection.is_closing or connection.owed_bytes or waits)
+        connection.needs_session = bool(connection.is_closing or self.response_stream.answers.owed_bytes or waits)
         if connection.is_closing:
             self.on(Event.PROGRESS)
         if self.state is State.FLUSHING:
@@ -237,7 +219,7 @@ class Session(Owner, FrameOwner, Ended):
         """Send the proxy's own responses that are due, while no other response is partly sent."""
         responses = self.responses
         if responses.writer.pending is None and not responses.backlog.kept and not responses.stream.remaining:
-            frames = self.connection.take_answers(self._shared.clock())
+            frames = self.response_stream.answers.take(self._shared.clock())
             if frames:
                 responses.writer.write(frames)
                 self._shared.pumps.memory_returned()
@@ -266,7 +248,6 @@ class Session(Owner, FrameOwner, Ended):
             self.throttling.check(now_ns)
             self.timeouts.check(now_ns)
             self.watch.check(now_ns)
-            self._shared.wakeups.rearm()
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether the client has had `timeout_ns` for its handshakes and its first request, which is not complete."""

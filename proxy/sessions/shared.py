@@ -11,12 +11,12 @@ from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.tls_wire import Wires
 from proxy.sessions.wakeups import Wakeups
 from proxy.streams.context import Context
-from proxy.streams.kinds import Kinds
+from proxy.streams.request import Kinds
 from proxy.tls import TlsContexts
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ClientAddress:
     """Address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY header
     took.
     """

@@ -17,8 +17,6 @@ _BLOCKED_NS: Final = 100_000_000
 class Throttling:
     """Of one session that has reached a broker."""
 
-    __slots__ = ("_requests", "_response_stream", "_responses", "_wakeups")
-
     def __init__(self, wakeups: Wakeups, requests: Pump, responses: Pump, response_stream: ResponseStream) -> None:
         self._wakeups = wakeups
         self._requests = requests
@@ -55,7 +53,7 @@ class Throttling:
         delay, bound = self._response_stream.delay, self.bound
         connection = self._response_stream.connection
         context, identity = connection.context, connection.identity
-        if delay is not None and (context.memory.is_tight or connection.is_over(delay, now_ns)):
+        if delay is not None and (context.memory.is_tight or self._response_stream.is_over(delay, now_ns)):
             self.end_delay()
         if not context.measures.enforces:
             identity.drop_notices()

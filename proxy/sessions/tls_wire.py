@@ -41,8 +41,6 @@ class TlsWire(Wire):
     _end        how the stream ended, after what the last read returned
     """
 
-    __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "handshake")
-
     byte_cost = 4
 
     def __init__(self, shared: "Wires", sock: socket.socket, context: ssl.SSLContext, host: str | None = None) -> None:
@@ -240,8 +238,6 @@ class Handshake:
     A client whose handshake fails is read, unparsed, until it ends its stream: to close a socket with unread bytes
     would reset the connection, and the client would not see the alert.
     """
-
-    __slots__ = ("_discarded", "_done", "_failed", "_failure", "_turns", "_wire", "is_heavy")
 
     def __init__(self, wire: TlsWire, turns: Turns, done: Callable[[], None], failed: Failed) -> None:
         self._wire = wire

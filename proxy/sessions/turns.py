@@ -36,8 +36,6 @@ FAST_TURN_NS: Final = 10_000
 class Turn(Protocol):
     """A connection's direction. `is_heavy`: its last turn was expensive."""
 
-    __slots__ = ()
-
     is_heavy: bool
 
     @abstractmethod
@@ -46,13 +44,12 @@ class Turn(Protocol):
 
 
 class Turns:
-    """Shared by all connections of one event loop. `clock`: monotonic nanoseconds of real time.
+    """Shared by all connections of one event loop. `clock`: nanoseconds of CPU time of the loop's thread: what other
+    processes use meanwhile makes no turn an expensive one.
 
     is_busy   a round is counted, so `may_begin` must be asked
     used_ns   of the round so far; `heavy_used_ns`: by expensive connections
     """
-
-    __slots__ = ("_handshakes", "_heavy", "_light", "_loop", "clock", "heavy_used_ns", "is_busy", "used_ns")
 
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self._loop = loop

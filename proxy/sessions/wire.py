@@ -28,8 +28,6 @@ class Wire:
     Both raise BlockingIOError when nothing can be read or taken now, and OSError when the connection is broken.
     """
 
-    __slots__ = ("_is_read", "_is_written", "_loop", "_sock", "buffers", "fd", "recv_into", "send")
-
     recv_into: Callable[[Any, int], int]
     send: Callable[[Any], int]
     #: Whether there is more to `recv_into` that was received before: the event loop does not report it.

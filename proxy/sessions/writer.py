@@ -15,7 +15,6 @@ class Writer:
     discarding   the sink has gone, or its stream was ended: bytes are dropped
     """
 
-    __slots__ = ("_holding", "_pump", "_send", "_shared", "_sink", "discarding", "pending")
     __deletable__ = ("_pump",)
 
     def __init__(self, shared: PumpSet, pump: Direction, holding: Holding, sink: Wire) -> None:

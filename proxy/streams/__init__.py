@@ -1,20 +1,20 @@
 """What passes through one connection pair: bytes in, steps out. No socket, no event loop, no clock.
 
-    request_stream ─▶ handlers ─▶ step      response_stream ─▶ handlers ─▶ step
-          └─────── in_flight: requests that wait for their response ───────┘
+    request_stream ─▶ batches ─▶ step                 response_stream ─▶ pending.respond ─▶ step
+          └─▶ request, or the handler of its kind             ▲
+                    └──────── in flight: requests that wait for their response
 
 - `steps`            what the pump is to do next
-- `request_stream`   client to broker: finds the frames and asks the handler of each
-- `response_stream`  broker to client: matches responses with requests
+- `request_stream`   client to broker: finds the frames, and lets the request or its kind decide
+- `response_stream`  broker to client: matches responses with what is in flight, which answers for itself
+- `request`          a request that carries data; the kind of requests that are alike; what handlers share
+- `held_request`     the life of such a request as a table, and how it passes its limits
 - `handlers/`        one for each treatment of `protocol.apis`
-- `handler`          the base of handlers, and what they call on both streams
-- `connection`       one connection pair, and what is in flight
-- `kinds`            requests of the same kind: parsed once, compared afterwards
+- `connection`       what both streams share
 - `batches`          requests of one kind that pass together, without a decision for each
 - `batch_plan`       such Produce requests whose records are charged, or counted by topic
-- `fetch_ledger`     what a fetch may bring: its budget and its reservation
-- `produce_usage`    topics, records and producer ids of the Produce requests of one connection
-- `refusals`         noisy topics: which Produce requests are answered with errors
+- `topic_charges`    what the records of a topic are charged to
+- `fetch_ledger`     what a fetch may bring
 - `memory`           the shared read buffer, and the account of bytes in memory
 - `context`          what all connections of one proxy share
 """

@@ -7,7 +7,7 @@ count: their prefix. Of each further request only the length of its records and 
     compared             |                | compared: the prefix          |           | read | read
 
 A `PartitionPlan` has such a prefix, and the limits of the topic. Requests for several partitions vary: a `TopicsPlan`
-reads all of each.
+reads all of each, in flexible versions.
 
 The sums of a batch are charged with one call for each limit. Decisions one by one have the same result if no limit gets
 into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
@@ -19,8 +19,13 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, final
 
-from protocol.errors import MalformedFrame
-from protocol.produce_walk import FIRST_FLEXIBLE, ProduceRequestWalk, TopicUsage, one_partition
+from protocol.produce_walk import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_TOPIC_IDS,
+    PlainTopic,
+    one_partition,
+    read_plain_body,
+)
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
@@ -32,12 +37,13 @@ from protocol.record_batch import (
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from proxy.observability.tallies import TopicTraffic
 from proxy.streams.connection import Connection
-from proxy.streams.handler import RequestKind
-from proxy.streams.produce_usage import PIECES, ProduceUsage
+from proxy.streams.handlers.produce_content import PIECES
+from proxy.streams.request import Kind
+from proxy.streams.response_stream import InFlight
 from proxy.streams.steps import PIECES_PER_STEP
+from proxy.streams.topic_charges import TopicChargesCache
 from quotas.admission.client_limits import ClientLimits, TopicCharges
-from quotas.admission.limit import Limit
-from quotas.admission.limit_set import Charge
+from quotas.admission.limit_set import BatchCharge
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 #: The longest prefix.
@@ -61,34 +67,30 @@ def _layout(prefix_size: int, width: int) -> tuple[Callable[[bytearray, int], tu
     return unpack, (1 << 8 * width) - 1, PREFIX_SIZE + prefix_size + _INDEX + width
 
 
-Spending = tuple[list[Charge], tuple[int, ...], tuple[int, ...]]
-"""What requests are charged: see `spend_all`; and the sums of bytes that are missing, which are reserved instead."""
+Spending = tuple[list[BatchCharge], tuple[int, ...]]
+"""What requests are charged: see `spend_all`."""
 
 
 class BatchPlan:
     """Finds requests that pass together, and charges them.
 
     count        requests that `scan` has found
-    last_size    bytes of the last of them, without the length field, if it has not arrived whole
     producer_id  of all of them; -1: none
     """
 
-    __slots__ = ("_in_flight", "_known", "_longest", "count", "last_size", "producer_id")
-
-    def __init__(self, connection: Connection) -> None:
-        self._in_flight: Final = connection.in_flight
+    def __init__(self, connection: Connection, in_flight: InFlight) -> None:
+        self._in_flight: Final = in_flight
         #: The longest request that is accepted.
         self._longest: Final = connection.context.config.security.max_request_bytes
         self.count = 0
-        self.last_size = 0
         self.producer_id = -1
         #: A producer id, until when it is known, and which limit knows it.
         self._known: tuple[int, int, ProducerIdQuota | None] = (-1, 0, None)
 
     @abstractmethod
-    def scan(self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
-        """Find the requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns where the
-        last one ends, which may be after `end`.
+    def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
+        """Find the whole requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns
+        where the last one ends.
         """
 
     def fit(self, buf: bytearray, pos: int) -> bool:
@@ -96,8 +98,8 @@ class BatchPlan:
         return False
 
     @abstractmethod
-    def spending(self, client: ClientLimits, size: int, missing: int, now_ns: int) -> Spending:
-        """What the requests found, of `size` bytes together, are charged. `missing`: of the last one."""
+    def spending(self, client: ClientLimits, size: int, now_ns: int) -> Spending:
+        """What the requests found, of `size` bytes together, are charged."""
 
     @abstractmethod
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
@@ -125,32 +127,20 @@ class PartitionPlan(BatchPlan):
     client, generation   of the limits
     """
 
-    __slots__ = (
-        "_charges",
-        "_field",
-        "_last",
-        "_layout",
-        "_records",
-        "_tags",
-        "_topic",
-        "_width",
-        "client",
-        "generation",
-        "kind",
-        "prefix",
-    )
-
-    def __init__(self, connection: Connection, kind: RequestKind, prefix: bytes, charges: TopicCharges) -> None:
-        super().__init__(connection)
-        client = connection.identity.limits
+    def __init__(
+        self, connection: Connection, in_flight: InFlight, kind: Kind, prefix: bytes, charges: TopicCharges
+    ) -> None:
+        super().__init__(connection, in_flight)
+        identity = connection.identity
+        client = identity.limits
         self.kind: Final = kind
         self.prefix: Final = prefix
         self.client: Final = client
-        self.generation: Final = connection.identity.generation
+        self.generation: Final = identity.generation
         self._topic: Final = charges.topic
         records = [(limit, 2) for limit in charges.bytes_in] + [(limit, 3) for limit in charges.messages_in]
         #: The sums are bytes, requests, bytes of records, messages.
-        self._charges: Final = client.charges + records
+        self._charges: Final = [*client.charges, *records]
         #: At the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
         #: Bytes of the length of the records, and what reads a request where it has so many.
@@ -158,12 +148,11 @@ class PartitionPlan(BatchPlan):
         self._layout = _layout(len(prefix), PLAIN_WIDTH)
         #: The latest size of records, and its length field.
         self._field = (-1, -1)
-        #: Bytes of records and messages: of all requests found, and of the last one, if it has not arrived whole.
+        #: Bytes of records and messages of all requests found.
         self._records = (0, 0)
-        self._last = (0, 0)
 
-    def scan(self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
-        """A request is found as soon as the header of its batch is in the buffer. It has one batch, and no tags."""
+    def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
+        """A request is found if it has one batch, and no tags."""
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
         unpack, mask, before = self._layout
         in_flight, longest = self._in_flight, self._longest
@@ -179,26 +168,25 @@ class PartitionPlan(BatchPlan):
             size = length - around
             if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size:
                 break
+            # For a run of records of one size the length field is computed once, then compared: no varint is decoded.
             if size != known_size:
                 self._field = known_size, field = size, length_field(size, self._width, longest - around)
             if written & mask != field or (seen_id != producer_id and count):
                 break
             frame_end = pos + 4 + length
-            tags_at = frame_end - len(tags)
-            if not buf.startswith(tags, tags_at) and any(buf[tags_at : min(frame_end, end)]):
+            if frame_end > end or not buf.startswith(tags, frame_end - len(tags)):
                 break
             if answered:
                 in_flight.append((correlation_id, kind))
             count += 1
             record_bytes += size
+            # A wrong count would charge a topic's messages of a year for one small batch.
             if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
                 messages += claimed
             else:
                 messages += claimed_messages(claimed, attributes, size)
             producer_id = seen_id
             pos = frame_end
-        if pos > end:  # the loop has ended with this request
-            self.last_size, self._last = length, (size, claimed_messages(claimed, attributes, size))
         self.count, self.producer_id, self._records = count, producer_id, (record_bytes, messages)
         return pos
 
@@ -212,14 +200,9 @@ class PartitionPlan(BatchPlan):
         self._width, self._layout, self._field = width, _layout(len(self.prefix), width), (-1, -1)
         return True
 
-    def spending(self, client: ClientLimits, size: int, missing: int, now_ns: int) -> Spending:
+    def spending(self, client: ClientLimits, size: int, now_ns: int) -> Spending:
         self._topic.last_ns = now_ns
-        record_bytes, messages = self._records
-        if not missing:
-            return self._charges, (size, self.count, record_bytes, messages), ()
-        late_bytes, late = [units * missing // self.last_size for units in self._last]
-        sums = (size - missing, self.count, record_bytes - late_bytes, messages - late)
-        return self._charges, sums, (missing, 0, late_bytes, late)
+        return self._charges, (size, self.count, *self._records)
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         counters = traffic[self._topic.name]
@@ -231,80 +214,73 @@ class PartitionPlan(BatchPlan):
 class TopicsPlan(BatchPlan):
     """Requests of one producer for any topics. One object for each connection."""
 
-    __slots__ = ("_counts_topics", "_found", "_usage", "_usages")
+    def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
+        super().__init__(connection, in_flight)
+        self._topics: Final = topics
+        #: Records of the requests found: where they are charged, bytes, messages.
+        self._found: list[tuple[TopicCharges, int, int]] = []
 
-    def __init__(self, connection: Connection, usage: ProduceUsage) -> None:
-        super().__init__(connection)
-        self._usage: Final = usage
-        self._counts_topics: Final = usage.counts_topics
-        self._found: dict[Limit, int] = {}
-        #: The topics of the requests found, where they are counted.
-        self._usages: list[TopicUsage] = []
-
-    def scan(self, kind: RequestKind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
-        """A request is found when all of it is in the buffer."""
-        shortest, longest, body_offset = kind.shortest, self._longest, kind.header.body_offset
-        in_flight = self._in_flight
-        amounts: dict[Limit, int] = {}
-        counted: list[TopicUsage] = []
+    def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
+        key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
+        by_id = kind.version >= FIRST_WITH_TOPIC_IDS
+        self._found.clear()
+        self.count, self.producer_id = 0, -1
         work_left = PIECES_PER_STEP
-        count = 0
-        producer_ids: tuple[int, ...] = ()
-        while end - pos >= kind.needed and count < most:
-            length, seen, correlation_id, tail = kind.unpack(buf, pos)
+        while end - pos >= kind.needed and self.count < most:
+            length, seen, correlation_id, head = kind.unpack(buf, pos)
             frame_end = pos + 4 + length
-            if seen != kind.key or tail != kind.tail or not shortest <= length <= longest or frame_end > end:
+            if seen != key or head != tail or not shortest <= length <= self._longest or frame_end > end:
                 break
-            walk = ProduceRequestWalk(kind.version, length, body_offset - 4)
-            walk.work_left = pieces = min(PIECES, work_left)
-            usages = _whole(walk, buf, pos + body_offset, frame_end)
-            if usages and not count:
-                producer_ids = usages[0].producer_ids[:1]
-            if not self._usage.add(amounts, usages, producer_ids, now_ns):
+            found, pieces = read_plain_body(buf, pos + body_offset, frame_end, by_id, min(PIECES, work_left))
+            if not found or not self._add(found, now_ns):
                 break
-            if self._counts_topics:
-                counted += usages
-            work_left -= pieces - walk.work_left
+            work_left -= pieces
             if kind.answered:
-                in_flight.append((correlation_id, kind))
-            count += 1
+                self._in_flight.append((correlation_id, kind))
+            self.count += 1
             pos = frame_end
-        self.count, self.producer_id = count, next(iter(producer_ids), -1)
-        self._found, self._usages = amounts, counted
         return pos
 
-    def spending(self, client: ClientLimits, size: int, missing: int, now_ns: int) -> Spending:
-        amounts = client.amounts(size, self.count) | self._found
-        return [(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values()), ()
+    def _add(self, found: list[PlainTopic], now_ns: int) -> bool:
+        """Add the topics of a request to those found, if all have the producer id of the batch. That is not charged."""
+        if not self.count:
+            self.producer_id = found[0][3]
+        added = []
+        for topic, record_bytes, messages, producer_id in found:
+            charges = self._topics.lasting(topic, now_ns)
+            if charges is None or producer_id != self.producer_id:
+                return False
+            added.append((charges, record_bytes, messages))
+        self._found += added
+        return True
+
+    def spending(self, client: ClientLimits, size: int, now_ns: int) -> Spending:
+        amounts = dict(client.charges_of(size, self.count))
+        for charges, record_bytes, messages in self._found:
+            charges.topic.last_ns = now_ns
+            charges.add_to(amounts, record_bytes, messages)
+        return [(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values())
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
-        self._usage.count_topics(self._usages)
-        self._usages = []
-
-
-def _whole(walk: ProduceRequestWalk, buf: bytearray, pos: int, end: int) -> list[TopicUsage]:
-    """What a whole body contains. Nothing where it has more pieces than may be read, or is malformed."""
-    try:
-        walk.advance(buf, pos, end)
-    except MalformedFrame:  # it is raised where the request is decided alone
-        return []
-    return walk.take() if walk.is_over else []
+        for charges, record_bytes, messages in self._found:
+            counters = traffic[charges.topic.name]
+            counters.produce_bytes += record_bytes
+            counters.produce_messages += messages
 
 
 @final
 class BatchPlans:
     """The plans of one connection."""
 
-    __slots__ = ("_connection", "_plans", "_topics_plan", "_usage")
-
-    def __init__(self, connection: Connection, usage: ProduceUsage) -> None:
+    def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         self._connection: Final = connection
-        self._usage: Final = usage
+        self._in_flight: Final = in_flight
+        self._topics: Final = topics
         #: The latest one first.
         self._plans: list[PartitionPlan] = []
-        self._topics_plan: Final = TopicsPlan(connection, usage)
+        self._topics_plan: Final = TopicsPlan(connection, in_flight, topics)
 
-    def find(self, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int) -> BatchPlan | None:
+    def find(self, kind: Kind, buf: bytearray, pos: int, end: int, now_ns: int) -> BatchPlan | None:
         """The plan of the requests from `pos` on, if the first is of this kind. None: that one is decided alone."""
         plans, identity = self._plans, self._connection.identity
         for index, known in enumerate(plans):
@@ -315,23 +291,24 @@ class BatchPlans:
                 if index:
                     plans.insert(0, plans.pop(index))
                 return known
-        if self._usage.counts_errors or kind.length_at(buf, pos, end) < 0:
+        self._topics.renew()
+        if self._topics.counts_errors or kind.length_at(buf, pos, end) < 0:
             return None
         plan = self._plan_at(kind, buf, pos, end, now_ns)
         if plan is None:
-            return self._topics_plan
+            return self._topics_plan if kind.version >= FIRST_FLEXIBLE else None
         plans.insert(0, plan)
         del plans[MAX_PLANS:]
         return plan
 
-    def _plan_at(self, kind: RequestKind, buf: bytearray, pos: int, end: int, now_ns: int) -> PartitionPlan | None:
+    def _plan_at(self, kind: Kind, buf: bytearray, pos: int, end: int, now_ns: int) -> PartitionPlan | None:
         """A plan for requests such as the one at `pos`; None: it has several partitions, or a long or unknown topic."""
         found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if found is None:
             return None
         topic, prefix_end = found
         start = pos + PREFIX_SIZE
-        charges = self._usage.lasting_charges(topic, now_ns)
+        charges = self._topics.lasting(topic, now_ns)
         if charges is None or prefix_end - start > MAX_PREFIX:
             return None
-        return PartitionPlan(self._connection, kind, bytes(buf[start:prefix_end]), charges)
+        return PartitionPlan(self._connection, self._in_flight, kind, bytes(buf[start:prefix_end]), charges)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from proxy.brokers.nodes import Nodes
 from proxy.brokers.topics import Topics
 from proxy.config.config import Config
-from proxy.enforcement.holds import Holds
 from proxy.enforcement.measures import Measures
 from proxy.observability.metrics import Metrics
 from proxy.streams.memory import MemoryPool
@@ -22,5 +21,4 @@ class Context:
     memory: MemoryPool
     nodes: Nodes
     topics: Topics
-    holds: Holds
     measures: Measures

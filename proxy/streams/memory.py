@@ -4,14 +4,14 @@ All sockets are read into the same 512 KiB: a read is parsed and sent on before 
 copied, except what the other side's socket did not take and what a connection keeps for later. These copies count
 against ``--max-buffered-bytes``. Rules by which memory can always drain:
 
-- Each direction of a connection has `RESERVE` bytes outside of the pool, so short requests and responses pass while
+- Each direction of a connection has `OWN_SIZE` bytes outside of the pool, so short requests and responses pass while
   the pool is used up.
 - The bytes that were read and not forwarded (`kept`), of all directions, use at most half of the pool; above that a
   direction reads only to the end of its current frame and the next header.
-- A response that must be collected reserves its announced length before the first byte is collected; requests for
-  memory are granted in order, except those that fit into the direction's own `RESERVE`, which need none of the pool.
+- A response that must be collected allocates its announced length before the first byte is collected; requests for
+  memory are granted in order, except those that fit into the direction's own `OWN_SIZE`, which need none of the pool.
   One above a quarter of the pool is refused.
-- Reservations of at most `SHORT` bytes have a queue of their own and an eighth more of memory: large responses that are
+- Allocations of at most `SHORT` bytes have a queue of their own and an eighth more of memory: large responses that are
   stuck do not delay Metadata.
 """
 
@@ -24,10 +24,14 @@ from protocol.errors import ProtocolError
 #: is 1.20, 0.75, 0.62, 0.55 and 0.59 of HAProxy's (`python -m bench --only against_haproxy --scenario "1 MiB"`).
 READ_SIZE: Final = 524_288
 SMALLEST_READ_SIZE: Final = 8_192
+#: The same until a connection has sent its first request, which is short.
+FIRST_READ_SIZE: Final = READ_SIZE // 2
+#: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
+HEAD_READ_SIZE: Final = 128
 MAX_VIEWS: Final = 1_024
 #: Bytes that each direction may keep outside of the pool.
-RESERVE: Final = 1_024
-#: Largest reservation that does not wait for longer ones.
+OWN_SIZE: Final = 1_024
+#: Largest allocation that does not wait for longer ones.
 SHORT: Final = 65_536
 
 
@@ -49,19 +53,17 @@ class ResponseTooLarge(ProtocolError):
 class Holding:
     """What one direction of one connection keeps in memory, in bytes; `counted` of these count against the pool."""
 
-    __slots__ = ("counted", "kept", "pending", "reserved", "waits")
-
     def __init__(self) -> None:
         self.kept = 0
         self.pending = 0
-        self.reserved = 0
+        self.allocated = 0
         self.counted = 0
-        #: Bytes it is queued for; see `MemoryPool.reserve`.
+        #: Bytes it is queued for; see `MemoryPool.allocate`.
         self.waits = 0
 
     @property
     def total(self) -> int:
-        return self.kept + self.pending + self.reserved
+        return self.kept + self.pending + self.allocated
 
 
 class MemoryPool:
@@ -70,26 +72,12 @@ class MemoryPool:
     ``read_size`` is what one read may take now, 0 when the pool is used up. ``is_tight``: reads must ask `allowance`.
     """
 
-    __slots__ = (
-        "_waiting",
-        "_waiting_short",
-        "buffered_bytes",
-        "data",
-        "is_tight",
-        "kept_bytes",
-        "limit",
-        "read_size",
-        "used",
-        "view",
-        "views",
-    )
-
     def __init__(self, limit: int) -> None:
         self.data = bytearray(READ_SIZE)
         self.view = memoryview(self.data)
         self.views: dict[int, memoryview] = {}
         self.limit = limit
-        #: All bytes that are kept, with the reserves.
+        #: All bytes that are kept, with what is outside of the pool.
         self.buffered_bytes = 0
         #: Bytes that count against the limit.
         self.used = 0
@@ -120,13 +108,13 @@ class MemoryPool:
             self.views.clear()
         return self.views.setdefault(size, self.view[:size])
 
-    def update(self, holding: Holding, kept: int, pending: int, reserved: int) -> None:
+    def update(self, holding: Holding, kept: int, pending: int, allocated: int) -> None:
         """Record what the direction keeps from now on."""
         self.kept_bytes += kept - holding.kept
-        total = kept + pending + reserved
-        self.buffered_bytes += total - holding.kept - holding.pending - holding.reserved
-        holding.kept, holding.pending, holding.reserved = kept, pending, reserved
-        counted = total - RESERVE if total > RESERVE else 0
+        total = kept + pending + allocated
+        self.buffered_bytes += total - holding.kept - holding.pending - holding.allocated
+        holding.kept, holding.pending, holding.allocated = kept, pending, allocated
+        counted = total - OWN_SIZE if total > OWN_SIZE else 0
         self.used += counted - holding.counted
         holding.counted = counted
         self._adjust()
@@ -136,43 +124,43 @@ class MemoryPool:
 
         want, remaining, head_size   bytes it would read; the rest of its current frame; the header of the next one
         """
-        if holding.reserved:  # its memory is reserved already
+        if holding.allocated:  # its memory is allocated already
             return want
         half_left = self.limit // 2 - self.kept_bytes
         if want > half_left:
             want = max(min(want, remaining + head_size), half_left)
         if want > self.read_size:
-            want = max(self.read_size, min(want, RESERVE - holding.total))
+            want = max(self.read_size, min(want, OWN_SIZE - holding.total))
         return want
 
-    def reserve(self, holding: Holding, size: int) -> bool:
-        """Reserve `size` bytes for a response that is to be collected. False: it has been queued for them."""
+    def allocate(self, holding: Holding, size: int) -> bool:
+        """Allocate `size` bytes for a response that is to be collected. False: it has been queued for them."""
         waiting = self._queue_of(size)
-        if holding.total + size <= RESERVE or (not waiting and self._has_room(size)):
-            self.update(holding, holding.kept, holding.pending, holding.reserved + size)
+        if holding.total + size <= OWN_SIZE or (not waiting and self._has_room(size)):
+            self.update(holding, holding.kept, holding.pending, holding.allocated + size)
             return True
         holding.waits = size
         waiting.append(holding)
         return False
 
     def grow(self, holding: Holding, size: int) -> None:
-        """A response that is collected takes `size` bytes, which may be more than it reserved."""
-        if size > holding.reserved:
+        """A response that is collected takes `size` bytes, which may be more than it allocated."""
+        if size > holding.allocated:
             self.update(holding, holding.kept, holding.pending, size)
 
     def grant(self) -> list[Holding]:
-        """Reserve for the queued directions, in order, as far as memory is free; returns these."""
+        """Allocate for the queued directions, in order, as far as memory is free; returns these."""
         granted = []
         for waiting in (self._waiting_short, self._waiting):
             while waiting and self._has_room(waiting[0].waits):
                 holding = waiting.popleft()
                 size, holding.waits = holding.waits, 0
-                self.update(holding, holding.kept, holding.pending, holding.reserved + size)
+                self.update(holding, holding.kept, holding.pending, holding.allocated + size)
                 granted.append(holding)
         return granted
 
     def release(self, holding: Holding) -> None:
-        """Give back what was reserved."""
+        """Give back what was allocated."""
         self.update(holding, holding.kept, holding.pending, 0)
 
     def _queue_of(self, size: int) -> deque[Holding]:

@@ -1,4 +1,4 @@
-"""Client to broker: finds the frames, and asks the handler of each what to do.
+"""Client to broker: finds the frames, and lets the request, or the handler of its kind, decide what happens to each.
 
 A frame's header is parsed (`protocol.request_header`); its payload is forwarded unchanged from the shared buffer.
 Requests of the same kind differ only in length and correlation id: they pass in `batches`.
@@ -8,27 +8,22 @@ from typing import Final, final
 
 from protocol.errors import MalformedFrame
 from protocol.request_header import peek_request, unpack_prefix
-from protocol.walk import FrameWalk
-from proxy.enforcement.data_frame import DataFrame, FrameEvent, Life
 from proxy.streams.batches import Batches
 from proxy.streams.connection import Connection
-from proxy.streams.handler import RequestKind, Requests
-from proxy.streams.handlers.data import HEAD_READ_SIZE
-from proxy.streams.handlers.produce import Produce
-from proxy.streams.kinds import Kinds
-from proxy.streams.memory import READ_SIZE
-from proxy.streams.steps import HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
+from proxy.streams.memory import FIRST_READ_SIZE, HEAD_READ_SIZE, READ_SIZE
+from proxy.streams.request import Kind, Kinds, Request, Requests
+from proxy.streams.response_stream import ResponseStream
+from proxy.streams.steps import NEED, REPLACE
 
 
 @final
 class RequestStream(Requests):
-    """The requests of one connection: see `Stream`."""
+    """The requests of one connection."""
 
-    __slots__ = ("_batches", "_kinds")
-
-    def __init__(self, connection: Connection, kinds: Kinds) -> None:
-        super().__init__(connection)
+    def __init__(self, connection: Connection, responses: ResponseStream, kinds: Kinds) -> None:
+        super().__init__(connection, responses)
         self._kinds: Final = kinds
+        self.want = FIRST_READ_SIZE
         longest = connection.context.config.security.max_request_bytes
         self._batches: Final = Batches(longest, connection.max_in_flight)
 
@@ -37,72 +32,67 @@ class RequestStream(Requests):
         """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
         return self.kind is None or self.kind.answered
 
+    @property
+    def held(self) -> Request | None:
+        """The request that waits for a limit, if one does."""
+        request = self.current
+        return request if request is not None and request.is_held else None
+
     def take(self, pos: int, end: int, now_ns: int) -> int:
         if self.remaining:
-            return self._go_on(pos, end, now_ns)
+            return self._go_on(pos, min(end, pos + self.remaining), now_ns)
         connection = self.connection
+        # The quotas may have been replaced since the last request: one comparison, for all limits.
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
-        most = connection.max_in_flight - len(connection.in_flight)
+        most = connection.max_in_flight - len(self.responses.in_flight)
         if most <= 0:
             return self.full()
-        if connection.frame is None:
-            if connection.is_stopped:
-                return self.full()
-            kind = self.kind
-            if kind is not None and kind.batchable:
-                passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
-                if passed_to > pos:
-                    if passed_to <= end and not self.near_limit and self.want == READ_SIZE:
-                        return passed_to
-                    return self._end_batch(kind, passed_to, end, now_ns)
-        return self._take_frame(pos, end, most, now_ns)
+        kind = self.kind
+        # Alone: the first request, those that are not data, and what follows debt or a hold.
+        if kind is None or not kind.batchable or not self.room or self.current is not None:
+            return self._take_frame(pos, end, most, now_ns)
+        if not connection.takes_requests:
+            return self.full()
+        passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
+        # None of this kind begins here, or there is no room for the first one.
+        if passed_to == pos:
+            return self._take_frame(pos, end, most, now_ns)
+        if passed_to <= end and self.room >= READ_SIZE == self.want:
+            return passed_to
+        return self._end_batch(passed_to, end)
 
-    def _end_batch(self, kind: RequestKind, passed_to: int, end: int, now_ns: int) -> int:
+    def _end_batch(self, passed_to: int, end: int) -> int:
         """A batch has passed; its last request may not have arrived whole."""
         if passed_to > end:
             self.remaining = passed_to - end
-            self.is_counted = False
-            batches = self._batches
-            if batches.passage is not None and type(kind.handler) is Produce:
-                self.connection.frame = frame = DataFrame(batches.last_size, answered=kind.answered)
-                kind.handler.passes(frame, batches.passage, now_ns)
-        if self.near_limit:
-            self._notify_early(kind, now_ns)
         self._set_want()
         return min(passed_to, end)
 
-    def _notify_early(self, kind: RequestKind, now_ns: int) -> None:
-        """Send a notice where a limit is below its soft mark, so that the client stops before there is debt."""
-        if type(kind.handler) is Produce:
-            context, identity = self.connection.context, self.connection.identity
-            limits = identity.limits
-            context.measures.soft(identity, limits.produce.limits + limits.requests.limits, kind.reply, now_ns)
-
     def _take_frame(self, pos: int, end: int, most: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
-        connection = self.connection
+        if self.current is not None:  # it was held
+            return self._after(self.current.admit(self, pos, end, now_ns), pos)
+        if not self.connection.takes_requests:
+            return self.full()
         before = self.kind
         kind = self._kind_at(pos, end, now_ns)
         if kind is None:
             return NEED
-        if kind is not before and kind.batchable and connection.frame is None:
+        if kind is not before and kind.batchable and self.room:
             passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
             if passed_to > pos:
-                return self._end_batch(kind, passed_to, end, now_ns)
-        self.is_counted = connection.frame is not None
-        step = kind.handler.admit(self, kind, pos, end, now_ns)
-        if step == PASS:
-            return self._pass(kind, pos, end, now_ns)
-        if step == REPLACE:
-            self._end_frame(now_ns)
+                return self._end_batch(passed_to, end)
+        return self._after(kind.handler.admit(self, kind, pos, end, now_ns), pos)
+
+    def _after(self, step: int, pos: int) -> int:
+        """What the next read may take, after a step for the request at `pos`."""
+        if step > pos or step == REPLACE:
             self._set_want()
         return step
 
-    # ---- one frame
-
-    def _kind_at(self, pos: int, end: int, now_ns: int) -> RequestKind | None:
+    def _kind_at(self, pos: int, end: int, now_ns: int) -> Kind | None:
         """The kind of the request at `pos`. None: more bytes are needed."""
         buf = self.buf
         kind = self.kind
@@ -111,7 +101,7 @@ class RequestStream(Requests):
         pass_unknown_apis = self.connection.context.config.security.pass_unknown_apis
         header = peek_request(buf, pos, end, self._batches.longest, pass_unknown_apis=pass_unknown_apis)
         if header is None:
-            self.want = self.full_read
+            self.want = self._full_read
             return None
         kind = self._kinds.kind_of(header, buf, pos)
         length = unpack_prefix(buf, pos)[0]
@@ -127,137 +117,45 @@ class RequestStream(Requests):
         self.kind = kind
         return kind
 
-    def _pass(self, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
-        """The request at `pos` passes: returns the position up to which its bytes may be forwarded now."""
-        connection = self.connection
-        length, _, correlation_id = unpack_prefix(self.buf, pos)
-        kind.counter.value += 1
-        if kind.answered:
-            awaited = self.awaited
-            connection.in_flight.append((correlation_id, kind if awaited is None else awaited))
-            if self.delay is not None:
-                self.delay_latest(self.delay)
-        else:
-            connection.sent_unanswered = True
-        self.awaited = None
-        frame_end = pos + 4 + length
-        passed_to = min(end, frame_end) if self.walk is None else self.walked_to
-        if self.near_limit and not self.is_counted:
-            self._notify_early(kind, now_ns)
-        self.remaining = frame_end - passed_to
-        frame = connection.frame
-        if frame is not None and (not self.remaining or frame.passage is None):
-            self._end_frame(now_ns)
-        self._set_want()
-        return passed_to if passed_to > pos else YIELD
-
-    def _end_frame(self, now_ns: int, event: FrameEvent = FrameEvent.END) -> None:
-        """The current frame has passed, or never will. Its holds are counted together."""
-        connection = self.connection
-        frame, connection.frame = connection.frame, None
-        if frame is None:
-            return
-        context = connection.context
-        if frame.state is Life.RELEASED:
-            frame.held_ns += now_ns - frame.since_ns
-        if frame.counted_by is not None and (event is not FrameEvent.CLOSE or self.remaining):
-            client = connection.identity.client
-            context.measures.report.released(client, frame.counted_by, frame.held_ns, now_ns)
-        context.holds.end(frame, event)
-        if context.holds.changed:
-            connection.needs_session = True
-
-    def put_back(self, now_ns: int) -> None:
-        """A released frame was not decided: more of it must arrive first. It begins anew."""
-        self._end_frame(now_ns)
+    def _go_on(self, pos: int, end: int, now_ns: int) -> int:
+        """More of the current frame has arrived, up to `end`."""
+        request = self.current
+        if request is not None:
+            identity = self.connection.identity
+            if identity.generation != identity.registry.generation:
+                identity.refresh(now_ns)
+            return self._after(request.go_on(self, pos, end, now_ns), pos)
+        self.remaining -= end - pos
+        step = end
+        if self.is_discarding:
+            self.is_discarding = self.remaining > 0
+            self.output, self.resume_at, step = b"", end, REPLACE
+        if self.want != READ_SIZE or self.connection.is_closing:
+            self._set_want()
+        return step
 
     def _set_want(self) -> None:
-        """Close to the limit, read only to the end of the frame and the next header, or what a frame has reserved that
-        lapsed: a hold then keeps little.
+        """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little. In the
+        middle of a frame that fits only in part, read what fits; but one that has taken its limit into debt goes on.
         """
-        if not self.remaining:  # so the first request is complete
-            self.full_read = READ_SIZE
-        if self.near_limit and self.connection.context.measures.enforces:
-            frame = self.connection.frame
-            if frame is None or not frame.rest_bytes:
-                self.want = self.remaining + HEAD_READ_SIZE
-            else:
-                self.want = frame.reserved_bytes or HEAD_READ_SIZE
-        elif self.connection.is_closing and self.remaining:
-            self.want = self.remaining
+        remaining = self.remaining
+        if not remaining:
+            self.has_request = True
+        if self.room < READ_SIZE and self.connection.context.measures.enforces:
+            rest = remaining + HEAD_READ_SIZE
+            self.want = min(rest, max(self.room, HEAD_READ_SIZE)) if self.room else rest
+        elif self.connection.is_closing and remaining:
+            self.want = remaining
         else:
-            self.want = self.full_read
+            self.want = self._full_read
 
-    # ---- the rest of a frame
-
-    def _go_on(self, pos: int, end: int, now_ns: int) -> int:
-        """More of the current frame has arrived."""
-        if self.is_dropping:
-            return self._discard(pos, end, now_ns)
-        frame, kind = self.connection.frame, self.kind
-        arrived = min(end - pos, self.remaining)
-        if frame is not None and kind is not None and frame.reserved_bytes < arrived:
-            assert type(kind.handler) is Produce  # noqa: S101 - for the type checker: nothing else has a `DataFrame`
-            if kind.handler.ask_rest(self, kind, frame, arrived, now_ns) == HOLD:
-                return HOLD
-        if self.walk is not None:
-            return self._walk_on(self.walk, pos, pos + arrived, now_ns)
-        self._forwarded(arrived, now_ns)
-        if self.want != READ_SIZE or self.connection.is_closing:
-            self._set_want()
-        return pos + arrived
-
-    def _forwarded(self, size: int, now_ns: int) -> None:
-        """So many bytes of the rest of the current frame are forwarded."""
-        self.remaining -= size
-        kind, frame = self.kind, self.connection.frame
-        if kind is not None and type(kind.handler) is Produce:
-            self.connection.identity.entity.produce_bytes += size
-        if frame is not None:
-            if frame.passage is not None:
-                frame.passage.passed(size, now_ns)
-            if not self.remaining:
-                self._end_frame(now_ns)
-
-    def _walk_on(self, walk: FrameWalk, pos: int, end: int, now_ns: int) -> int:
-        is_whole = end - pos == self.remaining
-        walk.work_left = PIECES_PER_STEP
-        walked_to = walk.advance(self.buf, pos, end)
-        if self.kind is not None:
-            self.kind.handler.on_walked(self, now_ns)
-        self._forwarded(walked_to - pos, now_ns)
-        self._set_want()
-        if not self.remaining:
-            self.walk = None
-        elif walk.work_left > 0 and is_whole:
-            raise MalformedFrame("a request's last field", self.remaining)
-        if walked_to > pos:
-            return walked_to
-        return NEED if walk.work_left > 0 else YIELD
+    @property
+    def _full_read(self) -> int:
+        """What a read takes far from any limit."""
+        return READ_SIZE if self.has_request else FIRST_READ_SIZE
 
     def end(self, now_ns: int) -> None:
-        """Nothing of the current frame arrives any more."""
-        self._end_frame(now_ns, FrameEvent.CLOSE)
-
-    # ---- requests that are not forwarded
-
-    def _discard(self, pos: int, end: int, now_ns: int) -> int:
-        """More of a request has arrived that is not forwarded."""
-        self.output = b""
-        walk, kind = self.walk, self.kind
-        known = min(end, pos + self.remaining)
-        if walk is None or kind is None:
-            self.resume_at = known
-        else:
-            walk.work_left = PIECES_PER_STEP
-            self.resume_at = walk.advance(self.buf, pos, known)
-            kind.handler.on_walked(self, now_ns)
-        self.remaining -= self.resume_at - pos
-        if not self.remaining:
-            self.is_dropping = False
-            self.walk = None
-        if self.want != READ_SIZE or self.connection.is_closing:
-            self._set_want()
-        if self.resume_at > pos:
-            return REPLACE
-        return NEED if walk is not None and walk.work_left > 0 else YIELD
+        """Nothing of the current request passes any more."""
+        request, self.current = self.current, None
+        if request is not None:
+            request.close(self.connection, now_ns)

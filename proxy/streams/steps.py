@@ -20,7 +20,7 @@ FULL: Final = -3
 REPLACE: Final = -4
 #: This step has done its share of work and found nothing to forward: ask again.
 YIELD: Final = -5
-#: A frame must be collected and there is no memory for it: keep the bytes until `MemoryPool.grant` reserves it.
+#: A frame must be collected and there is no memory for it: keep the bytes until `MemoryPool.grant` allocates it.
 WAIT: Final = -6
 #: The connection drains: no frame begins at ``pos``.
 DRAINED: Final = -7

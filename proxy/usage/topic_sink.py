@@ -26,9 +26,10 @@ from aiokafka.errors import (
 )
 from aiokafka.partitioner import DefaultPartitioner
 
+from proxy.config.addresses import Address, format_address
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import masked
-from proxy.config.config import Address, UsageOptions, format_address
+from proxy.config.config import UsageOptions
 from proxy.config.errors import ConfigError
 from proxy.tls import context_to_brokers
 from proxy.usage.sink import SinkFailed

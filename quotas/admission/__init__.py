@@ -1,11 +1,10 @@
-"""Decides whether a request may pass now: check all limits, then charge or reserve.
+"""Decides whether a request may pass now.
 
-- `limit`             one limit: its bucket, its queue, and the tickets of the frames in the queue
-- `passage`           a frame under way: reserved when it is admitted, charged as it passes
-- `limit_set`         the limits of one request
+- `limit`             one limit: its bucket and its queue
+- `frame`             the rule by which data frames pass their limits: read by read, charged as they pass
+- `limit_set`         requests that pass together, control requests, and those that are decided as a whole
 - `client_limits`     the limits of one client and of one topic
-- `decision`          the result
+- `decision`          the decision on a whole request
 - `fair_queue`        the order in which the sessions that wait for one limit are served
 - `topic_thresholds`  topics under a total (seed 004)
-- `refused_sequences` batches that were refused, and those that must wait for them
 """

@@ -1,9 +1,11 @@
 """The limits of one client and of one topic, looked up once and shared by all sessions."""
 
+from collections.abc import Sequence
 from typing import Final, final
 
+from quotas.admission.frame import Charge
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import NO_LIMITS, Charge, LimitSet
+from quotas.admission.limit_set import NO_LIMITS, BatchCharge, LimitSet
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 
@@ -18,15 +20,14 @@ class ClientLimits:
     producer_ids  charged with new producer ids; None without such a limit
     bytes_in, messages_in
                   of its resource groups, charged with record bytes and records of any topic
-    counts_records
-                  whether a limit counts topics, records or producer ids
-    walks         whether Produce requests must be parsed for these, or for `reads_topics` or `rejects` of `Registry`
-    fetches       a slot for the proxy's ledger of this client's fetches; not read here
+    walks         whether Produce requests must be parsed: a limit counts topics, records or producer ids, or for
+                  `reads_topics` or `rejects` of `Registry`
+    fetches       open fetches of the client and those that wait, counted by the proxy; not read here
     """
 
     __slots__ = (
+        "_mixed",
         "bytes_in",
-        "counts_records",
         "fetch",
         "fetches",
         "generation",
@@ -48,19 +49,35 @@ class ClientLimits:
         self.producer_ids: ProducerIdLimit | None = None
         self.bytes_in: tuple[Limit, ...] = ()
         self.messages_in: tuple[Limit, ...] = ()
-        self.counts_records = False
         self.walks = False
         self.generation = -1
-        self.fetches: object | None = None
+        self._mixed: Sequence[BatchCharge] = ()  # `charges` if some are by number: few clients need a list of their own
+        self.fetches = 0
 
-    def amounts(self, size: int, requests: int) -> dict[Limit, int]:
-        """What Produce requests of `size` bytes together are charged, besides their records."""
-        return dict.fromkeys(self.produce.limits, size) | dict.fromkeys(self.requests.limits, requests)
+    def set_produce(self, produce: LimitSet, requests: LimitSet) -> None:
+        """Set the limits of Produce requests."""
+        self.produce, self.requests = produce, requests
+        mixed = [(limit, 0) for limit in produce.limits] + [(limit, 1) for limit in requests.limits]
+        self._mixed = sorted(mixed, key=_rank) if requests.limits else ()
 
     @property
-    def charges(self) -> list[Charge]:
-        """For `spend_all`: the sums are the bytes of Produce requests, and their number."""
-        return [(limit, 0) for limit in self.produce.limits] + [(limit, 1) for limit in self.requests.limits]
+    def charges(self) -> Sequence[BatchCharge]:
+        """Of Produce requests, in the order in which a frame passes them: each limit of `produce` (0: by bytes) and of
+        `requests` (1: by number).
+        """
+        return self._mixed or [(limit, 0) for limit in self.produce.limits]
+
+    def charges_of(self, size: int, requests: int) -> list[Charge]:
+        """What so many Produce requests of `size` bytes together are charged, besides their records. 0 requests: what
+        more of one that has begun is charged.
+        """
+        if not self._mixed or not requests:
+            return [(limit, size) for limit in self.produce.limits]
+        return [(limit, requests if unit else size) for limit, unit in self._mixed]
+
+
+def _rank(charge: BatchCharge) -> int:
+    return charge[0].rank
 
 
 class ProducerIdLimit:

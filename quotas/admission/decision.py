@@ -1,16 +1,16 @@
-"""The result of the engine: a frozen value. See `limit_set`."""
+"""The decision on a request that is admitted or refused as a whole: a frozen value. See `limit_set`."""
 
 from typing import Final, NamedTuple
 
 from quotas.admission.limit import Limit
 
 
-# A named tuple: a throttled client causes one for every frame, and a frozen dataclass takes twice as long to make.
+# A named tuple: a frozen dataclass takes twice as long to make.
 class Decision(NamedTuple):
     """The decision on one request of some amount (bytes, for byte rates).
 
     admitted
-        True: every limit was charged (by `check`: would be); the request may pass now.
+        True: every limit was charged; the request may pass now.
         False: nothing was charged; the request must wait.
     wait_ns
         Nanoseconds until `limit` is out of debt. Admitted: the debt that this request leaves, 0 for none.
@@ -19,16 +19,12 @@ class Decision(NamedTuple):
         The limit with the longest wait; None without any wait.
     exceeded
         Every limit with a wait, in the order of the set; contains `limit`.
-    topics
-        Not admitted: the topics with records over a limit; the other topics could pass. Empty if a limit refuses the
-        whole request, or no limit counts topics.
     """
 
     admitted: bool
     wait_ns: int
     limit: Limit | None
     exceeded: tuple[Limit, ...] = ()
-    topics: tuple[str, ...] = ()
 
 
 ADMITTED: Final = Decision(admitted=True, wait_ns=0, limit=None)

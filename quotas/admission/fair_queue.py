@@ -4,7 +4,7 @@
     serve the smallest finish, the earliest arrival among equals; virtual time = finish of the frame served last
 
 A session queues one frame at a time. Its frame before was served, so that one's finish is at most the virtual time: a
-session has no state here. A fetch has an estimate as its size: if it reserves more, the virtual time moves by that too.
+session has no state here.
 
 Why not deficit round robin: a session leaves the queue between two frames. DRR drops the deficit of a flow that leaves
 (Shreedhar and Varghese 1996), which makes it plain round robin over frames: a session of 1 MB frames gets a thousand
@@ -77,9 +77,9 @@ class FairQueue(Generic[T]):
                 return frame
         raise IndexError("the queue is empty")
 
-    def took(self, more: int) -> None:
-        """The frame served last takes so many bytes more than its size, if above 0: those queued later wait."""
-        self._virtual_time += max(0, more)
+    def size_of(self, frame: T) -> int:
+        """The bytes of this frame; 0 if it is not queued."""
+        return self._frames.get(frame, (0, 0))[1]
 
     def take_all(self) -> list[T]:
         """Remove all frames, and return them in the order of `pop`: with one sort, several times faster."""
@@ -96,7 +96,9 @@ class FairQueue(Generic[T]):
         if frame in self._frames:
             self._remove(frame)
             heap = self._heap
-            if len(heap) > _COMPACT_FROM and len(heap) > 2 * self.waiting:
+            if not self.waiting:
+                heap.clear()
+            elif len(heap) > _COMPACT_FROM and len(heap) > 2 * self.waiting:
                 heap[:] = [entry for entry in heap if self._is_queued(entry[2], entry[1])]
                 heapify(heap)
 

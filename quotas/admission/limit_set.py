@@ -1,59 +1,47 @@
-"""The limits of one request: check all, then charge. A request that one limit holds is charged to none.
+"""The limits of one kind of request of one client.
 
-A limit is out of debt if it is so with what is reserved of it (`Limit.reserved`).
+Frames pass their limits by `quotas.admission.frame`. Here is what needs no frame: requests that pass together, control
+requests, which are never held, and requests that are decided as a whole.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import Limit, Ticket
-from quotas.admission.passage import Passage
+from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import NS_PER_SECOND, UNLIMITED, Algorithm
 from quotas.algorithms.ewma import Ewma
-from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.token_bucket import AMPLE, TokenBucket
 
-Charge = tuple[Limit, int]
+BatchCharge = tuple[Limit, int]
 """A limit, and which of the sums of some requests it is charged with."""
 
 
 class LimitSet:
-    """All limits that apply to one kind of request of one client. Make one with `limit_set`.
-
-    Amounts are in the limits' unit (bytes); `now_ns` is a monotonic time in nanoseconds.
-    """
+    """Make one with `limit_set`. Amounts are in the limits' unit; `now_ns` is a monotonic time in nanoseconds."""
 
     __slots__ = ("limits",)
 
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits: Final = limits
 
-    def admit(self, amount: int, now_ns: int, ticket: Ticket | None = None) -> Decision:
-        """Charge every limit with `amount` if none is in debt, else nothing: `admit_all`."""
-        if ticket is not None:
-            return admit_all(dict.fromkeys(self.limits, amount), now_ns, ticket)
-        return refusal_by(self.limits, now_ns, None) or self.charge(amount, now_ns)
-
-    def check(self, now_ns: int) -> Decision:
-        """As `admit`, without charging."""
-        return refusal_by(self.limits, now_ns, None) or ADMITTED
+    def admit(self, amount: int, now_ns: int) -> Decision:
+        """Charge every limit with `amount` if none is in debt and none has waiters, else nothing."""
+        exceeded: list[Limit] = []
+        longest_ns = -1
+        worst: Limit | None = None
+        for limit in self.limits:
+            wait_ns = limit.algorithm.debt_ns(now_ns)
+            if wait_ns or limit.waiters.waiting:
+                exceeded.append(limit)
+                if wait_ns > longest_ns:
+                    longest_ns, worst = wait_ns, limit
+        return self.charge(amount, now_ns) if worst is None else Decision(False, longest_ns, worst, tuple(exceeded))
 
     def charge(self, amount: int, now_ns: int) -> Decision:
         """Charge every limit in any state; admitted, with the debt that is left."""
-        return _decision_of(
-            [
-                (limit, _charged(limit, amount, now_ns) if limit.reserved else limit.algorithm.record(amount, now_ns))
-                for limit in self.limits
-            ]
-        )
-
-    def spend(self, amount: int, now_ns: int) -> int:
-        """Charge every limit if none has waiters and this leaves none in debt: as `admit` for each of several requests
-        with this sum. Returns the whole units left; -1 if nothing was charged.
-        """
-        return spend_all([(limit, 0) for limit in self.limits], (amount,), now_ns)
+        return _decision_of([(limit, limit.algorithm.record(amount, now_ns)) for limit in self.limits])
 
     def charge_control(self, amount: int, now_ns: int) -> Decision:
         """Charge a request that is never held to each limit that is out of debt and without waiters, so that a flood of
@@ -65,9 +53,16 @@ class LimitSet:
             debt_ns = limit.debt_ns(now_ns)
             is_full = isinstance(limit.algorithm, Ewma) and not limit.algorithm.headroom(now_ns)
             if not debt_ns and not limit.waiters.waiting and not is_full:
-                debt_ns = _charged(limit, amount, now_ns)
+                debt_ns = limit.algorithm.record(amount, now_ns)
+                limit.overdrawn_by = 0
             debts.append((limit, debt_ns))
         return _decision_of(debts)
+
+    def spend(self, amount: int, now_ns: int) -> int:
+        """Charge every limit if none has waiters and this leaves none in debt: as each of several requests with this
+        sum would. Returns the whole units left; -1 if nothing was charged.
+        """
+        return spend_all([(limit, 0) for limit in self.limits], (amount,), now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that fit before a limit is in debt; `UNLIMITED` without limits, 0 with waiters."""
@@ -78,77 +73,30 @@ class LimitSet:
         return min((limit.algorithm.rate * span_ns // NS_PER_SECOND for limit in self.limits), default=UNLIMITED)
 
 
-def admit_all(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None = None) -> Decision:
-    """Charge each limit with its amount if none is in debt and none has waiters, else nothing.
+def spend_all(charges: Sequence[BatchCharge], sums: tuple[int, ...], now_ns: int) -> int:
+    """Charge each limit with its sum if that leaves none in debt and none has waiters: so some requests could pass one
+    by one. Each limit once. The first sum is that of bytes.
 
-    `ticket`: of a frame that has its turn at `ticket.at_limit` and was removed from the queue of that limit. Limits of
-    which it reserves are not asked. If another limit refuses it, it reserves of the one where it has its turn; if it
-    passes, it reserves no more.
-    """
-    return _refused(amounts, now_ns, ticket) or charge_all(amounts, now_ns)
-
-
-def admit_part(
-    amounts: Mapping[Limit, int], size: int, arrived: int, now_ns: int, ticket: Ticket | None = None
-) -> tuple[Decision, Passage | None]:
-    """As `admit_all`, for a frame of `size` bytes of which `arrived` are forwarded now: these are charged, and the rest
-    is reserved by the passage. New producer ids are charged whole. The decision contains the debts as if all of it was
-    charged. No passage if refused.
-    """
-    refused = _refused(amounts, now_ns, ticket)
-    if refused is not None:
-        return refused, None
-    if arrived >= size:
-        return charge_all(amounts, now_ns), Passage({}, 0)
-    passage = Passage(charge_producer_ids(amounts, now_ns), size)
-    passage.passed(arrived, now_ns)
-    return _decision_of([(limit, _debt_of_client(limit, now_ns)) for limit in amounts]), passage
-
-
-def charge_all(amounts: Mapping[Limit, int], now_ns: int) -> Decision:
-    """As `LimitSet.charge`, with an amount for each limit."""
-    return _decision_of([(limit, _charged(limit, amount, now_ns)) for limit, amount in amounts.items()])
-
-
-def charge_producer_ids(amounts: Mapping[Limit, int], now_ns: int) -> Mapping[Limit, int]:
-    """Charge new producer ids at once: they are known from now on, even if the rest of their frame never arrives.
-    Returns the other amounts, which are charged as bytes pass.
-    """
-    ids = {limit: amount for limit, amount in amounts.items() if type(limit.algorithm) is ProducerIdQuota}
-    if not ids:
-        return amounts
-    charge_all(ids, now_ns)
-    return {limit: amount for limit, amount in amounts.items() if limit not in ids}
-
-
-def debt_of(limits: Iterable[Limit], now_ns: int) -> Decision:
-    """The debts of these limits, as after a charge: admitted."""
-    return _decision_of([(limit, _debt_of_client(limit, now_ns)) for limit in limits])
-
-
-def spend_all(charges: list[Charge], sums: tuple[int, ...], now_ns: int) -> int:
-    """Charge each limit with its sum if that leaves none in debt and none has waiters: what `admit_all` would do for
-    some requests one by one, for the sums of their amounts at once. Each limit once. The first sum is that of bytes.
-
-    Returns how many bytes of requests with these proportions fit before the first limit is in debt, without limits that
-    have `AMPLE` left, at most `AMPLE`; or, nothing charged, -1.
+    Returns how many bytes more of such requests fit: `AMPLE` for that or more. -1: nothing was charged.
     """
     fitting, size = AMPLE, sums[0]
     asked: list[tuple[Algorithm, int]] = []
     for limit, unit in charges:
         amount, algorithm = sums[unit], limit.algorithm
+        # Those that wait come first, though there may be room for this one.
         if limit.waiters.waiting:
             left = -1
-        elif type(algorithm) is TokenBucket:
-            left = algorithm.spend(amount, limit.reserved, now_ns)
+        elif isinstance(algorithm, TokenBucket):
+            left = algorithm.spend(amount, now_ns)
         else:  # a charge of these cannot be undone
-            left = algorithm.headroom(now_ns) - amount - limit.reserved
+            left = algorithm.headroom(now_ns) - amount
             if not left and algorithm.debt_ns(now_ns):
                 left = -1
             asked.append((algorithm, amount))
         if left < 0:
             _unspend(charges, sums, limit)
             return -1
+        # In bytes of such requests: a limit on messages has room for so many times their bytes.
         if left < AMPLE:
             fitting = min(fitting, left if amount == size else left * size // amount if amount else AMPLE)
     for algorithm, amount in asked:
@@ -156,53 +104,20 @@ def spend_all(charges: list[Charge], sums: tuple[int, ...], now_ns: int) -> int:
     return fitting
 
 
-def _unspend(charges: list[Charge], sums: tuple[int, ...], refusing: Limit) -> None:
-    """Undo the charges of the limits before the one that refuses."""
+def spend_charges(charges: Sequence[tuple[Limit, int]], size: int, now_ns: int) -> int:
+    """As `spend_all`, with the units of each limit; `size`: the bytes that they are charged for."""
+    sums = (size, *[units for _, units in charges])
+    return spend_all([(limit, at) for at, (limit, _) in enumerate(charges, 1)], sums, now_ns)
+
+
+def _unspend(charges: Sequence[BatchCharge], sums: tuple[int, ...], refusing: Limit) -> None:
+    """Undo the charges of the limits before the one that refuses: within this call nothing has passed."""
     for limit, unit in charges:
         if limit is refusing:
             return
         algorithm = limit.algorithm
-        if type(algorithm) is TokenBucket:
+        if isinstance(algorithm, TokenBucket):
             algorithm.unspend(sums[unit])
-
-
-def _refused(amounts: Mapping[Limit, int], now_ns: int, ticket: Ticket | None) -> Decision | None:
-    """The refusal by limits in debt or with waiters; None if the request passes. See `admit_all`."""
-    if ticket is None:
-        return refusal_by(amounts, now_ns, None)
-    at_limit = ticket.at_limit
-    ticket.review(amounts)
-    refused = refusal_by([limit for limit in amounts if limit not in ticket.reserved], now_ns, at_limit)
-    if refused is None:
-        ticket.release()
-    elif at_limit is not None and at_limit in amounts and at_limit not in refused.exceeded:
-        ticket.reserve(amounts[at_limit])
-    return refused
-
-
-def refusal_by(limits: Iterable[Limit], now_ns: int, at_limit: Limit | None) -> Decision | None:
-    """The refusal by those in debt or with waiters; `at_limit` may have waiters."""
-    exceeded: list[Limit] = []  # a request may name any number of topics
-    longest_ns = -1
-    worst: Limit | None = None
-    for limit in limits:
-        wait_ns = limit.algorithm.debt_ns(now_ns, limit.reserved)
-        if wait_ns or (limit.waiters.waiting and limit is not at_limit):
-            exceeded.append(limit)
-            if wait_ns > longest_ns:
-                longest_ns, worst = wait_ns, limit
-    return None if worst is None else Decision(False, longest_ns, worst, tuple(exceeded))
-
-
-def _charged(limit: Limit, amount: int, now_ns: int) -> int:
-    """Charge; returns the debt for which the client is to wait, with what is reserved."""
-    debt_ns = limit.algorithm.record(amount, now_ns)
-    return _debt_of_client(limit, now_ns) if limit.reserved else debt_ns
-
-
-def _debt_of_client(limit: Limit, now_ns: int) -> int:
-    """The debt with what is reserved. New producer ids are known from now on: their client needs not wait."""
-    return 0 if type(limit.algorithm) is ProducerIdQuota else limit.debt_ns(now_ns)
 
 
 def _decision_of(debts: list[tuple[Limit, int]]) -> Decision:
@@ -239,15 +154,8 @@ class _OneBucket(LimitSet):
         self._limit: Final = limit
         self._bucket: Final = bucket
 
-    def charge(self, amount: int, now_ns: int) -> Decision:
-        debt_ns = self._bucket.record(amount, now_ns)
-        if self._limit.reserved:
-            debt_ns = self._limit.debt_ns(now_ns)
-        return Decision(True, debt_ns, self._limit, self.limits) if debt_ns else ADMITTED
-
     def spend(self, amount: int, now_ns: int) -> int:
-        limit = self._limit
-        return -1 if limit.waiters.waiting else self._bucket.spend(amount, limit.reserved, now_ns)
+        return -1 if self._limit.waiters.waiting else self._bucket.spend(amount, now_ns)
 
     def headroom(self, now_ns: int) -> int:
         return self._limit.headroom(now_ns)

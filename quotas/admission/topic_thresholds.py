@@ -19,8 +19,7 @@ A rate changes only when its meter ticks, so what passes between two ticks is un
 from collections.abc import Mapping
 from fractions import Fraction
 
-from quotas.admission.decision import Decision
-from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import UNLIMITED
 from quotas.algorithms.ewma import Meter
 
@@ -174,15 +173,17 @@ class TopicThreshold:
     thresholds; the debt is the time until one of them is not, if nothing more is recorded.
 
     exists   see `Thresholds.confirm`
+    passed   units accepted so far
     """
 
-    __slots__ = ("accepted", "exists", "thresholds", "topic")
+    __slots__ = ("accepted", "exists", "passed", "thresholds", "topic")
 
     def __init__(self, thresholds: Thresholds, topic: str) -> None:
         self.thresholds = thresholds
         self.topic = topic
         self.accepted = Meter()
         self.exists = False
+        self.passed = 0
 
     @property
     def rate(self) -> int | Fraction:
@@ -205,11 +206,12 @@ class TopicThreshold:
 
     def record_accepted(self, amount: int, now_ns: int) -> None:
         """Record an amount on topic and total that the broker has accepted."""
+        self.passed += amount
         self.accepted.record(amount, now_ns)
         self.thresholds.accepted.record(amount, now_ns)
 
-    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
-        """Nanoseconds until topic or total is within its threshold, if nothing more is recorded. Ignores `reserved`."""
+    def debt_ns(self, now_ns: int, more: int = 0) -> int:
+        """Nanoseconds until topic or total is within its threshold, if nothing more is recorded: `more` is not."""
         thresholds = self.thresholds
         total = thresholds.total
         # Compared as floats, as in the meters, for the same result.
@@ -244,17 +246,10 @@ class TopicThreshold:
         """Nothing: see `Thresholds.replace`."""
 
 
-def count_throttled(amounts: Mapping[Limit, int], refused: Decision, ticket: Ticket, now_ns: int) -> None:
-    """Count what thresholds refuse of a request with these amounts: each threshold once per ticket.
-
-    Call it after each refusal, the first one with the new ticket: a threshold may be the one that refuses only when
-    another limit has held the request before.
-    """
-    for limit in refused.exceeded:
-        key = limit.name, limit.entity
-        if isinstance(limit.algorithm, TopicThreshold) and key not in ticket.reported:
-            ticket.reported.add(key)
-            limit.algorithm.thresholds.throttled.record(amounts[limit], now_ns)
+def count_throttled(limit: Limit, amount: int, now_ns: int) -> None:
+    """Records were refused or held by this limit: thresholds count them."""
+    if isinstance(limit.algorithm, TopicThreshold):
+        limit.algorithm.thresholds.throttled.record(amount, now_ns)
 
 
 def _written(number: int | Fraction) -> str:

@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from quotas.algorithms.ewma import Ewma
+from quotas.algorithms.leased_bucket import LeasedBucket
 from quotas.algorithms.paced_window import PacedWindow
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.sampled_window import SampledWindow
@@ -43,12 +44,16 @@ class Algorithm(Protocol):
     def last_ns(self) -> int:
         """Time of the latest use."""
 
+    @property
+    def passed(self) -> int:
+        """Units charged so far: only grows. Readers keep their own last value."""
+
     def record(self, amount: int, now_ns: int, /) -> int:
         """Charge `amount` in any state. Returns the debt, or 0 if the client needs not wait for it."""
 
-    def debt_ns(self, now_ns: int, reserved: int = 0, /) -> int:
-        """Time until out of debt, if `reserved` more units were charged now. EWMA and thresholds, whose debts do not
-        depend on the amount of a charge before the next tick, ignore `reserved`.
+    def debt_ns(self, now_ns: int, more: int = 0, /) -> int:
+        """Time until out of debt, if `more` units were charged now. EWMA and thresholds, whose debts do not depend on
+        the amount of a charge before the next tick, and producer ids ignore `more`.
         """
 
     def headroom(self, now_ns: int, /) -> int:
@@ -66,6 +71,7 @@ class AlgorithmSettings:
     first_window                            the rule of PR 12034 (see `quotas.algorithms.sampled_window`)
     producer_ids_window_ns, .._count        `producer.id.quota.window.size.seconds`, `producer.id.quota.window.count`
     producer_ids_salt                       a random number of this process (see `quotas.algorithms.producer_ids`)
+    lends                                   whether the rates of token buckets are set by a rule (`LeasedBucket`)
 
     Raises ValueError for an unknown algorithm, and for numbers that the algorithms would refuse later.
     """
@@ -78,6 +84,7 @@ class AlgorithmSettings:
     producer_ids_window_ns: int = 3600 * NS_PER_SECOND
     producer_ids_window_count: int = 4
     producer_ids_salt: int = 0
+    lends: bool = False
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
@@ -108,7 +115,8 @@ class AlgorithmSettings:
             case "ewma":
                 return Ewma(rate)
             case _:
-                return TokenBucket(rate, self.burst_ns if burst_ns is None else burst_ns)
+                made = LeasedBucket if self.lends else TokenBucket
+                return made(rate, self.burst_ns if burst_ns is None else burst_ns)
 
     def per_second(self, limit_name: str, rate: int | Fraction) -> int | Fraction:
         """A configured value as units per second: producer ids are configured per window."""
@@ -120,7 +128,8 @@ class AlgorithmSettings:
         """Whether `make` returns this class."""
         if limit_name == PRODUCER_IDS_RATE:
             return True
-        return type(algorithm) is _CLASSES[self.named_for(limit_name, own)]
+        name = self.named_for(limit_name, own)
+        return type(algorithm) is (LeasedBucket if name == TOKEN_BUCKET and self.lends else _CLASSES[name])
 
     def _sampled_window(self, rate: int | Fraction, made: type[SampledWindow] = SampledWindow) -> SampledWindow:
         return made(rate, samples=self.window_num, window_ns=self.window_ns, first_window=self.first_window)

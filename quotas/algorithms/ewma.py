@@ -141,14 +141,17 @@ class Ewma:
     Raises ValueError if the rate is not above zero.
     """
 
-    __slots__ = ("_meter", "rate")
+    __slots__ = ("_meter", "passed", "rate")
 
     rate: int | Fraction
     """The bound, in units per second."""
+    passed: int
+    """Units charged so far."""
 
     def __init__(self, rate: int | Fraction) -> None:
         self.rate = _above_zero(rate)
         self._meter = Meter()
+        self.passed = 0
 
     @property
     def burst_ns(self) -> int:
@@ -163,10 +166,11 @@ class Ewma:
     def record(self, amount: int, now_ns: int) -> int:
         """Charge `amount` in any state. Returns the debt in ns."""
         self._meter.record(amount, now_ns)
+        self.passed += amount
         return self.debt_ns(now_ns)
 
-    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
-        """Nanoseconds until the tick with a rate of at most the bound, whatever is `reserved`."""
+    def debt_ns(self, now_ns: int, more: int = 0) -> int:
+        """Nanoseconds until the tick with a rate of at most the bound. What is charged now changes it at that tick."""
         return self._meter.ns_until_at_most(self.rate, now_ns)
 
     def headroom(self, now_ns: int) -> int:

@@ -31,8 +31,8 @@ class PacedWindow(SampledWindow):
     def record(self, amount: int, now_ns: int) -> int:
         return max(super().record(amount, now_ns), self._bucket.record(amount, now_ns))
 
-    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
-        return max(super().debt_ns(now_ns, reserved), self._bucket.debt_ns(now_ns, reserved))
+    def debt_ns(self, now_ns: int, more: int = 0) -> int:
+        return max(super().debt_ns(now_ns, more), self._bucket.debt_ns(now_ns, more))
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         super().set_rate(rate, burst_ns, now_ns)

@@ -59,13 +59,15 @@ class ProducerIdQuota:
     above 0 and below 1.
     """
 
-    __slots__ = ("_counted", "_filter", "_limit", "_steps", "last_ns", "rate")
+    __slots__ = ("_counted", "_filter", "_limit", "_steps", "last_ns", "passed", "rate")
 
     rate: int | Fraction
     """The limit as ids per second."""
 
     last_ns: int
     """Time of the latest use; `debt_ns` and `headroom` do not change it."""
+    passed: int
+    """New ids counted so far."""
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class ProducerIdQuota:
         self._steps: list[_Step] = []
         self._counted = 0  # of all steps in the list, expired ones included
         self.last_ns = _BEFORE_ALL_TIME
+        self.passed = 0
         self.set_limit(ids_per_window)
 
     # ---- which ids are new
@@ -142,18 +145,15 @@ class ProducerIdQuota:
         at_ns = self._pass_time(now_ns)
         self._drop_expired(at_ns)
         if amount > 0:
+            self.passed += amount
             self._count(amount, at_ns)
         return 0
 
-    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
-        """Nanoseconds until fewer than the limit are counted, with `reserved` more; 0 when they are. A window if that
-        many never fit.
+    def debt_ns(self, now_ns: int, more: int = 0) -> int:
+        """Nanoseconds until fewer than the limit are counted; 0 when they are. No client waits for `more`, which would
+        be known then.
         """
-        if self._counted + reserved < self._limit:
-            return 0
-        if reserved >= self._limit:
-            return self._filter.window_ns
-        return self._until_at_most(self._limit - 1 - reserved, now_ns)
+        return 0 if self._counted < self._limit else self._until_at_most(self._limit - 1, now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """How many more fit into the window."""

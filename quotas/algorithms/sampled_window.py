@@ -97,10 +97,23 @@ class SampledWindow:
     Raises ValueError if the rate is not above zero, there is no sample, or the window is not whole milliseconds.
     """
 
-    __slots__ = ("_before", "_closed", "_count", "_ever", "_kept", "_start_ms", "_terms", "_warm_until_ms", "last_ns")
+    __slots__ = (
+        "_before",
+        "_closed",
+        "_count",
+        "_counts_all",
+        "_kept",
+        "_start_ms",
+        "_terms",
+        "_warm_until_ms",
+        "last_ns",
+        "passed",
+    )
 
     last_ns: int
     """Time of the latest charge."""
+    passed: int
+    """Units charged so far."""
 
     def __init__(self, rate: int | Fraction, *, samples: int, window_ns: int, first_window: bool) -> None:
         self._terms = _terms(rate, samples, window_ns, first_window)
@@ -111,7 +124,8 @@ class SampledWindow:
         self._kept: tuple[int | Fraction, int] | None = None  # the kept debt: a total, and its start in ms
         self._warm_until_ms = _LONGEST if first_window else -_LONGEST
         self.last_ns = -_LONGEST
-        self._ever: int | None = 0 if first_window else None  # the sum of all charges; None: it does not count
+        self.passed = 0
+        self._counts_all = first_window  # whether `passed` counts against the bound
 
     @property
     def rate(self) -> int | Fraction:
@@ -140,19 +154,18 @@ class SampledWindow:
         self._kept = debt
         self._advance(now_ms)
         self._count += amount
+        self.passed += amount
         self.last_ns = now_ns
-        if self._ever is not None:
-            self._ever += amount
         return 0 if wait is None else self._end_ms(wait) * NS_PER_MS - now_ns
 
-    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
-        """Nanoseconds until out of debt if `reserved` more units were charged now, by Kafka's formula. It may get
-        longer without a charge: see the module. Never 0 for more than empty windows have room for.
+    def debt_ns(self, now_ns: int, more: int = 0) -> int:
+        """Nanoseconds until out of debt if `more` units were charged now, by Kafka's formula. It may get longer without
+        a charge: see the module.
         """
         if now_ns < self.last_ns:
             now_ns = self.last_ns
         now_ms = now_ns // NS_PER_MS
-        debt = self._debt(reserved, now_ms, *self._measure(now_ms))
+        debt = self._debt(more, now_ms, *self._measure(now_ms))
         return 0 if debt is None else self._end_ms(debt) * NS_PER_MS - now_ns
 
     def headroom(self, now_ns: int) -> int:
@@ -165,7 +178,7 @@ class SampledWindow:
         """Change the bound. Counts stay, as in Kafka, and so does debt of expired windows. `burst_ns` is not used."""
         old = self._terms
         if rate != old.rate:
-            self._ever = None
+            self._counts_all = False
         now_ms = max(now_ns, self.last_ns) // NS_PER_MS
         measured = self._measure(now_ms)
         if self._kept is not None:
@@ -197,16 +210,16 @@ class SampledWindow:
     def _room(self, now_ms: int, total: int, time_ms: int) -> int:
         terms = self._terms
         room = terms.units * time_ms // terms.per - total
-        if self._ever is not None and now_ms >= self._warm_until_ms:
+        if self._counts_all and now_ms >= self._warm_until_ms:
             first_ms = self._warm_until_ms - terms.warm_up_ms
-            room = min(room, terms.units * (now_ms - first_ms) // terms.per - self._ever)
+            room = min(room, terms.units * (now_ms - first_ms) // terms.per - self.passed)
         return max(0, room)
 
     def _debt(self, amount: int, now_ms: int, total: int, time_ms: int) -> tuple[int | Fraction, int] | None:
-        """The debt after a charge of `amount`: that of the windows, of `_kept` or of `_ever`, whichever ends last."""
+        """The debt after a charge of `amount`: of the windows, of `_kept` or of all charges, whichever ends last."""
         debt = self._debt_of_windows(now_ms, total + amount, time_ms)
-        if self._ever is not None and now_ms >= self._warm_until_ms:
-            ever = self._ever + amount, self._warm_until_ms - self._terms.warm_up_ms
+        if self._counts_all and now_ms >= self._warm_until_ms:
+            ever = self.passed + amount, self._warm_until_ms - self._terms.warm_up_ms
             if self._end_ms(ever) > (now_ms if debt is None else self._end_ms(debt)):
                 debt = ever
         kept = self._kept

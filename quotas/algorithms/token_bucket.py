@@ -28,7 +28,7 @@ _WHOLE: Final = [NS_PER_SECOND, AMPLE * NS_PER_SECOND]
 _BEFORE_ALL_TIME: Final = -(1 << 63)
 
 
-class _Terms:
+class Terms:
     """Rate and burst in grains; immutable, shared by all buckets with the same rate and burst.
 
     earn    grains per nanosecond
@@ -50,7 +50,7 @@ class _Terms:
 
 
 # A default quota has up to a million buckets on the same terms.
-_terms = lru_cache(maxsize=1024)(_Terms)
+_terms = lru_cache(maxsize=1024)(Terms)
 
 
 class TokenBucket:
@@ -61,15 +61,18 @@ class TokenBucket:
     Raises ValueError if the rate is not above zero or the burst is negative.
     """
 
-    __slots__ = ("_level", "_terms", "last_ns")
+    __slots__ = ("_level", "_terms", "last_ns", "passed")
 
     last_ns: int
     """Time of the latest change; `debt_ns` and `headroom` do not change it."""
+    passed: int
+    """Units charged so far."""
 
     def __init__(self, rate: int | Fraction, burst_ns: int = NS_PER_SECOND) -> None:
         self._terms = _terms(rate, burst_ns)
         self._level = self._terms.full
         self.last_ns = _BEFORE_ALL_TIME
+        self.passed = 0
 
     @property
     def rate(self) -> int | Fraction:
@@ -93,12 +96,11 @@ class TokenBucket:
             if level > terms.full:
                 level = terms.full
         self._level = level = level - amount * terms.unit
+        self.passed += amount
         return 0 if level >= 0 else -(level // terms.earn)  # floor of a negative number: the debt is rounded up
 
-    def spend(self, amount: int, beside: int, now_ns: int) -> int:
-        """Charge `amount` if a charge of `amount + beside` leaves no debt. Returns the whole units left after both, or
-        `AMPLE` if these are more and nothing is beside; if not charged, -1.
-        """
+    def spend(self, amount: int, now_ns: int) -> int:
+        """Charge `amount` if that leaves no debt. Returns the whole units left, at most `AMPLE`; if not charged, -1."""
         terms = self._terms
         level = self._level
         elapsed_ns = now_ns - self.last_ns
@@ -107,26 +109,24 @@ class TokenBucket:
             level += elapsed_ns * terms.earn
             if level > terms.full:
                 level = terms.full
-        self._level = left = level - amount * terms.unit
-        if left >= terms.ample and not beside:
-            return AMPLE
-        units = left // terms.unit - beside
-        if units >= 0:
-            return units
-        self._level = level
-        return -1
+        left = level - amount * terms.unit
+        if left < 0:
+            self._level = level
+            return -1
+        self._level = left
+        self.passed += amount
+        return AMPLE if left >= terms.ample else left // terms.unit
 
     def unspend(self, amount: int) -> None:
         """Undo a `spend` of `amount`, with no other call in between."""
         self._level += amount * self._terms.unit
+        self.passed -= amount
 
-    def debt_ns(self, now_ns: int, reserved: int = 0) -> int:
-        """Nanoseconds until out of debt if `reserved` more units were charged, rounded up. Above the burst that time
-        does not come: the debt lasts until less is reserved.
-        """
+    def debt_ns(self, now_ns: int, more: int = 0) -> int:
+        """Nanoseconds until out of debt if `more` units were charged now, rounded up."""
         level = self._level
-        if reserved:
-            level = self._level_at(now_ns) - reserved * self._terms.unit
+        if more:
+            level = self._level_at(now_ns) - more * self._terms.unit
         elif level >= 0:
             return 0
         else:
@@ -142,10 +142,13 @@ class TokenBucket:
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
         """Earn at the new rate from `now_ns` on. The level stays in units, rounded down to the new grain."""
+        self.change_terms(_terms(rate, burst_ns), now_ns)
+
+    def change_terms(self, new: Terms, now_ns: int) -> None:
+        """As `set_rate`."""
         level = self._level_at(now_ns)
         self.last_ns = max(now_ns, self.last_ns)
-        old, new = self._terms, _terms(rate, burst_ns)
-        self._terms = new
+        old, self._terms = self._terms, new
         self._level = min(new.full, level * new.unit // old.unit)
 
     def _level_at(self, now_ns: int) -> int:

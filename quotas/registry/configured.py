@@ -18,6 +18,7 @@ from quotas.registry.override import Applies, Compactor, Override, apply, limits
 from quotas.registry.precedence import QuotaTable
 from quotas.resource_groups import GroupIndex, ResourceGroup
 
+_TOTAL_THRESHOLDS: Final = frozenset(THRESHOLDS.values())
 _OF_RECORDS: Final = frozenset((BYTES_IN_RATE, MESSAGES_IN_RATE, TOTAL_BYTES_THRESHOLD, TOTAL_MESSAGES_THRESHOLD))
 
 
@@ -27,6 +28,7 @@ class Configured:
 
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
+    limits_topics     whether some limit needs the name of the topic that records are produced to
     rejects           whether some entry refuses records
     """
 
@@ -36,10 +38,11 @@ class Configured:
         compactor = Compactor()
         limit_names: set[str] = set()
         groups: list[ResourceGroup] = []
-        self.rejects = False
+        self.rejects = self.limits_topics = False
         for source, entries in sources.items():
             for entry in entries:
                 self.rejects |= _may_reject(entry)
+                self.limits_topics |= _limits_topics(entry)
                 if entry.group is not None:
                     groups.append(entry.group)
                 self._put(entry.entity, compactor.compact(entry, source))
@@ -98,6 +101,13 @@ class Configured:
             rate = limits_of(override).get(limit_name)
             if rate is not None and isinstance(topic, str):
                 yield topic, rate
+
+
+def _limits_topics(entry: QuotaEntry) -> bool:
+    if entry.group is not None:
+        return bool(entry.group.topics)
+    of_topic = isinstance(entry.entity, Named) and entry.entity.kind is Kind.TOPIC
+    return of_topic or not _TOTAL_THRESHOLDS.isdisjoint(entry.limits)
 
 
 def _may_reject(entry: QuotaEntry) -> bool:

@@ -16,11 +16,10 @@ T = TypeVar("T")
 class Idle(Generic[T]):
     """Items, hashable, by the minute of their next check."""
 
-    __slots__ = ("_due", "_slots")
+    __slots__ = ("_due",)
 
     def __init__(self) -> None:
-        self._due: dict[int, dict[T, None]] = {}
-        self._slots: dict[T, int] = {}
+        self._due: dict[int, dict[T, None]] = {}  # at most 62 slots
 
     def watch(self, item: T) -> None:
         """Add a new item; its first check is an hour after the next call of `due`."""
@@ -31,21 +30,21 @@ class Idle(Generic[T]):
         self._put(item, due_ns // _SLOT_NS + 1)
 
     def discard(self, item: T) -> None:
-        """Keep this item no longer, if it is kept."""
-        slot = self._slots.pop(item, None)
-        if slot in self._due:
-            self._due[slot].pop(item, None)
+        """Keep this item no longer, if it is kept. O(slots): to remember the slot of each item would take more memory
+        than its limit's level.
+        """
+        for items in self._due.values():
+            if item in items:
+                del items[item]
+                return
 
     def due(self, now_ns: int) -> Iterator[T]:
-        """The items to check now; for each one that is kept the caller calls `check_at`."""
+        """The items to check now, no longer kept: for each one that is, the caller calls `check_at`."""
         for item in self._due.pop(_NEW, ()):
             self.check_at(item, now_ns + IDLE_NS)
         now_slot = now_ns // _SLOT_NS
-        for slot in [slot for slot in self._due if slot <= now_slot]:  # at most 62 slots exist
-            for item in self._due.pop(slot):
-                if self._slots.pop(item, None) is not None:
-                    yield item
+        for slot in [slot for slot in self._due if slot <= now_slot]:
+            yield from self._due.pop(slot)
 
     def _put(self, item: T, slot: int) -> None:
         self._due.setdefault(slot, {})[item] = None
-        self._slots[item] = slot

@@ -201,11 +201,11 @@ def _begin_anew(algorithm: Algorithm) -> bool:
 
 
 def _is_needed(limit: Limit, now_ns: int) -> bool:
-    """Whether it has waiters, reservations, a debt, or known producer ids."""
+    """Whether it has waiters, a debt, or known producer ids."""
     algorithm = limit.algorithm
     if isinstance(algorithm, ProducerIdQuota) and algorithm.empty_ns > now_ns:
         return True
-    return limit.waiters.waiting > 0 or limit.reserved > 0 or limit.debt_ns(now_ns) > 0
+    return limit.waiters.waiting > 0 or limit.debt_ns(now_ns) > 0
 
 
 def _rejects(applies: Applies) -> bool:

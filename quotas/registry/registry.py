@@ -19,6 +19,7 @@ from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicL
 from quotas.admission.limit import Limit, limits_for
 from quotas.admission.limit_set import limit_set
 from quotas.algorithms.algorithm import AlgorithmSettings
+from quotas.algorithms.leased_bucket import LeasedBucket
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import Kind
 from quotas.entry import QuotaEntry
@@ -48,6 +49,8 @@ class Registry:
     share      factor on every rate (`--quota-share`), as its written decimal: 0.1 is one tenth
     settings   the algorithms of entries without their own
     observers  called after each change of the configuration, so that held frames are checked again
+    rate_observers
+               called with a limit whose rate was lent, so that its waiters are served when they are due now
     reads_topics  Produce requests of all clients are parsed for their topics, whether a limit needs it or not
     topics     those in use, and seed 004's thresholds
     rejects    whether some entry refuses records (`action=reject`), or did before a change: refused batches come back
@@ -66,6 +69,7 @@ class Registry:
         self._reads_topics = reads_topics
         self.generation = 0
         self.observers: list[Callable[[], None]] = []
+        self.rate_observers: list[Callable[[Limit], None]] = []
         settings = AlgorithmSettings() if settings is None else settings
         self._store = LimitStore(_configured(entries), settings, _exact_share(share))
         self.topics = TopicTable(self._store)
@@ -81,6 +85,11 @@ class Registry:
         """Whether some limit needs the names of topic ids, or numbers of partitions."""
         configured = self._store.configured
         return configured.counts_records or configured.counts_mutations
+
+    @property
+    def limits_topics(self) -> bool:
+        """Whether some limit needs the name of the topic that records are produced to."""
+        return self._store.configured.limits_topics
 
     # ---- looking up
 
@@ -153,6 +162,18 @@ class Registry:
         for observer in self.observers:
             observer()
 
+    def set_rate(
+        self, limit: Limit, rate: int | Fraction, burst_ns: int, until_ns: int, floor: int | Fraction, now_ns: int
+    ) -> None:
+        """Lend a rate to one limit until `until_ns`; then it earns its floor. O(1): its debt stays, no other limit and
+        no session is touched. Its bucket is a `LeasedBucket` (`AlgorithmSettings.lends`); TypeError for another one.
+        """
+        if not isinstance(limit.algorithm, LeasedBucket):
+            raise TypeError(f"no rate can be lent to {limit!r}")
+        limit.algorithm.lend(rate, burst_ns, until_ns, floor, now_ns)
+        for observer in self.rate_observers:
+            observer(limit)
+
     def forget_debts(self, now_ns: int, most: int) -> None:
         """Begin anew with the limits in debt: what a dry run has let pass is not served later. Known producer ids stay
         known. `most`: as for `replace`; the caller notifies the observers.
@@ -189,15 +210,14 @@ class Registry:
         def limits(name: str, found: list[dict[str, Applies]] = found) -> tuple[Limit, ...]:
             return limits_for(user, client_id, self._store.get_all(name, found, now_ns))
 
-        client.produce = limit_set(limits(PRODUCER_BYTE_RATE))
+        client.set_produce(limit_set(limits(PRODUCER_BYTE_RATE)), limit_set(limits(REQUEST_RATE)))
         client.fetch = limit_set(limits(CONSUMER_BYTE_RATE))
-        client.requests = limit_set(limits(REQUEST_RATE))
         client.mutations = limit_set(limits(CONTROLLER_MUTATION_RATE))
         client.bytes_in = limits(BYTES_IN_RATE, of_groups)
         client.messages_in = limits(MESSAGES_IN_RATE, of_groups)
         client.producer_ids = self._producer_ids(own, now_ns)
-        client.counts_records = configured.counts_records or client.producer_ids is not None
-        client.walks = client.counts_records or self._reads_topics or self.rejects
+        counts_records = configured.counts_records or client.producer_ids is not None
+        client.walks = counts_records or self._reads_topics or self.rejects
         client.generation = self.generation
 
     def _producer_ids(self, own: dict[str, Applies], now_ns: int | None) -> ProducerIdLimit | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import against_haproxy, hot_path
+from bench import against_haproxy, hot_path, lent_rates
 from bench.__main__ import main
 from bench.options import Options
 from bench.peers import THIS_TREE, build, contender
@@ -76,6 +76,15 @@ def test_the_hot_path_is_set_against_a_loop() -> None:
     assert all(each.value > 0 for each in figures)
 
 
+def test_lent_rates_are_measured_with_waiters_and_without() -> None:
+    nothing = Options(
+        quick=True, rounds=1, scenario="", peers={}, cores=Cores(None, None, None), progress=lambda _: None
+    )
+    figures = lent_rates.run(nothing)
+    assert [each.target for each in figures] == [2.0, 2.0, None]
+    assert all(each.value > 0 for each in figures)
+
+
 def test_a_process_that_is_not_there_is_an_error() -> None:
     (port,) = free_ports(1)
 
@@ -88,7 +97,7 @@ def test_a_process_that_is_not_there_is_an_error() -> None:
 
 def test_help_lists_the_benchmarks() -> None:
     assert (
-        "against_haproxy|connections|enforcement|evenness|hot_path|metadata_storm|producer_ids|quota_decision"
+        "against_haproxy|connections|enforcement|evenness|hot_path|lent_rates|metadata_storm|producer_ids|quota_decision"
         in invoke("--help").output
     )
 

@@ -89,3 +89,4 @@ def test_the_picture_is_a_png_with_a_panel_for_each_run(tmp_path: Path) -> None:
     path = tmp_path / "new" / "picture.png"
     draw([run_of(*EVEN), run_of(*EVEN), run_of(54_000_000, 0, 49_000_000)], 336_776, LIMIT, path)
     assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.with_name("picture-dark.png").read_bytes().startswith(b"\x89PNG"), "for dark pages"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from proxy.admin.exposition import expose
+from proxy.config.config import EnforcementOptions, ListeningOptions, QuotaOptions
+from proxy.config.exemptions import exemptions_of
 from proxy.config.floor import FLOORS, JAVA, LIBRDKAFKA
-from proxy.config.quotas_file import Listeners, read_quotas
+from proxy.config.quotas_file import read_quotas
 from proxy.config.values import parse_fraction
 from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
 from quotas.entry import QuotaEntry
@@ -19,10 +25,16 @@ from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
 from quotas.parsing.parse import parse_spec
 from tests.docs.pages import LIMITS_PAGE, ROOT, blocks, rows
+from tests.proxy.frames import batch, produce_records
+from tests.proxy.streams.pair import Pair, World
 
 PAGE = LIMITS_PAGE.read_text(encoding="utf-8")
-BLOCKS = blocks(PAGE)
+HOW_TO, REFERENCE = PAGE.split("\n## Reference\n")
+BLOCKS = blocks(REFERENCE)
 EXAMPLES = [(flags, file) for (_, flags), (_, file) in zip(BLOCKS[::2], BLOCKS[1::2], strict=True)]
+TASK_BLOCKS = blocks(HOW_TO)
+#: The file of each task, and the command with its output.
+TASKS = [(file, check) for (_, file), (_, check) in zip(TASK_BLOCKS[::2], TASK_BLOCKS[1::2], strict=True)]
 
 RATE = 5_000_000
 LINE_RATE = 50_000_000
@@ -39,11 +51,62 @@ def of_flags(flags: str) -> tuple[list[QuotaEntry], float]:
     return [parse_spec(value) for flag, value in given if flag == "--quota"], *(shares or (1.0,))
 
 
-def of_file(file: str, path: Path) -> tuple[list[QuotaEntry], float]:
-    """The same of this text, which is put into the file at `path`."""
+def read(file: str, path: Path) -> tuple[list[QuotaEntry], dict[str, Any]]:
+    """The entries and the settings of this text, which is put into the file at `path`."""
     path.write_text(file, encoding="utf-8")
-    sources, settings = read_quotas((), path, Listeners(0, ()))
-    return list(sources[str(path)]), settings.get("quota_share", 1.0)
+    sources, settings = read_quotas((), path, ListeningOptions(broker_ports=None))
+    return list(sources[str(path)]), dict(settings)
+
+
+def of_file(file: str, path: Path) -> tuple[list[QuotaEntry], float]:
+    """The same as `of_flags` of this text."""
+    entries, settings = read(file, path)
+    return entries, settings.get("quota_share", 1.0)
+
+
+# ---- the ten tasks
+
+
+def test_there_are_ten_tasks_of_at_most_seven_lines_each_with_its_check() -> None:
+    headings = re.findall(r"^### (\d+)\. ", HOW_TO, re.MULTILINE)
+    assert headings == [str(number) for number in range(1, 11)]
+    assert [language for language, _ in TASK_BLOCKS] == ["toml", "console"] * 10
+    assert all(file.count("\n") <= 7 for file, _ in TASKS)
+
+
+@pytest.mark.parametrize(("file", "check"), TASKS, ids=range(1, len(TASKS) + 1))
+def test_the_check_of_a_task_prints_what_the_page_shows(file: str, check: str, tmp_path: Path) -> None:
+    """After the clients in it have sent 10 MB each, twice."""
+    entries, settings = read(file, tmp_path / "quotas.toml")
+    assert not duplicates([("", entry.entity) for entry in entries])
+    options = QuotaOptions(entries=tuple(entries), share=settings.get("quota_share", 1.0))
+    world = World(options, enforcement=EnforcementOptions(dry_run=settings.get("dry_run", False)))
+    world.metrics.enforcement_enabled = world.context.measures.enforces
+    world.metrics.connections.rejected["connections"] = 3
+    for client_id in re.findall(r'client-id:([\w-]+)|client_id="([\w-]+)"', check) or [("etl-1", "")]:
+        pair = Pair(world)
+        for number in (1, 2):
+            pair.client_sends(request(number, 10_000_000, max(client_id)))
+    command, *shown = check.splitlines()
+    printed = [f"exempt: {line}" for line in exemptions_of(entries, options.share)]
+    if "/metrics" in command:
+        body = asyncio.run(expose(world.metrics))
+        printed = [line for line in body.decode().splitlines() if not line.startswith("#")]
+    wanted = command.partition("| grep ")[2].strip("'").removeprefix("-e ").split(" -e ")
+    assert [line for line in printed if any(each in line for each in wanted)] == shown
+    assert shown
+
+
+def request(number: int, size: int, client_id: str) -> bytes:
+    """A Produce request of this size, without its length, with one batch for the topic `flights`."""
+
+    def with_batch_of(length: int) -> bytes:
+        return produce_records(number, {"flights": [batch(1, length)]}, client_id=client_id)
+
+    return with_batch_of(2 * size + 4 - len(with_batch_of(size)))
+
+
+# ---- the reference
 
 
 def test_examples_come_in_pairs() -> None:
@@ -68,13 +131,6 @@ def test_the_table_of_limits_has_each_limit_and_its_scopes() -> None:
     assert [row[0] for row in listed] == list(LIMIT_KINDS)
     for name, _, scopes, *_ in listed:
         assert scopes == ", ".join(scope_keys(LIMIT_KINDS[name]))
-
-
-def test_each_limit_has_a_test_at_sockets() -> None:
-    shown = {name: test for row in rows(PAGE) if len(row) == 2 for name in row[0].split(", ") for test in row[1:]}
-    assert shown.keys() >= LIMIT_KINDS.keys()
-    for name in LIMIT_KINDS:
-        assert shown[name].startswith(("tests/integration/", "tests/proxy/"))
 
 
 def test_the_readme_has_all_limits() -> None:

@@ -1,6 +1,10 @@
 """The rules of CONTRIBUTING.md about size that ruff does not have."""
 
 import ast
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -8,29 +12,100 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "quotas", "proxy")
 MAX_ATTRIBUTES = 18
 MAX_COMPLEXITY = 12
-HOT_LOOPS = {"proxy/streams/batch_plan.py::scan", "protocol/fetch.py::_skip_plain"}
+HOT_LOOPS = {"proxy/streams/batch_plan.py::PartitionPlan.scan", "protocol/fetch.py::FetchResponseWalk._skip_plain"}
 MAX_COMPLEXITY_OF_HOT_LOOPS = 16
-#: The lines of all packages together. It only goes down.
-MAX_LINES = 24_150
+#: Lines of each package with a token that is no comment and no docstring. A feature raises the number of its package in
+#: its own commit, with the reason there.
+CODE_LINES = {
+    "protocol": 2_522,
+    "quotas": 3_003,
+    "proxy": 1_115,
+    "proxy/admin": 485,
+    "proxy/brokers": 600,
+    "proxy/config": 1_757,
+    "proxy/enforcement": 374,
+    "proxy/observability": 568,
+    "proxy/sessions": 1_955,
+    "proxy/streams": 2_438,
+    "proxy/usage": 732,
+}
+SLACK = 1.04
+MAX_CODE_LINES_OF_A_CLASS = 250
+#: On the path of a request.
+LARGEST_CLASSES_IN = ("proxy/streams", "proxy/sessions", "proxy/enforcement")
+_NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
 _BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.Assert, ast.match_case)
 
 
 @cache
-def definitions() -> list[tuple[str, ast.AST]]:
-    """Each class and function of the packages, by place."""
+def sources() -> dict[str, str]:
+    """The text of each file of the packages, by place."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return [
-        (f"{path.relative_to(ROOT)}::{node.name}", node)
-        for path in paths
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+
+
+def named(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.AST]]:
+    """Each class and function within, by qualified name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{prefix}{child.name}"
+            yield name, child
+            yield from named(child, f"{name}.")
+        else:
+            yield from named(child, prefix)
+
+
+@cache
+def definitions() -> list[tuple[str, ast.AST]]:
+    """Each class and function of the packages, as ``proxy/server.py::Server.start``."""
+    return [each for place, text in sources().items() for each in named(ast.parse(text), f"{place}::")]
+
+
+@cache
+def code_lines(place: str) -> frozenset[int]:
+    """The lines of a file that have a token which is no comment and no docstring."""
+    text = sources()[place]
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                docstrings.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    lines = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in _NO_CODE
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return frozenset(lines - docstrings)
+
+
+def package_of(place: str) -> str:
+    """The package that a file counts for: in `proxy`, the one below it."""
+    parts = place.split("/")
+    return "/".join(parts[: 2 if parts[0] == "proxy" and len(parts) > 2 else 1])
 
 
 def attributes(node: ast.ClassDef) -> set[str]:
-    """Fields, and names assigned to `self`."""
+    """Fields, and names assigned to `self`; not what is one for all objects."""
     fields = {
-        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        item.target.id
+        for item in node.body
+        if isinstance(item, ast.AnnAssign)
+        and isinstance(item.target, ast.Name)
+        and not ast.unparse(item.annotation).startswith("ClassVar")
     }
     return fields | {
         item.attr
@@ -50,14 +125,20 @@ def complexity(node: ast.AST) -> int:
 
 
 def with_parents(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
-    """The attributes of a class and of its parents in these packages."""
-    node = classes[name]
-    bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
-    return attributes(node).union(*(with_parents(base, classes) for base in bases))
+    """The attributes of a class and of its parents in these packages: those of its own file, or of any other."""
+    node, place = classes[name], name.partition("::")[0]
+    found = attributes(node)
+    for base in node.bases:
+        if isinstance(base, ast.Name):
+            parents = [each for each in classes if each.rpartition("::")[2] == base.id]
+            own = f"{place}::{base.id}"
+            for parent in [own] if own in parents else parents:
+                found |= with_parents(parent, classes)
+    return found
 
 
 def test_no_class_has_too_many_attributes() -> None:
-    classes = {node.name: node for _, node in definitions() if isinstance(node, ast.ClassDef)}
+    classes = {name: node for name, node in definitions() if isinstance(node, ast.ClassDef)}
     counts = {name: len(with_parents(name, classes)) for name in classes}
     assert {name: count for name, count in counts.items() if count > MAX_ATTRIBUTES} == {}
 
@@ -69,6 +150,25 @@ def test_only_the_hot_loops_are_complex() -> None:
     assert max(over.values(), default=0) <= MAX_COMPLEXITY_OF_HOT_LOOPS
 
 
-def test_the_source_does_not_grow() -> None:
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    assert sum(path.read_text().count("\n") for path in paths) <= MAX_LINES
+def test_no_package_has_more_code_than_its_budget() -> None:
+    sizes: Counter[str] = Counter()
+    for place in sources():
+        sizes[package_of(place)] += len(code_lines(place))
+    over = {package: size for package, size in sizes.items() if size > CODE_LINES.get(package, 0) * SLACK}
+    assert over == {}
+    assert sizes.keys() == CODE_LINES.keys()
+
+
+def test_no_class_on_the_path_of_a_request_is_too_large() -> None:
+    sizes = {
+        name: len([line for line in code_lines(place) if node.lineno <= line <= (node.end_lineno or 0)])
+        for name, node in definitions()
+        if isinstance(node, ast.ClassDef) and (place := name.partition("::")[0]).startswith(LARGEST_CLASSES_IN)
+    }
+    assert {name: size for name, size in sizes.items() if size > MAX_CODE_LINES_OF_A_CLASS} == {}
+
+
+def test_no_two_classes_of_proxy_have_one_name() -> None:
+    names = [name for name, node in definitions() if isinstance(node, ast.ClassDef) and name.startswith("proxy/")]
+    counts = Counter(name.rpartition(".")[2].rpartition("::")[2] for name in names)
+    assert {name for name, count in counts.items() if count > 1 and not name.startswith("_")} == set()

@@ -14,10 +14,12 @@ from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.wire import Wire, records, schema
 
+UNKNOWN_TOPIC_ID = 100
+
 
 @pytest.mark.timeout(60)
 def test_an_unknown_id_is_requested(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
-    """A client that never asks for metadata here; who waits for the name is nobody, so its first records are free."""
+    """A client that never asks for metadata here: it is told to, and the proxy asks meanwhile."""
     topic = unique_name("unheard-of")
     create_topics(kafka_cluster, topic)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
@@ -30,13 +32,18 @@ def test_an_unknown_id_is_requested(kafka_cluster: KafkaCluster, unique_name: Ca
         with Wire(host, int(port), unique_name("wire")) as wire:
             request = _produce(kafka, topic_id, records(bytes(2000)))
 
+            answers: list[tuple[int, bool]] = []
+
             def told_to_wait() -> bool:
                 answer, _ = wire.ask_entity(request)
                 (partition,) = answer.responses[0].partition_responses
-                assert partition.error_code == 0
-                return bool(answer.throttle_time.total_seconds() > 0)
+                answers.append((partition.error_code, answer.throttle_time.total_seconds() > 0))
+                return answers[-1][1]
 
             eventually(told_to_wait, 20, "the proxy knows the name")
+            assert answers[0] == (UNKNOWN_TOPIC_ID, False)
+            assert {error for error, _ in answers} == {UNKNOWN_TOPIC_ID, 0}
+            assert answers == sorted(answers, key=lambda each: each[0] == 0), "it is known from then on"
         assert proxy.wait_for_event("throttled", 5)["entity"] == f"topic:{topic}"
         assert proxy.metric("requests_total", api="Metadata") == 0, "no client has told it"
         assert proxy.metric("requests_total", api="Produce", version="13") > 1

@@ -1,6 +1,7 @@
 """Produce requests that stream by: what they put into which topic, against a slow reading of the whole."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from struct import pack, unpack_from
 
 import pytest
@@ -34,10 +35,18 @@ Totals = dict[Topic, tuple[int, int, set[int]]]
 """Bytes, messages, producer ids."""
 
 
-def read_slowly(records: bytes) -> tuple[int, set[int]]:
-    """Messages and producer ids, as the module's docstring has it."""
-    messages = 0
-    producer_ids: set[int] = set()
+@dataclass(frozen=True)
+class Batch:
+    """One batch, or entry of a message set. `producer_id`: -1 without one."""
+
+    size: int
+    messages: int
+    producer_id: int = -1
+
+
+def read_slowly(records: bytes) -> list[Batch]:
+    """The batches, as the module's docstring has it; up to what is none."""
+    batches: list[Batch] = []
     while len(records) >= 26:
         offset, size, magic, attributes = unpack_from(">qi4xbb", records)
         if size < 14 or 12 + size > len(records):
@@ -47,14 +56,25 @@ def read_slowly(records: bytes) -> tuple[int, set[int]]:
             attributes, producer_id, count = unpack_from(">h20xq6xi", batch, 21)
             payload = len(batch) - 61
             most = 8 * payload if attributes % 8 else payload // 7
-            messages += sorted((0, count, most))[1]
-            if producer_id >= 0:
-                producer_ids.add(producer_id)
+            batches.append(Batch(len(batch), sorted((0, count, most))[1], producer_id))
         elif magic in (0, 1):
-            messages += sorted((1, offset + 1, len(batch)))[1] if attributes % 8 else 1
+            batches.append(Batch(len(batch), sorted((1, offset + 1, len(batch)))[1] if attributes % 8 else 1))
         else:
             break
-    return messages, producer_ids
+    return batches
+
+
+def arrived(topic: Topic, records: bytes, size: int) -> TopicUsage:
+    """What these records count when their first `size` bytes have arrived."""
+    messages, at = 0, 0
+    producer_ids: set[int] = set()
+    for batch in read_slowly(records):
+        here = sorted((0, size - at, batch.size))[1]
+        messages += -(-batch.messages * here // batch.size)
+        if here and batch.producer_id >= 0:
+            producer_ids.add(batch.producer_id)
+        at += batch.size
+    return TopicUsage(topic, sorted((0, size, len(records)))[1], messages, tuple(producer_ids))
 
 
 def expected(topics: Iterable[tuple[Topic, list[Records]]]) -> Totals:
@@ -62,8 +82,7 @@ def expected(topics: Iterable[tuple[Topic, list[Records]]]) -> Totals:
     for topic, partitions in topics:
         for records in partitions:
             if records:
-                messages, producer_ids = read_slowly(records)
-                add(totals, TopicUsage(topic, len(records), messages, tuple(producer_ids)))
+                add(totals, arrived(topic, records, len(records)))
     return totals
 
 
@@ -210,10 +229,8 @@ def test_usual_requests(version: int, payload: int, transactional_id: str | None
 
 @pytest.mark.pure
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_a_plain_request_that_has_arrived_whole_needs_no_generator(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which takes twice as long."""
+def test_plain_topics_that_have_arrived_whole_need_no_generator(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes three times as long."""
     batches: list[Records] = [record_batch(1, bytes(size), producer_id=7) for size in (9, 300, 20_000)]
     topics = [(topic_of(version, index), batches) for index in range(4)]
     body = bytearray(produce_body(version, topics))
@@ -225,7 +242,7 @@ def test_a_plain_request_that_has_arrived_whole_needs_no_generator(
         return walk
 
     assert not read(15).is_over
-    monkeypatch.setattr(ProduceRequestWalk, "_walk", None)
+    monkeypatch.setattr(ProduceRequestWalk, "_walk_topic", None)
     walk = read(16)
     assert walk.is_over
     assert walk.work_left == 0
@@ -272,25 +289,70 @@ def test_any_other_byte_in_a_usual_request(version: int) -> None:
 
 @pytest.mark.parametrize("version", [2, 3, 8, 9, 12, 13])
 @pytest.mark.parametrize("payload", [1_000, 1_000_000])
-def test_a_batch_is_reported_before_it_has_arrived(version: int, payload: int) -> None:
-    """When its header is there: all that it will put into the topic. Its payload adds nothing."""
+def test_a_batch_is_reported_as_it_arrives(version: int, payload: int) -> None:
+    """Its bytes, its messages in proportion; its producer id with its header, before which nothing is."""
     topic = topic_of(version, 0)
     batch = record_batch(25, bytes(payload), producer_id=9)
+    size = len(batch)
     body = bytearray(produce_body(version, [(topic, [batch, batch])]))
     walk = ProduceRequestWalk(version, len(body), 0)
-    header_end = body.index(batch) + 61
+    first = body.index(batch)
+    second = body.index(batch, first + size)
 
-    at = walk.advance(body, 0, header_end - 1)
-    assert walk.take() == [TopicUsage(topic, len(batch), 0, ())]
-    at = walk.advance(body, at, header_end)
-    assert walk.take() == [TopicUsage(topic, 0, 25, (9,))]
-    second = body.index(batch, header_end)
-    at = walk.advance(body, at, second - 9)
+    at = walk.advance(body, 0, first + 60)
     assert walk.take() == []
+    at = walk.advance(body, at, first + 61)
+    early = -(-25 * 61 // size)
+    assert walk.take() == [TopicUsage(topic, 61, early, (9,))]
+    at = walk.advance(body, at, first + size // 2)
+    half = -(-25 * (size // 2) // size)
+    assert walk.take() == [TopicUsage(topic, size // 2 - 61, half - early, ())]
     at = walk.advance(body, at, second + 61)
-    assert walk.take() == [TopicUsage(topic, len(batch), 25, (9,))]
+    assert walk.take() == [TopicUsage(topic, size - size // 2 + 61, 25 - half + early, (9,))]
     assert walk.advance(body, at, len(body)) == len(body)
-    assert walk.take() == []
+    assert walk.take() == [TopicUsage(topic, size - 61, 25 - early, ())]
+
+
+class Arriving(Counting):
+    """After each call: what has been reported is what has arrived and is final, and no more."""
+
+    def __init__(self, version: int, topics: list[tuple[Topic, list[Records]]]) -> None:
+        self.body = produce_body(version, topics)
+        self.final = 0
+        #: The topic, where they begin in the body, the records; of each partition.
+        self.places: list[tuple[Topic, int, bytes]] = []
+        tags = 3 if version >= 9 else 0  # of the partition, its topic and the body: one byte each
+        for index, (topic, partitions) in enumerate(topics):
+            for number, records in enumerate(partitions, 1):
+                so_far = produce_body(version, [*topics[:index], (topic, partitions[:number])])
+                if records:
+                    self.places.append((topic, len(so_far) - tags - len(records), records))
+        super().__init__(version, self.body)
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        after = super().advance(buf, pos, end)
+        self.final += after - pos
+        expected: Totals = {}
+        for topic, start, records in self.places:
+            if self.final > start:
+                add(expected, arrived(topic, records, self.final - start))
+        assert self.totals == expected
+        return after
+
+
+@given(
+    data=st.data(),
+    version=st.sampled_from(VERSIONS),
+    sizes=st.lists(st.integers(0, 40) | st.integers(0, 20_000), max_size=30) | st.just([1] * 400),
+    work=st.integers(1, 5) | st.just(1 << 40),
+)
+def test_what_has_not_arrived_counts_nothing(data: st.DataObject, version: int, sizes: list[int], work: int) -> None:
+    """After every read; so at the end the sums are exact."""
+    drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), st.lists(RECORDS | CUT, max_size=3)), max_size=3))
+    topics = [(topic_of(version, index), partitions) for index, partitions in drawn]
+    arriving = Arriving(version, topics)
+    assert streamed(Resting(arriving, work), arriving.body, sizes) == arriving.body
+    assert arriving.totals == expected(topics)
 
 
 def built(count: int, magic: int, codec: int) -> bytes:
@@ -415,14 +477,17 @@ def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, l
 
 
 @pytest.mark.parametrize("version", [7, 12])
-def test_records_that_the_frame_cannot_hold_are_not_reported(version: int) -> None:
+@pytest.mark.parametrize("before", [0, 1])
+def test_records_that_the_frame_cannot_hold_are_not_reported(version: int, before: int) -> None:
+    """Those before them are."""
     batch = record_batch(1, bytes(70))
-    whole = produce_body(version, [(topic_of(version, 0), [batch])])
-    body = bytearray(whole[: whole.index(batch) + 100])
+    partitions = [[batch * 2]] * before + [[batch]]
+    whole = produce_body(version, [(topic_of(version, index), each) for index, each in enumerate(partitions)])
+    body = bytearray(whole[: whole.rindex(batch) + 100])
     walk = ProduceRequestWalk(version, len(body), 0)
     with pytest.raises(TruncatedFrame):
         walk.advance(body, 0, len(body))
-    assert walk.take() == []
+    assert walk.take() == [TopicUsage(topic_of(version, 0), 2 * len(batch), 2, ())] * before
 
 
 @given(st.integers(0, 2**31 - 2) | st.sampled_from([60, 61, 125, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151]))

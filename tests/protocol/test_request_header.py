@@ -2,6 +2,7 @@
 
 import io
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from protocol.errors import (
     UnknownApi,
     UnsupportedVersion,
 )
-from protocol.fetch import lower_fetch_budget
+from protocol.fetch import lower_fetch_budget, lower_share_budget
 from protocol.messages import encode
 from protocol.request_header import (
     MAX_HEADER_SIZE,
@@ -242,7 +243,7 @@ def test_the_budget_is_where_kio_writes_it(
     header = peek_request(frame, 0, len(frame), MAX_LENGTH)
     assert header is not None
     assert header.budget_offset is not None
-    assert header.needed == header.budget_offset + (18 if (key, version) == (SHARE_FETCH, 2) else 8)
+    assert header.needed == header.budget_offset + {(SHARE_FETCH, 1): 12, (SHARE_FETCH, 2): 18}.get((key, version), 8)
     assert (header.renewal_offset is not None) == hasattr(body, "is_renew_ack")
     if header.renewal_offset is not None:
         assert frame[header.renewal_offset] == body.is_renew_ack
@@ -253,6 +254,32 @@ def test_the_budget_is_where_kio_writes_it(
     assert after.max_bytes == lowered == min(body.max_bytes, max(1, budget))
     assert after.topics == body.topics
     assert after.min_bytes == (min(body.min_bytes, lowered) if lowered < body.max_bytes else body.min_bytes)
+
+
+@given(data=st.data(), version=st.sampled_from([1, 2]), budget=st.integers(-5, 2**31 - 1))
+def test_the_records_of_a_share_fetch_are_lowered_as_its_bytes(data: st.DataObject, version: int, budget: int) -> None:
+    body: Any = data.draw(requests(SHARE_FETCH, version))
+    frame, expected = (request(SHARE_FETCH, version, "c", encode(body)) for _ in range(2))
+    header = peek_request(frame, 0, len(frame), MAX_LENGTH)
+    assert header is not None
+    assert header.budget_offset is not None
+
+    lower_share_budget(frame, header.budget_offset, budget)
+
+    lowered = lower_fetch_budget(expected, header.budget_offset, budget)
+    reader = entity_reader(load_request_schema(SHARE_FETCH, version))
+    after, otherwise = (reader(bytes(each), header.body_offset)[0] for each in (frame, expected))
+    max_records = body.max_records
+    if 0 < lowered < body.max_bytes:
+        max_records = min(max_records, max(1, max_records * lowered // body.max_bytes))
+    assert after == replace(otherwise, max_records=max_records)
+
+
+@pytest.mark.parametrize(("max_records", "lowered"), [(500, 10), (49, 1), (1, 1), (0, 0), (-1, -1)])
+def test_a_share_fetch_asks_for_one_record_at_least_and_for_no_more_than_it_did(max_records: int, lowered: int) -> None:
+    frame = bytearray(struct.pack(">iii", 1, 50_000_000, max_records))
+    lower_share_budget(frame, 0, 1_000_000)
+    assert struct.unpack(">iii", frame) == (1, 1_000_000, lowered)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_response_schema
 
-from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FETCH, FIND_COORDINATOR, METADATA
+from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
 from protocol.broker_addresses import MAX_BROKERS
-from protocol.errors import MalformedFrame, TruncatedFrame, UnknownApi
+from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import decode
 from protocol.rewriting import rewriting_walk
 from protocol.wire import encode_string, encode_varint
@@ -257,8 +257,3 @@ def test_a_field_that_ends_after_its_frame_is_refused_before_it_has_arrived() ->
     with pytest.raises(TruncatedFrame) as caught:
         walk.advance(bytearray(4), 0, 4)
     assert caught.value.offset == 4
-
-
-def test_another_api() -> None:
-    with pytest.raises(UnknownApi):
-        rewriting_walk(FETCH, 12, 100, Addresses())

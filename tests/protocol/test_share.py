@@ -1,6 +1,7 @@
 """ShareFetch and ShareAcknowledge responses that stream by."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,8 @@ from tests.protocol.kafka_messages import (
     streamed,
 )
 
+MILLISECOND = timedelta(milliseconds=1)
+LOCK_TIMEOUTS = st.integers(1, 2**31 - 1).map(lambda ms: ms * MILLISECOND)
 APIS_AND_VERSIONS = [(SHARE_FETCH, 1), (SHARE_FETCH, 2), (SHARE_ACKNOWLEDGE, 1), (SHARE_ACKNOWLEDGE, 2)]
 
 
@@ -85,6 +88,23 @@ def test_many_endpoints(api_key: int, version: int, endpoints: int) -> None:
     assert skip_tags(passed, len(empty) - 1, len(passed), 0) == len(passed)
     with pytest.raises(KeyError, match="Unknown tagged field tag"):
         entity_reader(load_response_schema(api_key, version))(passed, 5)
+
+
+@given(data=st.data(), api_and_version=st.sampled_from(APIS_AND_VERSIONS), sizes=chunk_sizes)
+def test_for_how_long_the_acquired_records_are_locked(
+    data: st.DataObject, api_and_version: tuple[int, int], sizes: list[int]
+) -> None:
+    api_key, version = api_and_version
+    body = data.draw(responses(api_key, version, acquisition_lock_timeout=LOCK_TIMEOUTS))
+    response = response_bytes(api_key, version, body)
+    walk = ShareFetchResponseWalk if api_key == SHARE_FETCH else ShareAcknowledgeResponseWalk
+    walked = walk(version, len(response))
+    assert walked.lock_timeout_ms == 0
+
+    streamed(walked, response, sizes)
+
+    says = (api_key, version) != (SHARE_ACKNOWLEDGE, 1)
+    assert walked.lock_timeout_ms == (body.acquisition_lock_timeout / MILLISECOND if says else 0)
 
 
 @given(version=st.sampled_from([1, 2]), topics=TOPICS, sizes=chunk_sizes, work=st.integers(1, 7))

@@ -274,9 +274,8 @@ class Stage:
         for limit in self.registry.limits_in_use():
             assert limit.waiters.waiting == 0
             assert limit.waiters.queued == 0
-            assert limit.reserved == 0
-        assert self.context.holds.limits == {}
-        assert self.shared.wakeups._timers == {}
+        wakeups = self.shared.wakeups
+        assert (wakeups._timers, wakeups._owners, wakeups._delays) == ({}, {}, {})
         assert not self.shared.wires.incoming.pending, "what a wire left there, another would read"
         assert not self.shared.wires.outgoing.pending
         assert self.metrics.errors.protocol["defect"] == self.expected_defects

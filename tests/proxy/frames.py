@@ -188,8 +188,8 @@ def fetched_with_endpoints(correlation: int, version: int = 17, partitions: int 
     return answer(FETCH, version, correlation, body)
 
 
-def share_fetched(correlation: int, version: int = 1, record_bytes: int = 300) -> bytes:
-    """A ShareFetch response that names a broker behind its records."""
+def share_fetched(correlation: int, version: int = 1, record_bytes: int = 300, lock_ms: int = 0) -> bytes:
+    """A ShareFetch response that names a broker behind its records. `lock_ms`: for how long these are locked."""
     partition = of_response(
         SHARE_FETCH,
         version,
@@ -200,8 +200,9 @@ def share_fetched(correlation: int, version: int = 1, record_bytes: int = 300) -
     )
     topic = of_response(SHARE_FETCH, version, "ShareFetchableTopicResponse", topic_id=TOPIC_ID, partitions=(partition,))
     endpoint = of_response(SHARE_FETCH, version, "NodeEndpoint", node_id=7, host=REAL_HOST, port=REAL_PORT)
-    body = of_response(SHARE_FETCH, version, "ShareFetchResponse", responses=(topic,), node_endpoints=(endpoint,))
-    return answer(SHARE_FETCH, version, correlation, body)
+    values: dict[str, Any] = {"responses": (topic,), "node_endpoints": (endpoint,)}
+    values["acquisition_lock_timeout"] = datetime.timedelta(milliseconds=lock_ms)
+    return answer(SHARE_FETCH, version, correlation, of_response(SHARE_FETCH, version, "ShareFetchResponse", **values))
 
 
 def metadata(correlation: int, version: int = 12) -> bytes:

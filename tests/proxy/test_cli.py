@@ -18,9 +18,8 @@ from click.testing import CliRunner, Result
 from proxy import server
 from proxy.commands import _serve, main
 from proxy.commands import run as run_command
-from proxy.config.config import Config, ObservabilityOptions
+from proxy.config.config import GROUPS, Config, ObservabilityOptions
 from proxy.config.option_types import Setting
-from proxy.config.options import GROUPS
 from quotas.limit_kinds import LIMIT_KINDS
 from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS

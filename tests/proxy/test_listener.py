@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from proxy.config.config import SecurityOptions
-from proxy.streams.memory import READ_SIZE, RESERVE
+from proxy.streams.memory import OWN_SIZE, READ_SIZE
 from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, lines_of, until
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer
 
@@ -178,7 +178,7 @@ async def test_memory_is_bounded_and_reading_resumes_when_it_is_free(open_stage:
         await broker.frame()
         sending.append(asyncio.ensure_future(broker.send(answer)))
     await until(lambda: stage.paused().get("memory", 0) + stage.paused().get("write_backpressure", 0) == 5)
-    assert stage.memory.buffered_bytes <= bound + READ_SIZE + 10 * RESERVE
+    assert stage.memory.buffered_bytes <= bound + READ_SIZE + 10 * OWN_SIZE
     assert stage.memory.read_size == 0
     for received in await asyncio.gather(*(client.read(len(answer)) for client, _ in pairs)):
         assert received == answer

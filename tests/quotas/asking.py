@@ -12,8 +12,6 @@ def admit(algorithm: Algorithm, amount: int, now_ns: int) -> int:
     return -debt_ns if debt_ns else algorithm.record(amount, now_ns)
 
 
-def spend(algorithm: Algorithm, amount: int, beside: int, now_ns: int) -> int:
+def spend(algorithm: Algorithm, amount: int, now_ns: int) -> int:
     """As `spend_all` of one limit with this algorithm."""
-    limit = Limit("limit", TOTAL, algorithm)
-    limit.reserved = beside
-    return spend_all([(limit, 0)], (amount,), now_ns)
+    return spend_all([(Limit("limit", TOTAL, algorithm), 0)], (amount,), now_ns)

@@ -2,8 +2,9 @@
 
 - `table`      the handler of each treatment
 - `forward`    request and response are forwarded; control requests are counted, never held
-- `data`       common to Produce and Fetch: holds, and the rest of a frame that lapsed
 - `produce`    Produce
+- `produce_content`  what a Produce request contains: topics, records, producer ids
+- `reject/`    Produce requests that are answered with errors
 - `fetch`      Fetch and ShareFetch
 - `metadata`   Metadata: the brokers are replaced
 - `rewrite`    FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: addresses replaced or removed

@@ -13,9 +13,10 @@ from protocol.request_header import unpack_prefix
 from protocol.sasl import MECHANISMS, Exchange
 from proxy.observability.logs import EventLog
 from proxy.streams.context import Context
-from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
-from proxy.streams.steps import NEED, PASS
+from proxy.streams.request import Kind, Requests
+from proxy.streams.response_stream import ResponseStream
+from proxy.streams.steps import NEED
 
 #: Mechanisms that are named in the log.
 _MOST_NAMED: Final = 10
@@ -46,7 +47,7 @@ class Authenticate(Forward):
         #: Mechanisms without a name, which the log has reported.
         self._named: Final[set[str]] = set()
 
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         connection, config = requests.connection, self.context.config
         exchange = connection.exchange
         if config.quotas.principal is None:
@@ -61,25 +62,23 @@ class Authenticate(Forward):
                     return NEED
                 exchange.ask(kind.api_key, kind.version, whole, kind.header.body_offset - 4)
             connection.max_in_flight = 0
-        self.count(requests, now_ns)
-        return PASS
+        return super().admit(requests, kind, pos, end, now_ns)
 
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         connection = responses.connection
         exchange = connection.exchange
         if exchange is None:
             return responses.begin(pos, end, length)
-        assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
         if length > MAX_KEPT:  # it proves nothing
             exchange.forget()
         else:
             whole = responses.whole(pos, end, length)
             if not whole:
                 return NEED
-            body_at = 5 if awaited.header.api.response_header_is_flexible(awaited.version) else 4
+            body_at = 5 if kind.header.api.response_header_is_flexible(kind.version) else 4
             mechanism = exchange.mechanism
             try:
-                user = exchange.answer(awaited.api_key, awaited.version, whole, body_at)
+                user = exchange.answer(kind.api_key, kind.version, whole, body_at)
             except ProtocolError:
                 exchange.forget()
                 user = ""

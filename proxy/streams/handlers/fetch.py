@@ -1,218 +1,237 @@
-"""Fetch and ShareFetch: the request's budget is lowered to what is left of the limit, the response's size is charged.
+"""Fetch and ShareFetch: a request waits while its limits are in debt, and asks for its share of what is left; the
+response passes its limits as it arrives, read by read.
 
-See `fetch_ledger` for budgets. The response contains the throttle time; node endpoints in it are hidden while it
-streams by, and its record bytes are counted where usage is counted by topic.
+The response contains the throttle time; node endpoints in it are hidden while it streams by, and its record bytes are
+counted where usage is counted by topic. A ShareFetch request always passes, since it acknowledges records; only its
+response waits.
 """
 
 from struct import Struct
 from typing import Final, final
 
 from protocol.apis import SHARE_FETCH
-from protocol.fetch import FetchResponseWalk, lower_fetch_budget
+from protocol.fetch import FetchResponseWalk, lower_fetch_budget, lower_share_budget
 from protocol.records_walk import RecordsWalk
+from protocol.request_header import RequestHeader
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle
 from protocol.walk import FrameWalk
-from proxy.enforcement.data_frame import DataFrame
-from proxy.enforcement.holds import Delay
-from proxy.enforcement.identity import Client
+from proxy.enforcement.identity import NS_PER_MS, Client
+from proxy.enforcement.report import NOTIFY
 from proxy.observability.topic_traffic import OTHER_TOPICS
-from proxy.streams.connection import Stream
-from proxy.streams.fetch_ledger import Fetching
-from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
-from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
-from proxy.streams.produce_usage import name_of
+from proxy.streams.connection import Connection
+from proxy.streams.fetch_ledger import equal_share, fetch_budget
+from proxy.streams.memory import READ_SIZE
+from proxy.streams.request import Handler, Kind, Request, Requests
+from proxy.streams.response_stream import CAREFUL_READ_SIZE, ResponseStream
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS
-from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.client_limits import ClientLimits
+from quotas.admission.frame import in_order, worst_debt
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import admit_all, debt_of
-from quotas.admission.passage import Passage
 
-#: A share consumer acknowledges with its next ShareFetch, and the records that it acquired are locked for 30 s by
-#: default (`group.share.record.lock.duration.ms`, KIP-932): a hold takes a third of that at most.
-LONGEST_SHARE_HOLD_NS: Final = 10_000_000_000
 #: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 16
 
+#: Responses up to this size count as empty: they contain no batch.
+EMPTY_RESPONSE: Final = 512
 #: Length, correlation id, tag buffer and throttle time of a response: all that is read and changed before the walk.
 _MOST_NEEDED: Final = 4 + 4 + 1 + 4
-#: min_bytes and max_bytes of a request.
-_max_bytes = Struct(">ii").unpack_from
+_max_bytes = Struct(">4xi").unpack_from
 
 
 @final
-class OpenFetch(Awaited):
-    """A fetch in flight.
+class FetchRequest(Request):
+    """A fetch, from its request to the end of its response. The client that sent it is charged, whatever client ids
+    follow on this connection.
 
-    client     that sent it: it is charged the response, whatever client ids follow on this connection
-    budget     the `max_bytes` that was forwarded; 0: it was not lowered
-    passage    what it has reserved; None: nothing. Its response is charged in full, so no byte of it passes: it lapses
-    held_by    the limit that it found in debt; None: it found none
+    shares   the limits in which it counts as open; None: it does not, any more
+    expected before the response arrives: bytes that it may have. `Connection.last_batch`, then the `max_bytes` that the
+             request was given; 0: its own
+    unread   bytes of the response that have not been read for its charges
+    is_told  the client has been told of the debt that the response leaves, or there is none
     """
 
-    __slots__ = ("budget", "client", "fetching", "held_by", "is_settled", "kind", "passage")
+    __slots__ = ("expected", "is_told", "shares", "unread")
 
-    def __init__(self, handler: Handler, kind: RequestKind, client: Client, fetching: Fetching) -> None:
-        super().__init__(handler)
-        self.kind = kind
-        self.client = client
-        self.fetching = fetching
-        self.budget = 0
-        self.passage: Passage | None = None
-        self.held_by: Limit | None = None
-        self.is_settled = False
+    may_be_late = True
 
-    def reserve(self, asked: int | None, frame: DataFrame | None, now_ns: int) -> None:
-        """Set the budget, and reserve what the response may bring. `asked`: see `Fetching.expected`; `frame`: held."""
-        limits = self.client.limits.fetch
-        budget = self.fetching.budget(limits, now_ns)
-        if self.handler.context.measures.enforces:
-            self.budget = budget
-        expected = self.fetching.expected(asked, budget)
-        if expected:
-            self.passage = Passage(dict.fromkeys(limits.limits, expected), expected)
-            self.handler.context.holds.reserve(self.passage, now_ns)
-            if frame is not None and frame.limit in limits.limits:
-                frame.limit.waiters.took(expected - frame.units)
+    def __init__(self, kind: Kind, client: Client, last_batch: int) -> None:
+        super().__init__(kind, client, 0)
+        self.shares: ClientLimits | None = client.limits
+        client.limits.fetches += 1
+        self.expected = last_batch
+        self.unread = 0
+        self.is_told = False
 
-    def cancel(self, now_ns: int) -> None:
-        if self.passage is not None:
-            self.handler.context.holds.release(self.passage)
+    # ---- the request
 
+    def admit(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+        connection, kind, limits = requests.connection, self.kind, self.client.limits
+        if requests.current is self:  # it was held here
+            self.drop_replaced(connection)
+        elif kind.api_key == SHARE_FETCH:
+            kind.handler.count(requests, now_ns)
+        else:
+            self.charges = in_order(dict.fromkeys(limits.fetch.limits, 0) | dict.fromkeys(limits.requests.limits, 1))
+        if self.charges and not self.pass_limits(connection, 0, 0, now_ns):
+            requests.current = self
+            return HOLD
+        requests.current = None
+        self.expected = 0
+        if limits.fetch.limits and connection.context.measures.enforces:
+            self.expected = fetch_budget(limits, now_ns)
+            _lower_budget(requests.buf, pos, kind, self.expected)
+        return requests.forward(kind, self, pos, end)
 
-@final
-class Fetch(DataHandler):
-    """Lowers the budget of each fetch, holds it while a limit is in debt, and charges its response."""
+    # ---- the response
 
-    __slots__ = ()
-
-    # ---- requests
-
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
-        connection = requests.connection
-        limits, fetching = connection.identity.limits, connection.fetching
-        if fetching.is_open and limits.fetch.limits and self.context.measures.enforces:
-            return requests.full()
-        fetching.begin(limits)
-        fetch = OpenFetch(self, kind, connection.identity.client, fetching)
-        if limits.fetch.limits or limits.requests.limits:
-            step = self._reserve(requests, fetch, pos, now_ns)
-            if step != PASS:
-                return step
-        fetching.opened()
-        requests.awaited = fetch
-        return PASS
-
-    def _reserve(self, requests: Requests, fetch: OpenFetch, pos: int, now_ns: int) -> int:
-        """Ask the limits, reserve what the response is expected to bring, and lower the request's `max_bytes`.
-
-        Returns `PASS` or `HOLD`.
-        """
-        kind, frame = fetch.kind, requests.connection.frame
-        client = fetch.client.limits
-        limits = client.fetch
-        budget_at = kind.header.budget_offset
-        asked = None if budget_at is None else _max_bytes(requests.buf, pos + budget_at)[1]
-        if asked == 0 and _only_renews(requests.buf, pos, kind):
-            self.count(requests, now_ns)
-            return PASS
-        if frame is not None:
-            fetch.held_by = frame.counted_by
-        amounts = dict.fromkeys(limits.limits, 0) | dict.fromkeys(client.requests.limits, 1)
-        decision = admit_all(amounts, now_ns, None if frame is None else frame.ticket)
-        if not decision.admitted:
-            fetch.held_by = fetch.held_by or decision.limit
-            if self._refused(requests, fetch, decision, now_ns):
-                return HOLD
-            client.requests.charge(1, now_ns)
-        if limits.limits:
-            fetch.reserve(asked, frame, now_ns)
-            if budget_at is not None and fetch.budget:
-                lower_fetch_budget(requests.buf, pos + budget_at, fetch.budget)
-        return PASS
-
-    def _refused(self, requests: Requests, fetch: OpenFetch, decision: Decision, now_ns: int) -> bool:
-        """A fetch finds debt. Returns whether it is held: a ShareFetch no longer than its locks allow."""
-        kind, frame, limits = fetch.kind, requests.connection.frame, fetch.client.limits.fetch
-        until_ns = 0
-        if kind.api_key == SHARE_FETCH:
-            until_ns = now_ns + LONGEST_SHARE_HOLD_NS if frame is None or not frame.until_ns else frame.until_ns
-            if now_ns >= until_ns:
-                return False
-        units = fetch.fetching.units(limits, now_ns) if decision.limit in limits.limits else 1
-        return self.is_held(requests, kind, decision, 0, units, now_ns, until_ns)
-
-    # ---- responses
-
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        assert isinstance(awaited, OpenFetch)  # noqa: S101 - for the type checker
-        kind = awaited.kind
-        arrived = end - pos
+    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+        kind, arrived = self.kind, end - pos
         if arrived < _MOST_NEEDED and arrived < 4 + length:
             responses.want = _MOST_NEEDED - arrived
             return NEED
-        if not awaited.is_settled:
-            awaited.is_settled = True
-            delay = self._settle(responses, awaited, length + 4, now_ns)
-            if delay is not None and responses.postpone(delay, now_ns) != PASS:
-                return DELAY_RESPONSE
+        if not self.size:
+            self._begin_response(responses.connection, 4 + length, now_ns)
+        if not self.is_told:
+            if self._pass_read(responses, max(0, self.size - arrived), now_ns) == HOLD:
+                return HOLD
+            self._tell(responses.connection, now_ns)
+        if self.delay is not None and responses.postpone(self.delay, now_ns) != PASS:
+            return DELAY_RESPONSE
+        read_to = pos + self.size - self.unread
         throttle_ms = responses.throttle_ms(now_ns)
         if throttle_ms:
-            frame_end = min(end, pos + 4 + length)
-            raise_throttle(responses.buf, pos + 4, frame_end, kind.header.api, kind.version, throttle_ms)
-        walk = _walk_over(kind, length, counts_records=awaited.client.entity.topics is not None)
+            raise_throttle(responses.buf, pos + 4, read_to, kind.header.api, kind.version, throttle_ms)
+        walk = _walk_over(kind, length, counts_records=self.client.entity.topics is not None)
         if walk is None:
-            return responses.begin(pos, end, length)
-        return responses.begin_walk(walk, pos, end, length, now_ns)
+            return responses.begin_charged(pos, read_to, length, now_ns)
+        return responses.begin_walk(walk, pos, read_to, length, now_ns)
 
-    def on_walked(self, stream: Stream, now_ns: int) -> None:
-        walk = stream.walk
-        fetch = stream.current if isinstance(stream, Responses) else None
-        traffic = fetch.client.entity.topics if isinstance(fetch, OpenFetch) else None
-        if isinstance(walk, RecordsWalk) and traffic is not None:
-            for topic, size in walk.take():
-                traffic[name_of(self.context, topic) or OTHER_TOPICS].fetch_bytes += size
-
-    def _settle(self, responses: Responses, fetch: OpenFetch, size: int, now_ns: int) -> Delay | None:
-        """Charge the response to the client that sent the fetch. Returns its delay."""
-        connection, client = responses.connection, fetch.client
-        context, identity = self.context, connection.identity
-        if client.limits.generation != context.registry.generation:
+    def _begin_response(self, connection: Connection, size: int, now_ns: int) -> None:
+        """The response has arrived, in part: its size is known."""
+        client = self.client
+        connection.last_batch = size if size > self.expected + self.expected // 8 + EMPTY_RESPONSE else 0
+        self.size = self.unread = size
+        self._leave_share()
+        if client.limits.generation != connection.context.registry.generation:
             client.refresh(now_ns)
         entity = client.entity
-        entity.fetch_bytes += size
         entity.fetch_requests += 1
-        fetch.fetching.answered(client.limits, size, fetch.budget, now_ns)
-        fetch.cancel(now_ns)
-        limits, of_requests, measures = client.limits.fetch, client.limits.requests, context.measures
-        is_charged = True
-        if fetch.held_by is not None:
-            measures.report.exceeded(client, fetch.held_by, size)
-            is_charged = measures.enforces or limits.check(now_ns).wait_ns < MOST_DRY_RUN_DEBT_NS
-        decision = limits.charge(size if is_charged else 0, now_ns)
-        if of_requests.limits:
-            decision = debt_of(limits.limits + of_requests.limits, now_ns)
-        delay = None
-        if decision is not ADMITTED:
-            was_held = fetch.held_by is not None
-            delay = measures.after(identity, client, decision, fetch.kind.reply, now_ns, was_held=was_held)
-        if identity.notice.limit in limits.limits:  # a notice may count what was reserved, and has been released
-            identity.notice.renew(identity.registry, now_ns)
-        if context.holds.changed:
-            connection.needs_session = True
-        return delay
+        entity.fetch_bytes += size  # of which its walk counts the bytes of a partition as soon as their length is there
+        if self.counted_by is not None:
+            connection.context.measures.report.exceeded(client, self.counted_by, size)
+
+    @property
+    def holds_response(self) -> bool:
+        return self.is_held  # in flight it does not wait with its request
+
+    def pass_more(self, responses: ResponseStream, left: int, now_ns: int) -> int:
+        return self._pass_read(responses, left, now_ns)
+
+    def _pass_read(self, responses: ResponseStream, left: int, now_ns: int) -> int:
+        """Charge what has arrived; `left` bytes have not. `PASS`, or `HOLD`: the response waits for a limit."""
+        connection, limits = responses.connection, self.client.limits.fetch
+        read, self.unread = self.unread - left, left
+        if self.charges:  # it was held here
+            read = self.charges[0][1]
+            self.drop_replaced(connection)
+            room = 0
+        elif not read:  # the walk has more to do with what was charged
+            return PASS
+        else:
+            room = limits.spend(read, now_ns)
+            if room < 0:
+                self.charges, room = in_order(dict.fromkeys(limits.limits, read)), 0
+        if self.charges and not self.pass_limits(connection, read, left + read, now_ns):
+            responses.read_size = CAREFUL_READ_SIZE
+            return HOLD
+        if room < READ_SIZE:
+            # Close to the limit less is read, so that a hold keeps little in memory; but a response that has taken its
+            # limit into debt goes on to its end.
+            responses.read_size = CAREFUL_READ_SIZE
+            responses.want = CAREFUL_READ_SIZE + (min(left, room) if room else left)
+        return PASS
+
+    def _tell(self, connection: Connection, now_ns: int) -> None:
+        """The first bytes pass: the throttle time in them is the debt as if all had passed. A delay is only for what
+        has passed: what comes after it is charged then, and holds the next fetch.
+        """
+        self.is_told = True
+        limits, measures = self.client.limits, connection.context.measures
+        owing = [worst_debt(limits.requests.limits, now_ns)]
+        for each in limits.fetch.limits:
+            more = self.unread if measures.mode_of(each, self.reply) == NOTIFY else 0
+            owing.append((each.algorithm.debt_ns(now_ns, more), each))
+        for wait_ns, limit in owing:
+            if limit is not None and wait_ns and now_ns + wait_ns > self.debt_until_ns:
+                self.debt, self.debt_until_ns = limit, now_ns + wait_ns
+        self.leave_debt(connection, now_ns)
+
+    def queued(self, limit: Limit, units: int, read: int, left: int) -> int:
+        if self.size:
+            return left
+        return units or self.expected or equal_share(self.client.limits)
+
+    def on_walked(self, responses: ResponseStream) -> None:
+        walk, traffic = responses.walk, self.client.entity.topics
+        if isinstance(walk, RecordsWalk) and traffic is not None:
+            topics = responses.connection.context.topics
+            for topic, size in walk.take():
+                traffic[topics.name_of(topic) or OTHER_TOPICS].fetch_bytes += size
+
+    def on_end(self, responses: ResponseStream, now_ns: int) -> None:
+        walk, limit = responses.walk, self.counted_by
+        if isinstance(walk, ShareFetchResponseWalk) and limit is not None:
+            lock_ms = walk.lock_timeout_ms
+            if 0 < lock_ms * NS_PER_MS < 2 * self.held_ns:
+                report = responses.connection.context.measures.report
+                report.lock_at_risk(self.client, limit, self.held_ns, lock_ms, now_ns)
+        self.end(responses.connection, now_ns)
+
+    # ---- its end
+
+    def cancel(self, responses: ResponseStream, now_ns: int) -> None:
+        self.close(responses.connection, now_ns)
+
+    def close(self, connection: Connection, now_ns: int) -> None:
+        self._leave_share()
+        super().close(connection, now_ns)
+
+    def _leave_share(self) -> None:
+        """It is no longer open."""
+        if self.shares is not None:
+            self.shares.fetches -= 1
+            self.shares = None
 
 
-def _only_renews(buf: bytearray, pos: int, kind: RequestKind) -> bool:
-    """Whether a request for 0 bytes is a ShareFetch that only renews locks, whose response has no records (KIP-1222).
+@final
+class Fetch(Handler):
+    """Begins a fetch."""
 
-    Any other brings a batch. Brokers refuse the flag with a `max_bytes` other than 0.
-    """
-    renewal_at = kind.header.renewal_offset
-    return renewal_at is not None and buf[pos + renewal_at] != 0
+    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+        connection = requests.connection
+        request = FetchRequest(kind, connection.identity.client, connection.last_batch)
+        return request.admit(requests, pos, end, now_ns)
 
 
-def _walk_over(kind: RequestKind, length: int, *, counts_records: bool) -> FrameWalk | None:
+def _lower_budget(buf: bytearray, pos: int, kind: Kind, budget: int) -> None:
+    """Lower what the request at `pos` asks for, where its version says how much."""
+    header = kind.header
+    if header.budget_offset is None:
+        return
+    if kind.api_key != SHARE_FETCH:
+        lower_fetch_budget(buf, pos + header.budget_offset, budget)
+    elif not _only_renews(buf, pos, header, header.budget_offset):
+        lower_share_budget(buf, pos + header.budget_offset, budget)
+
+
+def _only_renews(buf: bytearray, pos: int, header: RequestHeader, budget_at: int) -> bool:
+    """Whether a ShareFetch request only renews locks (KIP-1222). Brokers refuse it with a `max_bytes` other than 0."""
+    renewal_at = header.renewal_offset
+    return renewal_at is not None and buf[pos + renewal_at] != 0 and _max_bytes(buf, pos + budget_at)[0] == 0
+
+
+def _walk_over(kind: Kind, length: int, *, counts_records: bool) -> FrameWalk | None:
     """The walk that hides the node endpoints of a response and counts its records; None: there is nothing to do."""
     if kind.api_key == SHARE_FETCH:
         return ShareFetchResponseWalk(kind.version, length, counts_records=counts_records)

@@ -9,7 +9,8 @@ from typing import Final
 
 from protocol.errors import MalformedFrame
 from protocol.throttle_time import raise_throttle, throttle_needs
-from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.streams.request import Handler, Kind, Requests
+from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import NEED, PASS
 
 #: Bytes of a request that is kept until it is complete.
@@ -22,21 +23,16 @@ MAX_PARTIAL: Final = 4_096
 class Forward(Handler):
     """Counts requests and forwards them. The base of all handlers whose requests are not data."""
 
-    __slots__ = ()
-
     unseen = True
     batchable = True
 
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         self.count(requests, now_ns)
-        return PASS
+        return requests.forward(kind, kind, pos, end)
 
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        if isinstance(awaited, RequestKind):
-            needed = self.raise_throttle_time(responses, awaited, pos, end, length, now_ns)
-            if needed:
-                return needed
-        return responses.begin(pos, end, length)
+    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        step = self.raise_throttle_time(responses, kind, pos, end, length, now_ns)
+        return responses.begin(pos, end, length) if step == PASS else step
 
     def may_keep(self, pos: int, end: int, length: int) -> bool:
         """Whether the request at `pos` is short enough to be kept until it is complete."""
@@ -44,7 +40,7 @@ class Forward(Handler):
         return length <= (MAX_PARTIAL if is_short else MAX_KEPT)
 
     def raise_throttle_time(
-        self, responses: Responses, kind: RequestKind, pos: int, end: int, length: int, now_ns: int, least_ms: int = 0
+        self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int, least_ms: int = 0
     ) -> int:
         """Raise the response's throttle time to that of `request_rate`, or to `least_ms` if that is longer. Returns
         `PASS`, or a step: more bytes are needed.

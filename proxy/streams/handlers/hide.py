@@ -3,8 +3,9 @@
 from typing import final
 
 from protocol.share import ShareAcknowledgeResponseWalk
-from proxy.streams.handler import Awaited, RequestKind, Responses
 from proxy.streams.handlers.forward import Forward
+from proxy.streams.request import Kind
+from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import PASS
 
 
@@ -14,9 +15,8 @@ class Hide(Forward):
 
     unseen = False
 
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
-        step = self.raise_throttle_time(responses, awaited, pos, end, length, now_ns)
+    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        step = self.raise_throttle_time(responses, kind, pos, end, length, now_ns)
         if step != PASS:
             return step
-        return responses.begin_walk(ShareAcknowledgeResponseWalk(awaited.version, length), pos, end, length, now_ns)
+        return responses.begin_walk(ShareAcknowledgeResponseWalk(kind.version, length), pos, end, length, now_ns)

@@ -8,11 +8,12 @@ from typing import Final, final
 from protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
-from protocol.throttle_time import INT32
+from protocol.wire import INT32
 from proxy.brokers.login import MAX_RESPONSE
-from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
-from proxy.streams.steps import NEED, REPLACE
+from proxy.streams.request import Kind, Requests
+from proxy.streams.response_stream import Pending, ResponseStream
+from proxy.streams.steps import NEED
 
 _ILLEGAL_SASL_STATE: Final = b"\x00\x22"
 #: By API and version: the answer after the correlation id, with no mechanism, and without text, token and lifetime.
@@ -25,40 +26,32 @@ _ANSWERS: Final[Mapping[tuple[int, int], bytes]] = {
 
 
 @final
-class OwnRequest(Awaited):
+class OwnRequest(Pending):
     """A request of the proxy's own login in flight. `response`: from its correlation id on; empty: not there yet."""
 
     __slots__ = ("response",)
 
-    def __init__(self, handler: Handler) -> None:
-        super().__init__(handler)
+    def __init__(self) -> None:
         self.response = b""
+
+    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+        """Take the response out of the stream."""
+        if length > MAX_RESPONSE:
+            raise MalformedFrame(f"a response of SASL within {MAX_RESPONSE} bytes", length)
+        self.response = responses.whole(pos, end, length)
+        return responses.replace(b"", pos, length) if self.response else NEED
 
 
 @final
-class Login(Forward):
-    """Answers clients with error 34, and keeps responses to the proxy."""
+class RefuseLogin(Forward):
+    """Answers clients with error 34: nothing of theirs is forwarded."""
 
     batchable = False
     identifies = False
 
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         self.count(requests, now_ns)
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
         answer = _ANSWERS[kind.api_key, kind.version]
-        requests.connection.answer(correlation_id, INT32.pack(correlation_id) + answer)
-        requests.drop(pos, end, length)
-        return REPLACE
-
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        assert isinstance(awaited, OwnRequest)  # noqa: S101 - for the type checker: clients' requests are not forwarded
-        if length > MAX_RESPONSE:
-            raise MalformedFrame(f"a response of SASL within {MAX_RESPONSE} bytes", length)
-        awaited.response = responses.whole(pos, end, length)
-        if not awaited.response:
-            return NEED
-        responses.connection.in_flight.popleft()
-        responses.has_begun = False
-        responses.output = b""
-        responses.resume_at = pos + 4 + length
-        return REPLACE
+        requests.responses.answers.add(correlation_id, INT32.pack(correlation_id) + answer)
+        return requests.discard(pos, end, length)

@@ -5,9 +5,9 @@ them.
 from typing import Final, final
 
 from protocol.metadata_topics import MetadataTopicsWalk
-from proxy.streams.connection import Stream
-from proxy.streams.handler import RequestKind, Responses
 from proxy.streams.handlers.rewrite import Rewriting
+from proxy.streams.request import Kind
+from proxy.streams.response_stream import ResponseStream
 
 #: Size of one read of a response with topics that are learnt, which takes up to 60 ns a byte.
 LEARNING_READ_SIZE: Final = 65_536
@@ -17,14 +17,14 @@ LEARNING_READ_SIZE: Final = 65_536
 class Metadata(Rewriting):
     """Replaces the brokers, and reads the topics."""
 
-    def after_rewrite(self, responses: Responses, kind: RequestKind, length: int) -> None:
+    def on_rewritten(self, responses: ResponseStream, kind: Kind, length: int) -> None:
         learns_topics = self.context.registry.learns_topics or self.context.config.usage.by_topic
         if learns_topics and responses.remaining:
             responses.walk = MetadataTopicsWalk(kind.version, length, length - responses.remaining)
             responses.want = LEARNING_READ_SIZE
 
-    def on_walked(self, stream: Stream, now_ns: int) -> None:
-        walk = stream.walk
+    def on_walked(self, responses: ResponseStream) -> None:
+        walk = responses.walk
         if isinstance(walk, MetadataTopicsWalk):
             self.context.topics.learn(walk.take())
-            stream.want = LEARNING_READ_SIZE
+            responses.want = LEARNING_READ_SIZE

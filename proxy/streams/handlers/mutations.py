@@ -21,12 +21,12 @@ from protocol.throttle_time import throttle_needs
 from protocol.topic_mutations import MAX_ITEMS, MutationRequest, is_strict
 from protocol.topics import Topic
 from proxy.enforcement.identity import NS_PER_MS, throttle_time_ms
-from proxy.enforcement.report import NOTIFY, REJECT
+from proxy.enforcement.report import NOTIFY, REJECT, reason_of
 from proxy.streams.connection import Connection
-from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
-from proxy.streams.produce_usage import name_of
-from proxy.streams.steps import NEED, PASS, REPLACE
+from proxy.streams.request import Kind, Requests
+from proxy.streams.response_stream import Pending, ResponseStream
+from proxy.streams.steps import NEED, PASS
 
 
 class MutationRequestTooLarge(ProtocolError):
@@ -44,15 +44,20 @@ class MutationRequestTooLarge(ProtocolError):
 
 
 @final
-class ThrottledMutation(Awaited):
+class ThrottledMutation(Pending):
     """A request in flight with a wait in its response. `until_ns`: when that is over."""
 
-    __slots__ = ("kind", "until_ns")
+    __slots__ = ("_handler", "_kind", "_until_ns")
 
-    def __init__(self, handler: Handler, kind: RequestKind, until_ns: int) -> None:
-        super().__init__(handler)
-        self.kind = kind
-        self.until_ns = until_ns
+    def __init__(self, handler: "Mutations", kind: Kind, until_ns: int) -> None:
+        self._handler = handler
+        self._kind = kind
+        self._until_ns = until_ns
+
+    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+        throttle_ms = self._handler.throttle_ms(responses.connection, self._until_ns, now_ns)
+        step = self._handler.raise_throttle_time(responses, self._kind, pos, end, length, now_ns, throttle_ms)
+        return responses.begin(pos, end, length) if step == PASS else step
 
 
 @final
@@ -61,10 +66,9 @@ class Mutations(Forward):
 
     batchable = False
 
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         if not requests.connection.identity.limits.mutations.limits:
-            self.count(requests, now_ns)
-            return PASS
+            return super().admit(requests, kind, pos, end, now_ns)
         length = unpack_prefix(requests.buf, pos)[0]
         if self.may_keep(pos, end, length):
             whole = requests.whole(pos, end, length)
@@ -75,51 +79,40 @@ class Mutations(Forward):
                 return self._decide(requests, kind, request, pos, end, now_ns)
         if self.context.measures.enforces:
             raise MutationRequestTooLarge(kind.header.api.name, length)
-        self.count(requests, now_ns)
-        return PASS
+        return super().admit(requests, kind, pos, end, now_ns)
 
-    def _decide(
-        self, requests: Requests, kind: RequestKind, request: MutationRequest, pos: int, end: int, now_ns: int
-    ) -> int:
+    def _decide(self, requests: Requests, kind: Kind, request: MutationRequest, pos: int, end: int, now_ns: int) -> int:
         """Charge the request, and set the wait of its response; or refuse it."""
-        connection = requests.connection
-        limits = connection.identity.limits.mutations
+        connection, measures = requests.connection, self.context.measures
+        client, limits = connection.identity.client, connection.identity.limits.mutations
         partitions = request.partitions(self._partitions_of)
         if is_strict(kind.api_key, kind.version):
             decision = limits.admit(partitions, now_ns)
             is_throttled = not decision.admitted
         else:
             decision = limits.charge(partitions, now_ns)
-            is_throttled = decision.limit is not None and throttle_needs(kind.header.api, kind.version) > 0
+            is_throttled = throttle_needs(kind.header.api, kind.version) > 0
+        limit, wait_ns = decision.limit, decision.wait_ns
+        is_throttled = is_throttled and limit is not None
         self.count(requests, now_ns, is_counted=is_throttled)
-        if not is_throttled:
-            return PASS
-        measures = self.context.measures
+        if limit is None or not is_throttled:
+            return requests.forward(kind, kind, pos, end)
         mode = NOTIFY if decision.admitted else REJECT
-        until_ns = measures.notice_until_ns(connection.identity.client, decision, mode, now_ns)
+        measures.report.throttled(client, limit, mode, reason_of(limit), wait_ns, wait_ns, now_ns)
         if not measures.enforces:
-            return PASS
+            return requests.forward(kind, kind, pos, end)
         if decision.admitted:
-            requests.awaited = ThrottledMutation(self, kind, until_ns)
-            return PASS
+            return requests.forward(kind, ThrottledMutation(self, kind, now_ns + wait_ns), pos, end)
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
-        answer = request.refusal(correlation_id, self._throttle_ms(connection, until_ns, now_ns))
-        connection.answer(correlation_id, answer)
-        requests.drop(pos, end, length)
-        return REPLACE
+        answer = request.refusal(correlation_id, self.throttle_ms(connection, now_ns + wait_ns, now_ns))
+        requests.responses.answers.add(correlation_id, answer)
+        return requests.discard(pos, end, length)
 
     def _partitions_of(self, topic: Topic) -> int | None:
-        name = name_of(self.context, topic)
+        name = self.context.topics.name_of(topic)
         return None if name is None else self.context.topics.partitions_of(name)
 
-    def _throttle_ms(self, connection: Connection, until_ns: int, now_ns: int) -> int:
+    def throttle_ms(self, connection: Connection, until_ns: int, now_ns: int) -> int:
         """What a response carries: the wait for mutations or that of `request_rate`, whichever is longer."""
         until_ns = max(until_ns, connection.identity.request_notice.until_ns)
         return throttle_time_ms(until_ns - now_ns, self.context.config.enforcement.max_throttle_ms * NS_PER_MS)
-
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        if not isinstance(awaited, ThrottledMutation):
-            return super().respond(responses, awaited, pos, end, length, now_ns)
-        throttle_ms = self._throttle_ms(responses.connection, awaited.until_ns, now_ns)
-        step = self.raise_throttle_time(responses, awaited.kind, pos, end, length, now_ns, throttle_ms)
-        return responses.begin(pos, end, length) if step == PASS else step

@@ -9,11 +9,11 @@ from typing import final
 from protocol.api_versions import FIRST_FLEXIBLE, MAX_RESPONSE, client_software, negotiate, unsupported_version_answer
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
-from protocol.throttle_time import INT32
-from proxy.streams.handler import Awaited, RequestKind, Requests, Responses
 from proxy.streams.handlers.forward import Forward
-from proxy.streams.refusals import refusal_error
-from proxy.streams.steps import NEED, PASS, REPLACE
+from proxy.streams.handlers.reject.clients import refusal_error
+from proxy.streams.request import Kind, Requests
+from proxy.streams.response_stream import ResponseStream
+from proxy.streams.steps import NEED
 
 #: A longer request has no software that the proxy knows.
 _LONGEST_NAMED = 512
@@ -27,7 +27,7 @@ class Negotiate(Forward):
     batchable = False
     identifies = False
 
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
         if kind.header.api.covers(kind.version):
             if kind.version >= FIRST_FLEXIBLE and length <= _LONGEST_NAMED:
@@ -36,31 +36,24 @@ class Negotiate(Forward):
                     return NEED
                 software = client_software(whole[kind.header.body_offset - 4 :], kind.version)
                 requests.connection.identity.refusal_error = refusal_error(software)
-            self.count(requests, now_ns)
-            return PASS
+            return super().admit(requests, kind, pos, end, now_ns)
         self.count(requests, now_ns)
-        answer = unsupported_version_answer(correlation_id)
-        requests.connection.answer(correlation_id, answer)
-        requests.drop(pos, end, length)
-        return REPLACE
+        requests.responses.answers.add(correlation_id, unsupported_version_answer(correlation_id))
+        return requests.discard(pos, end, length)
 
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
+    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         if length > MAX_RESPONSE:
             raise MalformedFrame(f"an ApiVersions response within {MAX_RESPONSE} bytes", length)
         response = responses.whole(pos, end, length)
         if not response:
             return NEED
-        config = self.context.config
+        config, connection = self.context.config, responses.connection
         response = negotiate(
             response,
-            awaited.version,
+            kind.version,
             pass_unknown_apis=config.security.pass_unknown_apis,
             hides_sasl=config.upstream.login is not None,
-            throttle_time_ms=responses.connection.identity.request_notice.throttle_time_ms(now_ns),
+            throttle_time_ms=connection.identity.request_notice.throttle_time_ms(now_ns),
         )
-        responses.connection.in_flight.popleft()
-        responses.has_begun, responses.connection.is_negotiated = False, True
-        responses.output = INT32.pack(len(response)) + response
-        responses.resume_at = pos + 4 + length
-        return REPLACE
+        connection.is_negotiated = True
+        return responses.replace(response, pos, length)

@@ -1,287 +1,317 @@
-"""Produce: charged by its length as its bytes are forwarded; held while its limits are in debt.
+"""Produce: a request passes its limits as it arrives, read by read; the response contains the throttle time.
 
 Topics, records and producer ids are parsed only for clients with a limit on these, and for usage by topic
-(`produce_usage`). The response contains the throttle time; node endpoints in it are hidden while it streams by.
-
-A request of which every topic is over a limit with `action=reject` is dropped, and answered by the proxy (`refusals`).
+(`produce_content`). Node endpoints in the response are hidden while it streams by. `reject` has the requests that are
+not forwarded.
 """
 
-from collections.abc import Mapping
 from typing import Final, final
 
+from protocol.errors import MalformedFrame
 from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
-from protocol.produce_walk import ProduceRequestWalk
 from protocol.request_header import unpack_prefix
-from proxy.enforcement.data_frame import DataFrame
-from proxy.streams.connection import Connection, Stream
-from proxy.streams.context import Context
-from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
-from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS, DataHandler
+from proxy.enforcement.identity import Client
+from proxy.streams.connection import Connection
+from proxy.streams.handlers.produce_content import ProduceContent, Refusal, needs_first_topic, topics_of
+from proxy.streams.handlers.reject.refusals import (
+    LOOKAHEAD,
+    UnknownTopicId,
+    answer,
+    follow,
+    may_refuse,
+    refusal_of,
+    refuse,
+    unknown_topic_refusal,
+    waits_for_refused,
+)
+from proxy.streams.held_request import LifeEvent
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.produce_usage import LOOKAHEAD, FirstUsages, ProduceUsage, Refusal, name_of
-from proxy.streams.refusals import Refusals
-from proxy.streams.steps import HOLD, NEED, PASS, REPLACE
-from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import admit_all, admit_part, charge_all, charge_producer_ids, debt_of
-from quotas.admission.passage import Passage
-from quotas.admission.topic_thresholds import count_throttled
-from quotas.algorithms.algorithm import UNLIMITED
+from proxy.streams.request import Handler, Kind, Request, Requests
+from proxy.streams.response_stream import ResponseStream
+from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS, REPLACE, YIELD
+from quotas.admission.frame import room_for
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import spend_charges
+from quotas.limit_kinds import PRODUCER_BYTE_RATE
 
 #: First version with broker addresses in responses (KIP-951).
 FIRST_WITH_NODE_ENDPOINTS: Final = 10
 #: Longest response that the fast path handles as a whole.
 _USUAL_RESPONSE: Final = 512
+#: With so many bytes of its body more the first topic of a request can be read, but for a long transactional id.
+_TO_FIRST_TOPIC: Final = 64
 
 
 @final
-class CountedProduce(Awaited):
-    """A Produce request in flight whose response is parsed for errors, since thresholds count accepted records.
+class ProduceRequest(Request):
+    """A Produce request that is decided alone, or does not arrive whole.
 
-    counted   its topics and their records
+    unread     bytes of the frame that have not been read for its charges
+    content    what it contains, and how it is answered if it is refused; None: nothing needs that
+    produce_version
+               see `Pending`
     """
 
-    __slots__ = ("counted", "kind", "walk")
+    __slots__ = ("content", "produce_version", "unread")
 
-    def __init__(self, handler: Handler, kind: RequestKind, counted: FirstUsages) -> None:
-        super().__init__(handler)
-        self.kind = kind
-        self.counted = counted
-        self.walk: ProduceResponseWalk | None = None
+    def __init__(self, kind: Kind, client: Client, size: int, unread: int) -> None:
+        super().__init__(kind, client, size)
+        self.unread = unread
+        self.content: ProduceContent | None = None
+        self.produce_version = kind.produce_version
 
+    # ---- from the client to the broker
 
-@final
-class Produce(DataHandler):
-    """Charges, holds and refuses Produce requests."""
+    def begin(self, requests: Requests, pos: int, read_to: int, now_ns: int) -> int:
+        """Its first read ends at `read_to`. Returns the step."""
+        read = read_to - pos - 4
+        self.unread = self.size - read
+        self._charge_read(requests.connection, read, 1, now_ns)
+        requests.current = self
+        return self._pass(requests, read, self.size, now_ns, pos)
 
-    __slots__ = ("_refusals",)
+    def admit(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+        self._renew(requests, now_ns)
+        return self._pass(requests, self.size - self.unread, self.size, now_ns, pos)
 
-    batchable = True
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._refusals = Refusals(context)
-
-    # ---- requests
-
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
-        connection = requests.connection
-        limits = connection.identity.limits
-        length = unpack_prefix(requests.buf, pos)[0]
-        arrived = min(length, end - pos - 4)
-        if not limits.walks:
-            return self._decide(requests, kind, limits.amounts(length, 1), length, arrived, now_ns)
-        ahead = min(length, LOOKAHEAD) - arrived
-        if ahead > 0 and self._looks_ahead(connection):
-            requests.want = ahead if requests.near_limit else requests.full_read
-            return NEED
-        usage = connection.usage
-        if usage is None:
-            usage = connection.usage = ProduceUsage(self.context, connection.identity)
-        body_offset = kind.header.body_offset
-        lists = self._refusals.lists_partitions(connection, usage, kind)
-        usage.read(kind.version, body_offset, requests.buf, pos, end, length, lists_partitions=lists)
-        if lists:
-            refusal = self._refusals.refusal(connection, usage, now_ns)
-            if refusal is not None:
-                return self._refuse(requests, kind, usage, refusal, length, pos, now_ns)
-        return self._admit_read(requests, kind, usage, length, pos, now_ns)
-
-    def _admit_read(
-        self, requests: Requests, kind: RequestKind, usage: ProduceUsage, length: int, pos: int, now_ns: int
-    ) -> int:
-        """Decide about a request by what has been read of it."""
-        connection, walk = requests.connection, usage.walk
-        arrived = length if walk is None else usage.walked_to - pos - 4
-        step = self._decide(requests, kind, usage.charges(length, now_ns), length, arrived, now_ns)
-        if step == HOLD:
-            usage.walk = None
-            return HOLD
-        usage.passed(now_ns, len(connection.in_flight), answered=kind.answered)
-        if usage.lists_partitions:
-            self._refusals.follow(usage, now_ns)
-        requests.walk = walk
-        requests.walked_to = usage.walked_to
-        if usage.counted is not None and kind.answered:
-            requests.awaited = CountedProduce(self, kind, usage.counted)
-        return PASS
-
-    def _decide(
-        self,
-        requests: Requests,
-        kind: RequestKind,
-        amounts: Mapping[Limit, int],
-        length: int,
-        arrived: int,
-        now_ns: int,
-    ) -> int:
-        """Ask the limits; charge what has arrived and reserve the rest, or hold the request.
-
-        Returns `PASS` or `HOLD`.
-        """
-        connection = requests.connection
-        frame = connection.frame
-        ticket = None if frame is None else frame.ticket
-        passage: Passage | None = None
-        if arrived == length:
-            decision = admit_all(amounts, now_ns, ticket)
+    def go_on(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+        content = self.content
+        if content is not None and content.refusal is not None:
+            return self._discard(requests, content, content.refusal, pos, end, now_ns)
+        left = requests.remaining
+        read = left - self.unread
+        if read:  # it was held here
+            self._renew(requests, now_ns)
         else:
-            decision, passage = admit_part(amounts, length, arrived, now_ns, ticket)
-        if not decision.admitted:
-            if self._refused(requests, kind, decision, amounts, length, now_ns):
-                return HOLD
-            passage = self._pass_in_debt(decision, amounts, length, arrived, now_ns)
-        elif decision is not ADMITTED:
-            self.leaves_debt(requests, kind, self._in_response(connection, decision, now_ns), now_ns)
-        requests.near_limit = decision is not ADMITTED or _fitting(amounts, length, now_ns) < READ_SIZE
-        entity = connection.identity.entity
-        entity.produce_bytes += arrived
-        entity.produce_requests += 1
-        if passage is not None:
-            if frame is None:
-                frame = connection.frame = DataFrame(length, answered=kind.answered)
-            self.passes(frame, passage, now_ns)
-        return PASS
+            read = self._read_more(requests.buf, pos, end, is_last=end - pos == left)
+            if not read:
+                return self._nothing_read()
+            self.unread = left - read
+            if content is not None and content.has_unknown_topic(topics_of(requests.connection)):
+                raise UnknownTopicId("the first part of the request has passed")
+            self._charge_read(requests.connection, read, 0, now_ns)
+        step = self._pass(requests, read, left, now_ns)
+        return step if step == HOLD else pos + read
 
-    def _refused(
-        self,
-        requests: Requests,
-        kind: RequestKind,
-        decision: Decision,
-        amounts: Mapping[Limit, int],
-        length: int,
-        now_ns: int,
-    ) -> bool:
-        """A request finds debt. Returns whether it is held."""
+    def _charge_read(self, connection: Connection, read: int, number: int, now_ns: int) -> None:
+        """Set what the read that was just made is charged. `number`: 1 for the first read, else 0."""
+        limits, content = self.client.limits, self.content
+        self.charges = limits.charges_of(read, number)
+        if content is not None:
+            self.charges = content.add_to(self.charges, topics_of(connection), limits.producer_ids, now_ns)
+
+    def _renew(self, requests: Requests, now_ns: int) -> None:
+        """Its hold is over."""
+        self.drop_replaced(requests.connection)
+        if self.content is not None:
+            self.charges = self.content.recount_ids(self.charges, self.client.limits.producer_ids, now_ns)
+        requests.room = 0
+
+    def _pass(self, requests: Requests, read: int, left: int, now_ns: int, pos: int = -1) -> int:
+        """Pass the latest read, if its limits let it. `pos`: where its frame begins; -1: it has begun to pass.
+
+        Returns `HOLD`, or where the read ends if `pos` is given.
+        """
+        connection, content, charges = requests.connection, self.content, self.charges
+        # Far from any limit one call charges all of them, or none. After a hold the order of limits matters.
+        room = -1
+        if requests.room and not self.served:
+            room = spend_charges(charges, read, now_ns)
+        if room >= 0:
+            self.charges = []
+        elif not self.pass_limits(connection, read, left, now_ns):
+            return HOLD
+        elif self.debt_until_ns <= now_ns:
+            room = room_for(charges, read, now_ns)
+        # 0 after debt: the next request is decided alone, and held.
+        requests.room = max(room, 0)
+        entity = self.client.entity
+        entity.produce_bytes += read
+        # Its head passes with the first read, and with it the request is in flight.
+        if pos >= 0:
+            entity.produce_requests += 1
+            if content is not None and topics_of(connection).counts_errors:
+                content.count_accepted(len(requests.responses.in_flight), answered=self.is_answered)
+                self.produce_version = -1
+            requests.put_in_flight(self.kind, self, pos)
+        if content is not None:
+            if content.lists_partitions:
+                follow(connection, content, now_ns)
+            content.passed(connection, topics_of(connection), now_ns)
+        requests.remaining = self.unread
+        if not self.unread:
+            self._finish(requests, now_ns)
+        return pos + 4 + read
+
+    def _finish(self, requests: Requests, now_ns: int) -> None:
+        """All of it has passed."""
         connection = requests.connection
-        usage = connection.usage if connection.identity.limits.walks else None
-        if usage is not None:
-            decision = usage.with_topics(decision, now_ns)
-        units = length if decision.limit is None else amounts[decision.limit]
-        is_held = self.is_held(requests, kind, decision, length, units, now_ns)
-        if usage is not None:
-            ticket = Ticket() if connection.frame is None else connection.frame.ticket
-            count_throttled(amounts, decision, ticket, now_ns)
-        return is_held
+        requests.current = None
+        self.leave_debt(connection, now_ns)
+        if self.delay is not None:
+            self.produce_version = -1
+        elif self.counted_by is None and requests.room < READ_SIZE:
+            notify_early(connection, self.kind, now_ns)
+        self.end(connection, now_ns)
 
-    def _in_response(self, connection: Connection, decision: Decision, now_ns: int) -> Decision:
-        """The debt that the response of a request contains: without that of limits that would refuse it."""
-        usage = connection.usage
-        if usage is None or not usage.lists_partitions or not connection.identity.limits.walks:
-            return decision
-        return debt_of([limit for limit in decision.exceeded if not limit.rejects], now_ns)
+    def _read_more(self, buf: bytearray, pos: int, end: int, *, is_last: bool) -> int:
+        """Read on, for the charges. Returns how many bytes."""
+        content = self.content
+        if content is None:
+            return end - pos
+        read = content.read(buf, pos, end) - pos
+        if is_last and not content.walk.is_over and content.walk.work_left > 0:
+            raise MalformedFrame("a request's last field", self.unread - read)
+        return read
 
-    def _pass_in_debt(
-        self, decision: Decision, amounts: Mapping[Limit, int], length: int, arrived: int, now_ns: int
-    ) -> Passage | None:
-        """A dry run forwards a request that finds debt. It is charged, so that the debt is that of an enforced limit
-        whose client sends the same at the same times.
-        """
-        if decision.wait_ns >= MOST_DRY_RUN_DEBT_NS:
-            return None
-        if arrived == length:
-            charge_all(amounts, now_ns)
-            return None
-        passage = Passage(charge_producer_ids(amounts, now_ns), length)
-        passage.passed(arrived, now_ns)
-        return passage
+    def _nothing_read(self) -> int:
+        """The step where no byte could be read: more must arrive, or this step has done its share of work."""
+        return NEED if self.content is None or self.content.walk.work_left > 0 else YIELD
 
-    def _looks_ahead(self, connection: Connection) -> bool:
-        """Whether a decision waits for the bytes that it uses. Not while memory is tight: bytes kept for it would block
-        others. Producers with refused batches are an exception: their order depends on the producer id.
-        """
-        usage = connection.usage
-        if usage is not None and usage.refused.entries:
-            return True
-        return connection.identity.limits.counts_records and not self.context.memory.is_tight
+    def owes(self, limit: Limit) -> bool:
+        """Not to limits that refuse its records: Java would wait with all topics."""
+        return not limit.rejects or self.content is None or not self.content.lists_partitions
 
-    def _refuse(
-        self,
-        requests: Requests,
-        kind: RequestKind,
-        usage: ProduceUsage,
-        refusal: Refusal,
-        length: int,
-        pos: int,
-        now_ns: int,
-    ) -> int:
-        """Drop a request; it is answered when its end has arrived."""
-        self.count(requests, now_ns)
-        usage.refusal = refusal
-        refusal.version, refusal.correlation_id = kind.version, unpack_prefix(requests.buf, pos)[2]
-        requests.drop(pos, usage.walked_to, length, usage.walk)
-        self._refusals.add(requests.connection, usage, refusal, now_ns)
+    def queued(self, limit: Limit, units: int, read: int, left: int) -> int:
+        content = self.content
+        if content is not None and limit.name != PRODUCER_BYTE_RATE:
+            # In proportion to records only: a read is often little more than the head of its frame.
+            record_bytes = sum(usage.record_bytes for usage in content.found)
+            read, left = record_bytes, left - read + record_bytes
+        return super().queued(limit, units, read, left)
+
+    def topics_at(self, connection: Connection, limit: Limit, now_ns: int) -> tuple[str, ...]:
+        content = self.content
+        return () if content is None else content.topics_at(limit, topics_of(connection), now_ns)
+
+    # ---- requests that are refused
+
+    def refuse(self, requests: Requests, refusal: Refusal, pos: int, end: int, now_ns: int) -> int:
+        """Drop the request at `pos`; it is answered when its end has arrived. Returns the step."""
+        kind = self.kind
+        if not self.is_answered:
+            raise UnknownTopicId("the request expects no response (acks=0)")
+        kind.handler.count(requests, now_ns)
+        kind.counter.value += 1
+        content = self.content = ProduceContent(kind, self.size, lists_partitions=True)
+        content.refusal = refusal
+        refusal.correlation_id = unpack_prefix(requests.buf, pos)[2]
+        self.on(LifeEvent.REFUSE)
+        body = pos + kind.header.body_offset
+        requests.current = self
+        requests.remaining = pos + 4 + self.size - body
+        self._discard(requests, content, refusal, body, end, now_ns)
         return REPLACE
 
-    def on_walked(self, stream: Stream, now_ns: int) -> None:
-        walk, usage, connection = stream.walk, stream.connection.usage, stream.connection
-        if usage is None or not isinstance(walk, ProduceRequestWalk):
-            return
-        if usage.refusal is not None:
-            self._refusals.add(connection, usage, usage.refusal, now_ns)
-            return
-        if usage.lists_partitions:
-            self._refusals.follow(usage, now_ns)
-        seen = walk.take()
-        if not seen:
-            return
-        amounts = usage.charges_late(seen, now_ns)
-        if connection.frame is not None:
-            connection.frame.add(charge_producer_ids(amounts, now_ns), now_ns)
-        else:
-            charge_all(amounts, now_ns)
-        decision = debt_of(amounts, now_ns)
-        if decision is ADMITTED:
-            return
-        usage.keep_late(decision.exceeded)
-        assert isinstance(stream, Requests)  # noqa: S101 - for the type checker: the walk is over a request
-        kind = stream.kind
-        if kind is not None:
-            self.leaves_debt(stream, kind, decision, now_ns)
-            if stream.delay is not None:
-                stream.delay_latest(stream.delay)
+    def _discard(
+        self, requests: Requests, content: ProduceContent, refusal: Refusal, pos: int, end: int, now_ns: int
+    ) -> int:
+        """More of a refused request has arrived. Returns the step."""
+        connection = requests.connection
+        requests.output = b""
+        requests.resume_at = pos + self._read_more(requests.buf, pos, end, is_last=end - pos == requests.remaining)
+        requests.remaining -= requests.resume_at - pos
+        if refuse(connection, content, refusal, now_ns):
+            requests.current = None
+            answer(requests.responses, self.kind, refusal)
+            self.end(connection, now_ns)
+        return REPLACE if requests.resume_at > pos else self._nothing_read()
 
-    # ---- responses
+    # ---- from the broker to the client
 
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+        if self.delay is not None and responses.postpone(self.delay, now_ns) != PASS:
+            return DELAY_RESPONSE
+        content = self.content
+        if content is None or content.counted is None:
+            return _respond(responses, self.kind.version, pos, end, length, now_ns)
         throttle_ms = responses.throttle_ms(now_ns)
-        if isinstance(awaited, CountedProduce):
-            awaited.walk = walk = ProduceResponseWalk(awaited.kind.version, length, throttle_ms, counts_errors=True)
-            return responses.begin_walk(walk, pos, end, length, now_ns)
-        assert isinstance(awaited, RequestKind)  # noqa: S101 - for the type checker
-        version = awaited.version
-        if not throttle_ms and version < FIRST_WITH_NODE_ENDPOINTS:
-            return responses.begin(pos, end, length)
-        frame_end = pos + 4 + length
-        if frame_end > end and length <= _USUAL_RESPONSE:
-            responses.want = frame_end - end
-            return NEED
-        if frame_end <= end and finish_usual_produce_response(responses.buf, pos + 4, frame_end, version, throttle_ms):
-            return responses.begin(pos, end, length)
-        walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=False)
+        walk = ProduceResponseWalk(self.kind.version, length, throttle_ms, counts_errors=True)
         return responses.begin_walk(walk, pos, end, length, now_ns)
 
-    def on_response_end(self, awaited: Awaited, now_ns: int) -> None:
+    def on_end(self, responses: ResponseStream, now_ns: int) -> None:
         """Record what the broker accepted, and what it refused. Topics with records that it accepted exist."""
-        if not isinstance(awaited, CountedProduce) or awaited.walk is None:
+        walk, content = responses.walk, self.content
+        if content is None or content.counted is None or not isinstance(walk, ProduceResponseWalk):
             return
-        refused = awaited.walk.refused_shares()
-        registry = self.context.registry
-        for usage in awaited.counted.usages:
+        refused = walk.refused_shares()
+        context = responses.connection.context
+        topics = context.registry.topics
+        for usage in content.counted:
             share = refused.get(usage.topic, 0)
-            name = name_of(self.context, usage.topic)
+            name = context.topics.name_of(usage.topic)
             if name is None:
                 continue
             if share < 1 and usage.topic in refused:
-                registry.topics.confirm(name)
+                topics.confirm(name)
             record_bytes, messages = int(usage.record_bytes * share), int(usage.messages * share)
             if share:
-                registry.topics.refused(name, record_bytes, messages, now_ns)
-            registry.topics.accepted(name, usage.record_bytes - record_bytes, usage.messages - messages, now_ns)
+                topics.refused(name, record_bytes, messages, now_ns)
+            topics.accepted(name, usage.record_bytes - record_bytes, usage.messages - messages, now_ns)
 
 
-def _fitting(amounts: Mapping[Limit, int], length: int, now_ns: int) -> int:
-    """Bytes of such requests that fit before a limit is in debt."""
-    return min(
-        (limit.headroom(now_ns) * length // amount for limit, amount in amounts.items() if amount), default=UNLIMITED
-    )
+def notify_early(connection: Connection, kind: Kind, now_ns: int) -> None:
+    """Send a notice where a limit is below its soft mark, so that the client stops before there is debt."""
+    identity = connection.identity
+    limits = identity.limits.produce.limits + identity.limits.requests.limits
+    connection.context.measures.soft(identity, limits, kind.reply, now_ns)
+
+
+def _respond(responses: ResponseStream, version: int, pos: int, end: int, length: int, now_ns: int) -> int:
+    """The step for a response of which only throttle time and endpoints are changed."""
+    throttle_ms = responses.throttle_ms(now_ns)
+    if not throttle_ms and version < FIRST_WITH_NODE_ENDPOINTS:
+        return responses.begin(pos, end, length)
+    frame_end = pos + 4 + length
+    if frame_end > end and length <= _USUAL_RESPONSE:
+        responses.want = frame_end - end
+        return NEED
+    if frame_end <= end and finish_usual_produce_response(responses.buf, pos + 4, frame_end, version, throttle_ms):
+        return responses.begin(pos, end, length)
+    walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=False)
+    return responses.begin_walk(walk, pos, end, length, now_ns)
+
+
+@final
+class Produce(Handler):
+    """Makes the first read of a request, and answers for those of which the kind is in flight."""
+
+    batchable = True
+
+    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+        connection = requests.connection
+        length = unpack_prefix(requests.buf, pos)[0]
+        request = ProduceRequest(kind, connection.identity.client, length, 0)
+        frame_end = pos + 4 + length
+        read_to = min(end, frame_end)
+        if not connection.identity.limits.walks:
+            return request.begin(requests, pos, read_to, now_ns)
+        return self._read_content(requests, request, pos, read_to, frame_end, now_ns)
+
+    def _read_content(
+        self, requests: Requests, request: ProduceRequest, pos: int, read_to: int, frame_end: int, now_ns: int
+    ) -> int:
+        """The first read of a request at `pos` of which the content counts. Returns the step."""
+        connection, kind, length = requests.connection, request.kind, request.size
+        # A request that may be refused must be known before a byte of it passes: as far as the look-ahead sees.
+        lists = may_refuse(connection, kind)
+        ahead = min(length, LOOKAHEAD) - (read_to - pos - 4)
+        if lists and ahead > 0 and (waits_for_refused(connection) or not self.context.memory.is_tight):
+            requests.want = ahead if requests.room < READ_SIZE else READ_SIZE
+            return NEED
+        content = request.content = ProduceContent(kind, length, lists_partitions=lists)
+        walked_to = content.read(requests.buf, pos + kind.header.body_offset, read_to)
+        # A later topic with an unknown id closes the connection: then a part of the request has passed.
+        if needs_first_topic(kind, connection):
+            if not content.knows_first_topic and read_to < frame_end:
+                requests.want = _TO_FIRST_TOPIC
+                return NEED
+            if content.has_unknown_topic(topics_of(connection)):
+                return request.refuse(requests, unknown_topic_refusal(), pos, read_to, now_ns)
+        refusal = refusal_of(connection, content, now_ns) if lists else None
+        if refusal is not None:
+            return request.refuse(requests, refusal, pos, read_to, now_ns)
+        return request.begin(requests, pos, walked_to, now_ns)
+
+    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        return _respond(responses, kind.version, pos, end, length, now_ns)

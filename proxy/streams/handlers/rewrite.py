@@ -1,67 +1,93 @@
 """FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: brokers' addresses replaced or removed.
 
 The response is parsed and rebuilt in bounded pieces while it arrives; it is sent when it is complete, since its length
-comes first. Its announced length is reserved before the first byte is collected.
+comes first. Its announced length is allocated before the first byte is collected.
 """
 
-from typing import final
+from typing import Final, final
 
 from protocol.apis import DESCRIBE_CONFIGS, METADATA
 from protocol.describe_configs import DescribeConfigsRequestWalk
+from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
 from protocol.rewriting import rewriting_walk
-from proxy.streams.handler import Awaited, Handler, RequestKind, Requests, Responses
+from proxy.enforcement.identity import Client
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.memory import SHORT, ResponseTooLarge
-from proxy.streams.steps import PASS, WAIT
-
-
-@final
-class DescribedConfigs(Awaited):
-    """A DescribeConfigs request in flight; `walk.names_broker`: its response may contain addresses."""
-
-    __slots__ = ("kind", "walk")
-
-    def __init__(self, handler: Handler, kind: RequestKind, walk: DescribeConfigsRequestWalk) -> None:
-        super().__init__(handler)
-        self.kind = kind
-        self.walk = walk
+from proxy.streams.request import Kind, Request, Requests
+from proxy.streams.response_stream import ResponseStream
+from proxy.streams.steps import NEED, PASS, PIECES_PER_STEP, WAIT, YIELD
 
 
 class Rewriting(Forward):
     """The base of handlers that rebuild a response, or its beginning."""
 
+    __slots__ = ()
+
     unseen = False
     batchable = False
 
-    def respond(self, responses: Responses, awaited: Awaited, pos: int, end: int, length: int, now_ns: int) -> int:
-        kind = awaited.kind if isinstance(awaited, DescribedConfigs) else awaited
-        assert isinstance(kind, RequestKind)  # noqa: S101 - for the type checker
+    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         step = self.raise_throttle_time(responses, kind, pos, end, length, now_ns)
         if step != PASS:
             return step
-        if isinstance(awaited, DescribedConfigs) and not awaited.walk.names_broker:
-            return responses.begin(pos, end, length)
         size = min(length, SHORT) if kind.api_key == METADATA else length  # the list of brokers alone is collected
         memory = self.context.memory
         if size > memory.largest_response:
             raise ResponseTooLarge(kind.header.api.name, length, memory.largest_response)
-        if not responses.holding.reserved and not memory.reserve(responses.holding, size):
+        if not responses.holding.allocated and not memory.allocate(responses.holding, size):
             return WAIT
         walk = rewriting_walk(kind.api_key, kind.version, length, self.context.nodes)
-        return responses.begin_rewrite(walk, kind, pos, end, length)
+        return responses.begin_rewrite(walk, pos, end, length)
+
+
+@final
+class DescribedConfigs(Request):
+    """A DescribeConfigs request: its response may contain addresses if it names a broker."""
+
+    __slots__ = ("_handler", "_walk")
+
+    def __init__(self, handler: "Rewrite", kind: Kind, client: Client, length: int) -> None:
+        super().__init__(kind, client, length)
+        self._handler: Final = handler
+        self._walk: Final = DescribeConfigsRequestWalk(kind.version, length, kind.header.body_offset - 4)
+
+    def admit(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+        requests.put_in_flight(self.kind, self, pos)
+        requests.current = self
+        body = pos + self.kind.header.body_offset
+        requests.remaining = pos + 4 + self.size - body
+        return body
+
+    def go_on(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+        walk = self._walk
+        walk.work_left = PIECES_PER_STEP
+        is_whole = end - pos == requests.remaining
+        walked_to = walk.advance(requests.buf, pos, end)
+        requests.remaining -= walked_to - pos
+        if not requests.remaining:
+            requests.current = None
+        elif walk.work_left > 0 and is_whole:
+            raise MalformedFrame("a request's last field", requests.remaining)
+        if walked_to > pos:
+            return walked_to
+        return NEED if walk.work_left > 0 else YIELD
+
+    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+        if self._walk.names_broker:
+            return self._handler.respond(responses, self.kind, pos, end, length, now_ns)
+        step = self._handler.raise_throttle_time(responses, self.kind, pos, end, length, now_ns)
+        return responses.begin(pos, end, length) if step == PASS else step
 
 
 @final
 class Rewrite(Rewriting):
     """Replaces or removes the addresses of brokers."""
 
-    def admit(self, requests: Requests, kind: RequestKind, pos: int, end: int, now_ns: int) -> int:
+    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+        if kind.api_key != DESCRIBE_CONFIGS:
+            return super().admit(requests, kind, pos, end, now_ns)
         self.count(requests, now_ns)
-        if kind.api_key == DESCRIBE_CONFIGS:
-            body_offset = kind.header.body_offset
-            walk = DescribeConfigsRequestWalk(kind.version, unpack_prefix(requests.buf, pos)[0], body_offset - 4)
-            requests.walk = walk
-            requests.walked_to = pos + body_offset
-            requests.awaited = DescribedConfigs(self, kind, walk)
-        return PASS
+        length = unpack_prefix(requests.buf, pos)[0]
+        client = requests.connection.identity.client
+        return DescribedConfigs(self, kind, client, length).admit(requests, pos, end, now_ns)

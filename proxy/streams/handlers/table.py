@@ -5,17 +5,17 @@ from typing import Final
 
 from protocol.apis import Treatment
 from proxy.streams.context import Context
-from proxy.streams.handler import Handler
 from proxy.streams.handlers.authenticate import Authenticate
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.handlers.hide import Hide
-from proxy.streams.handlers.login import Login
+from proxy.streams.handlers.login import RefuseLogin
 from proxy.streams.handlers.metadata import Metadata
 from proxy.streams.handlers.mutations import Mutations
 from proxy.streams.handlers.negotiate import Negotiate
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.handlers.rewrite import Rewrite
+from proxy.streams.request import Handler
 
 HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
     Treatment.FORWARD: Forward,
@@ -34,5 +34,5 @@ def handlers_of(context: Context) -> Mapping[Treatment, Handler]:
     """The handler of each treatment, for all connections."""
     by_treatment = {treatment: handler(context) for treatment, handler in HANDLERS.items()}
     if context.config.upstream.login is not None:
-        by_treatment[Treatment.INSPECT] = Login(context)
+        by_treatment[Treatment.INSPECT] = RefuseLogin(context)
     return by_treatment

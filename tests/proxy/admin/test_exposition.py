@@ -85,7 +85,7 @@ CONTRACT = {
 def limit(name: str, owner: str, rate: int, debt_seconds: float = 0) -> Limit:
     """A limit of a client id, with this debt."""
     found = Limit(name, Entity(None, owner), TokenBucket(rate, burst_ns=0))
-    found.reserved = round(debt_seconds * rate)
+    found.algorithm.record(round(debt_seconds * rate), Clock().now_ns)
     return found
 
 

@@ -13,7 +13,8 @@ from kio.index import load_response_schema
 from protocol.apis import METADATA
 from protocol.messages import decode
 from proxy.brokers.nodes import BrokerPortConflict, Nodes
-from proxy.config.config import Address, ListeningOptions
+from proxy.config.addresses import Address
+from proxy.config.config import ListeningOptions
 from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, ScriptedBroker, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer, metadata, metadata_answer
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.brokers.upstream import RESOLVED_FOR_NS, Upstream
-from proxy.config.config import format_address
+from proxy.config.addresses import format_address
 from tests.proxy.conversation import LOOPBACK, Clock, OpenStage, ScriptedBroker, lines_of, nobody_accepts, until
 from tests.proxy.frames import heartbeat, heartbeat_answer
 

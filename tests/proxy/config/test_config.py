@@ -97,6 +97,7 @@ FIELDS: dict[str, tuple[str, object]] = {
     "--handshake-timeout off": ("security.handshake_timeout_seconds", 0.0),
     "--connections-max-idle 10m": ("security.connections_max_idle_seconds", 600.0),
     "--sasl-oauthbearer-sub-claim-name email": ("security.sasl_oauthbearer_sub_claim_name", "email"),
+    "--allow-open-relay": ("security.allow_open_relay", True),
     "--pass-unknown-apis": ("security.pass_unknown_apis", True),
     "--client-id spark-etl": ("quotas.client_id", "spark-etl"),
     "--principal CN=etl,O=acme": ("quotas.principal", "CN=etl,O=acme"),
@@ -142,7 +143,7 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
         "client.properties",
     )
     found = config(
-        *("--bootstrap-server", "a:1,b:2", "--event-loop", "asyncio", "--allow-open-relay"),
+        *("--bootstrap-server", "a:1,b:2", "--event-loop", "asyncio"),
         *("--command-config", str(client), "--usage-client-config", str(client), "--quotas-file", str(quotas)),
         *(" ".join(FIELDS).split()),
     )

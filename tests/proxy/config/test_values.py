@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.config import format_address
+from proxy.config.addresses import format_address
 from proxy.config.values import (
     INT32_MAX,
     SMALLEST_FRACTION,

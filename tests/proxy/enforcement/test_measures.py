@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.data_frame import DataFrame
-from proxy.enforcement.holds import Delay
+from proxy.enforcement.delay import Delay
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.measures import Measures, Reply
-from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, REJECT, SOFT, TOTAL, connection_status, throttle_status
+from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, SOFT, TOTAL, connection_status, throttle_status
 from quotas.admission.decision import Decision
-from quotas.admission.limit import SOFT_NS, Limit
+from quotas.admission.limit import SOFT_NS
 from quotas.connections import Verdict
 from quotas.modes import MODES
 from quotas.parsing.parse import parse_spec
@@ -25,6 +24,7 @@ NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
 QUOTA = without_burst("client-id=etl,producer_byte_rate=1000,request_rate=10")
 NAME = "producer_byte_rate"
+WAIT_NS = 2 * NS_PER_SECOND
 
 
 class Scene:
@@ -37,18 +37,24 @@ class Scene:
         self.limit = self.who.limits.produce.limits[0]
         self.now_ns = self.world.clock()
 
-    def decision(self, wait_ns: int = 2 * NS_PER_SECOND, *, admitted: bool = True) -> Decision:
-        return Decision(admitted, wait_ns, self.limit, (self.limit,))
+    def decision(self) -> Decision:
+        return Decision(True, WAIT_NS, self.limit, (self.limit,))
 
-    def after(self, reply: Reply = Reply.NOTICE, *, wait_ns: int = 2 * NS_PER_SECOND, was_held: bool = False) -> Any:
+    def leaves_debt(
+        self, reply: Reply = Reply.NOTICE, *, wait_ns: int = WAIT_NS, is_counted: bool = False
+    ) -> Delay | None:
         """A data frame leaves debt."""
-        decision = self.decision(wait_ns)
-        return self.measures.after(self.who, self.who.client, decision, reply, self.now_ns, was_held=was_held)
+        who = self.who
+        return self.measures.debt_left(who, who.client, self.limit, wait_ns, reply, self.now_ns, is_counted=is_counted)
 
-    def on_debt(self, reply: Reply = Reply.NOTICE, *, again: bool = False) -> bool:
-        """A data frame of 100 units finds debt."""
-        decision = self.decision(admitted=False)
-        return self.measures.on_debt(self.who, decision, reply, 100, self.now_ns, again=again)
+    def finds_debt(self, size: int = 100) -> None:
+        """A data frame finds debt for the first time."""
+        who = self.who
+        self.measures.found_debt(who, who.client, self.limit, WAIT_NS, size, ("rows",), self.now_ns)
+
+    def is_held(self, reply: Reply = Reply.NOTICE) -> None:
+        """A data frame waits, with 100 units in the queue."""
+        self.measures.notify_held(self.who, self.limit, WAIT_NS, reply, 100, self.now_ns)
 
     @property
     def told_ms(self) -> tuple[int, int]:
@@ -65,12 +71,6 @@ def identity(world: World, client_id: str = "etl") -> Identity:
     who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
     who.identify(client_id, 0)
     return who
-
-
-def held_by(limit: Limit, units: int = 100, since_ns: int = 0) -> DataFrame:
-    frame = DataFrame(units, answered=True)
-    frame.hold(limit, units, since_ns)
-    return frame
 
 
 #: What each mode does where a request leaves debt, by what its response can do.
@@ -102,61 +102,72 @@ is_dry_run = pytest.mark.parametrize("dry_run", [False, True])
 
 
 @is_dry_run
-@pytest.mark.parametrize("was_held", [False, True])
+@pytest.mark.parametrize("is_counted", [False, True])
 @each_measure
-def test_a_frame_that_leaves_debt(mode: str, reply: Reply, was_held: bool, dry_run: bool) -> None:
+def test_a_frame_that_leaves_debt(mode: str, reply: Reply, is_counted: bool, dry_run: bool) -> None:
     scene = Scene(mode, dry_run=dry_run)
     scene.limit.enqueue("other", 500)  # half a second of this limit
-    delay = scene.after(reply, was_held=was_held)
+    delay = scene.leaves_debt(reply, is_counted=is_counted)
     measure = MEASURES[mode, reply]
     assert scene.told_ms == (2_500 if measure == NOTIFY and not dry_run else 0, 0)
     assert (delay is not None) == (measure == DELAY and not dry_run)
     if delay is not None:
         assert (delay.limit, delay.until_ns) == (scene.limit, scene.now_ns + 2_500 * NS_PER_MS)
         assert delay.is_shown == (reply is Reply.LATE), "other clients would wait for it again"
-    assert scene.throttled == ({} if was_held or measure == PAUSE else {("etl", NAME, measure): 1})
+    assert scene.throttled == ({} if is_counted or measure == PAUSE else {("etl", NAME, measure): 1})
 
 
 @is_dry_run
-@each_measure
-def test_a_frame_that_finds_debt(mode: str, reply: Reply, dry_run: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Held: logged when that begins, and counted at its end. In a dry run it passes, and is counted at once."""
-    scene = Scene(mode, dry_run=dry_run)
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_frame_that_finds_debt(size: int, dry_run: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Held: logged when that begins, and counted at its end. In a dry run it passes, and is counted at once. Its bytes
+    count as excess as soon as they are known: not those of a response that has not arrived.
+    """
+    scene = Scene(dry_run=dry_run)
     caplog.set_level(logging.WARNING)
-    for again in (False, True):
-        assert scene.on_debt(reply, again=again) != dry_run
+    scene.finds_debt(size)
     ((name, fields),) = lines_of(caplog.records)
     assert (name, fields["mode"]) == ("would_throttle" if dry_run else "throttled", PAUSE)
+    assert fields.get("topics") == (None if dry_run else "rows")
     assert scene.throttled == ({("etl", NAME, PAUSE): 1} if dry_run else {})
-    assert scene.told_ms == (2_100 if MEASURES[mode, reply] == NOTIFY and not dry_run else 0, 0), "for this frame, too"
+    assert scene.who.entity.excess == ({NAME: size} if size else {})
+    assert scene.told_ms == (0, 0)
     scene.world.report.released(scene.who.client, scene.limit, 3 * NS_PER_SECOND, scene.now_ns)
     assert scene.who.entity.throttles[NAME, PAUSE].sum_seconds == pytest.approx(5 if dry_run else 3)
+
+
+@each_measure
+def test_a_frame_that_is_held(mode: str, reply: Reply) -> None:
+    """Responses to earlier requests contain the wait until it has passed: behind those that are queued."""
+    scene = Scene(mode)
+    scene.limit.enqueue("other", 500)
+    scene.is_held(reply)
+    assert scene.told_ms == (2_600 if MEASURES[mode, reply] == NOTIFY else 0, 0)
+    assert scene.throttled == {}
 
 
 def test_an_error_for_a_topic_is_no_notice_for_all() -> None:
     scene = Scene()
     scene.limit.rejects = True
-    assert scene.on_debt()
+    scene.is_held()
     assert scene.told_ms == (0, 0)
 
 
 def test_data_that_finds_debt_during_a_notice_is_counted() -> None:
-    """Each frame once, however often it is held, and if it was on its way, too."""
     scene = Scene()
-    scene.on_debt()
+    scene.finds_debt()
     assert scene.who.entity.data_during_notice == 0, "there was no notice"
-    scene.on_debt(again=True)
-    assert scene.who.entity.data_during_notice == 0
-    scene.on_debt()
+    scene.is_held()
+    scene.finds_debt()
     assert scene.who.entity.data_during_notice == 1
     scene.now_ns = scene.who.notice.until_ns
-    scene.on_debt()
+    scene.finds_debt()
     assert scene.who.entity.data_during_notice == 1, "the notice was over"
 
 
 def test_the_limit_of_the_whole_proxy_is_a_reason() -> None:
     scene = Scene(quota=without_burst("total,producer_byte_rate=1000"))
-    scene.after()
+    scene.leaves_debt()
     assert scene.who.notice.reason == TOTAL
     assert scene.world.metrics.entities.throttle_reasons[TOTAL] == 1
 
@@ -164,16 +175,17 @@ def test_the_limit_of_the_whole_proxy_is_a_reason() -> None:
 def test_a_change_applies_at_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene("auto")
     scene.measures.change("delay", enforces=False)
-    assert scene.after() is None
+    assert scene.leaves_debt() is None
     scene.measures.change("delay", enforces=True)
-    assert scene.after() is not None
+    assert scene.leaves_debt() is not None
     ((name, fields),) = lines_of(caplog.records)
     assert (name, fields["mode"]) == ("would_throttle", DELAY)
 
 
 def test_a_delay_is_bounded() -> None:
     scene = Scene("delay")
-    delay = scene.after(Reply.LATE, wait_ns=60 * NS_PER_SECOND)
+    delay = scene.leaves_debt(Reply.LATE, wait_ns=60 * NS_PER_SECOND)
+    assert delay is not None
     assert (delay.throttle_time_ms, delay.until_ns) == (5_000, scene.now_ns + 5 * NS_PER_SECOND)
 
 
@@ -182,7 +194,7 @@ def test_a_debt_is_that_of_the_frame_s_client() -> None:
     scene = Scene()
     before = scene.who.client
     scene.who.identify("another", 0)
-    scene.measures.after(scene.who, before, scene.decision(), Reply.NOTICE, scene.now_ns, was_held=False)
+    scene.measures.debt_left(scene.who, before, scene.limit, WAIT_NS, Reply.NOTICE, scene.now_ns, is_counted=False)
     assert scene.throttled == {("etl", NAME, NOTIFY): 1}
 
 
@@ -261,23 +273,10 @@ def test_debt_of_request_rate(mode: str, is_counted: bool, dry_run: bool) -> Non
     assert scene.world.metrics.entities.throttle_reasons[DEBT] == (not is_counted and not is_quiet)
 
 
-@is_dry_run
-@pytest.mark.parametrize("mode", [NOTIFY, REJECT])
-def test_a_notice_for_one_response(mode: str, dry_run: bool) -> None:
-    scene = Scene(dry_run=dry_run)
-    until_ns = scene.measures.notice_until_ns(scene.who.client, scene.decision(), mode, scene.now_ns)
-    assert until_ns == (0 if dry_run else scene.now_ns + 2 * NS_PER_SECOND)
-    assert scene.told_ms == (0, 0)
-    assert scene.throttled == {("etl", NAME, mode): 1}
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_without_a_limit_there_is_no_measure(mode: str) -> None:
+def test_without_debt_of_request_rate_there_is_no_measure(mode: str) -> None:
     scene = Scene(mode)
-    nothing = Decision(True, 0, None, ())
-    assert scene.measures.after(scene.who, scene.who.client, nothing, Reply.NOTICE, 0, was_held=False) is None
-    assert not scene.measures.on_debt(scene.who, nothing, Reply.NOTICE, 0, 0, again=False)
-    scene.measures.on_requests_debt(scene.who, nothing, scene.now_ns, is_counted=False)
+    scene.measures.on_requests_debt(scene.who, Decision(True, 0, None, ()), scene.now_ns, is_counted=False)
     assert (scene.told_ms, scene.throttled) == ((0, 0), {})
 
 
@@ -292,11 +291,12 @@ def test_throttled_connections_are_listed() -> None:
     noticed.notice.extend(scene.limit, now_ns + 2 * NS_PER_SECOND, DEBT)
     verdict = Verdict(True, 3 * NS_PER_SECOND, limit_name="connection_creation_rate", limit_value=5)
     since_ns = now_ns - NS_PER_SECOND
+    hold = scene.limit, since_ns, 100
     listed = [
-        throttle_status(who, held_by(scene.limit, since_ns=since_ns), "", now_ns),
-        throttle_status(who, Delay(scene.limit, since_ns, 3_000, is_shown=True), "", now_ns),
-        throttle_status(noticed, None, "", now_ns),
-        throttle_status(noticed, None, "memory", now_ns),
+        throttle_status(who, None, hold, "", now_ns),
+        throttle_status(who, Delay(scene.limit, since_ns, 3_000, is_shown=True), hold, "", now_ns),
+        throttle_status(noticed, None, None, "", now_ns),
+        throttle_status(noticed, None, None, "memory", now_ns),
         connection_status(who.client, verdict, since_ns, now_ns),
     ]
     assert [
@@ -308,17 +308,17 @@ def test_throttled_connections_are_listed() -> None:
         (PAUSE, "max_buffered_bytes", "memory", 0.0, 0.0),
         (PAUSE, "connection_creation_rate", DEBT, 1.0, 2.0),
     ]
-    assert throttle_status(who, None, "", now_ns) is None
+    assert throttle_status(who, None, None, "", now_ns) is None
     assert connection_status(who.client, Verdict(True, 0), since_ns, now_ns) is None
 
 
 def test_the_remaining_time_includes_the_queue() -> None:
     scene = Scene()
     scene.limit.algorithm.record(4_000, scene.now_ns)
-    frames = [held_by(scene.limit, 2_000, scene.now_ns) for _ in range(4)]
-    for frame in frames:
-        scene.limit.enqueue(frame, frame.units)
-    listed = [throttle_status(scene.who, frame, "", scene.now_ns) for frame in frames]
+    for number in range(4):
+        scene.limit.enqueue(number, 2_000)
+    hold = scene.limit, scene.now_ns, 2_000
+    listed = [throttle_status(scene.who, None, hold, "", scene.now_ns) for _ in range(4)]
     assert [each and each.remaining_seconds for each in listed] == [4.0 + 3 * 2.0] * 4
 
 

@@ -16,7 +16,7 @@ import pytest
 from proxy.brokers.login import Login
 from proxy.brokers.upstream import BrokerFailed
 from proxy.config.client_settings import ClientSettings, LoginSettings
-from proxy.enforcement.holds import Delay
+from proxy.enforcement.delay import Delay
 from proxy.enforcement.identity import Client, Identity
 from proxy.sessions.backlog import Backlog
 from proxy.sessions.broker_watch import BrokerWatch
@@ -33,10 +33,15 @@ from proxy.sessions.tls_wire import Handshake, TlsWire
 from proxy.sessions.turns import ROUND_NS
 from proxy.sessions.wire import Wire
 from proxy.sessions.writer import Writer
+from proxy.streams.batch_plan import BatchPlans, PartitionPlan, TopicsPlan
+from proxy.streams.batches import Batches
 from proxy.streams.connection import Connection
+from proxy.streams.handlers.fetch import FetchRequest
+from proxy.streams.handlers.produce import ProduceRequest
 from proxy.streams.memory import Holding
 from proxy.streams.request_stream import RequestStream
-from proxy.streams.response_stream import ResponseStream
+from proxy.streams.response_stream import Answers, ResponseStream
+from proxy.streams.topic_charges import TopicChargesCache
 from tests.proxy.conversation import LOOPBACK, OpenStage, Stage, nobody_accepts, until, without_burst
 from tests.proxy.frames import (
     api_versions,
@@ -60,7 +65,10 @@ from tests.proxy.wires import MemoryWire
 #: All that exists for one connection.
 KINDS = frozenset(
     {
+        Answers,
         Backlog,
+        Batches,
+        BatchPlans,
         BrokerFailed,
         BrokerLogin,
         BrokerWatch,
@@ -69,18 +77,23 @@ KINDS = frozenset(
         Connection,
         Delay,
         Ending,
+        FetchRequest,
         Handshake,
         Holding,
         Identity,
         Login,
         MemoryWire,
         Opening,
+        PartitionPlan,
+        ProduceRequest,
         Pump,
         RequestStream,
         ResponseStream,
         Session,
         Throttling,
         TlsWire,
+        TopicChargesCache,
+        TopicsPlan,
         Wire,
         Writer,
         asyncio.Task,
@@ -317,7 +330,6 @@ def test_a_closed_session_does_nothing_more() -> None:
     pair.client_sends(heartbeat(1))
     pair.hang_up()
     session.after_step()
-    session.read_on()
     session.sweep(world.clock())
     session.drain()
     assert not session.lacks_request(0, world.clock())

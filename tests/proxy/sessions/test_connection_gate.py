@@ -17,7 +17,7 @@ from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
-from proxy.sessions.shared import Origin
+from proxy.sessions.shared import ClientAddress
 from quotas.connections import ConnectionQuotas
 from quotas.entity import TOTAL, Kind, Named
 from quotas.parsing.parse import parse_spec
@@ -39,7 +39,7 @@ BOOTSTRAP, PORT = ("bootstrap", "19092"), ("9093",)
 class Connection:
     """The part of a session that the gate uses."""
 
-    def __init__(self, door: Door, origin: Origin) -> None:
+    def __init__(self, door: Door, origin: ClientAddress) -> None:
         world = door.world
         self.origin = origin
         self.identity = Identity(world.config, world.registry, world.metrics.entities, f"{origin.ip}:{origin.port}")
@@ -85,7 +85,7 @@ class Door:
 
     def arrive(self, ip: str = "10.0.0.1", listener: tuple[str, ...] = BOOTSTRAP) -> Connection | None:
         """A new connection; None if it is closed at once."""
-        origin = Origin(ip, 1, listener)
+        origin = ClientAddress(ip, 1, listener)
         verdict = self.gate.decide(origin)
         if verdict is None:
             return None

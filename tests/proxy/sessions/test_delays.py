@@ -65,7 +65,7 @@ async def test_it_ends_early(open_stage: OpenStage, how: str) -> None:
         stage.clock.pass_seconds(0.000_001)
     session.sweep(stage.clock())
     assert await client.frame() == produced(1, 3, debt_ms)
-    assert stage.shared.wakeups._ends == {}
+    assert stage.shared.wakeups._delays == {}
     stage.memory.forget(others)
 
 
@@ -81,4 +81,4 @@ async def test_a_connection_that_closes_leaves_nothing(open_stage: OpenStage, wh
     else:
         stage.session_of(client).close()
         await client.closed()
-    assert stage.shared.wakeups._ends == {}
+    assert stage.shared.wakeups._delays == {}

@@ -1,6 +1,5 @@
 """Connections that wait for one limit share it by bytes: real queues and timers, on a clock and a loop of the test."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, cast
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 from proxy.sessions.wakeups import LONGEST_PASS_NS, Wakeups
 from quotas.admission.limit import SPARE_NS, Limit
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import without_burst
-from tests.proxy.frames import batch, fetch, fetched, produce, produce_records, share_fetch, share_fetched
+from tests.proxy.frames import batch, produce, produce_records
 from tests.proxy.streams.pair import Pair, World, correlation_ids
 
 RATE = 4_000_000
@@ -91,27 +89,6 @@ def test_each_turn_is_for_one_frame() -> None:
     assert world.throttled()["etl", "producer_byte_rate", "pause"] == 3, "the third goes with the second"
 
 
-@pytest.mark.parametrize(("sent", "answer"), [(share_fetch, share_fetched), (fetch, fetched)])
-def test_only_a_share_fetch_passes_at_a_deadline(sent: Callable[[int], bytes], answer: Callable[[int], bytes]) -> None:
-    """Each has one of its own, which a change of the limits does not move."""
-    quota = without_burst("client-id=etl,consumer_byte_rate=1")
-    world = World([quota])
-    pair = Pair(world)
-    pair.client_sends(sent(0))
-    pair.broker_sends(answer(0))
-    for number in (1, 2):
-        began_ns = world.clock()
-        pair.client_sends(sent(number))
-        assert pair.is_held
-        world.clock.pass_seconds(5)
-        world.shared.wakeups.limits_changed()
-        while len(pair.sent()) <= number:
-            assert world.loop.next()
-        passed_after_seconds = (world.clock() - began_ns) / 1e9
-        assert passed_after_seconds == 10 if sent is share_fetch else passed_after_seconds > 100
-        pair.broker_sends(answer(number))
-
-
 def crowd(number: int) -> tuple[World, list[Pair]]:
     """So many wait, each with a frame; a fifth of the time of a pass goes by with each of them."""
     world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")])
@@ -120,7 +97,7 @@ def crowd(number: int) -> tuple[World, list[Pair]]:
         world.clock.now_ns += LONGEST_PASS_NS // 5
         return world.clock.now_ns
 
-    world.shared.wakeups = Wakeups(cast("Any", world.loop), world.holds, ticking)
+    world.shared.wakeups = Wakeups(cast("Any", world.loop), ticking)
     Pair(world).client_sends(produce(0, 1_400_000))
     pairs = [Pair(world) for _ in range(number)]
     for pair in pairs:

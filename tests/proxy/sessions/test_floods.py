@@ -122,7 +122,7 @@ async def test_an_innocent_producer_waits_for_one_round(
 
 
 async def test_short_rewritten_responses_pass_and_are_no_reason_to_close(open_stage: OpenStage) -> None:
-    """Responses that are stuck have reserved all memory: Metadata of 1 KB needs none of it, and a longer one waits."""
+    """Responses that are stuck have allocated all memory: Metadata of 1 KB needs none of it, and a longer one waits."""
     stage = open_stage(security=SecurityOptions(max_buffered_bytes=4 << 20, stalled_client_timeout_seconds=30.0))
     stuck = []
     for _ in range(4):

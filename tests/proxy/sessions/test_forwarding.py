@@ -28,10 +28,10 @@ async def test_a_pipelined_conversation_passes_unchanged_however_it_is_cut(open_
     for _ in range(2):
         await send_in_pieces(client, session.client, cut(REQUESTS, [step] * len(REQUESTS)))
         assert await broker.read(len(REQUESTS)) == REQUESTS
-        assert len(session.connection.in_flight) == 7
+        assert len(session.response_stream.in_flight) == 7
         await send_in_pieces(broker, session.upstream, cut(ANSWERS, [step] * len(ANSWERS)))
         assert await client.read(len(ANSWERS)) == ANSWERS
-    assert not session.connection.in_flight
+    assert not session.response_stream.in_flight
     client.end()
     broker.close()
     assert await client.rest() == b""

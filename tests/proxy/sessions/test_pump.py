@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.config import SecurityOptions
-from proxy.enforcement.data_frame import FrameEvent
 from proxy.sessions.pump import Pump
 from proxy.sessions.pump_set import (
     CONNECTING,
@@ -21,8 +20,7 @@ from proxy.sessions.pump_set import (
     WRITE_BACKPRESSURE,
 )
 from proxy.sessions.turns import HEAVY_ROUND_NS, TURN_NS
-from proxy.streams.connection import FIRST_READ_SIZE
-from proxy.streams.memory import READ_SIZE, RESERVE
+from proxy.streams.memory import FIRST_READ_SIZE, OWN_SIZE, READ_SIZE
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, produce
@@ -41,7 +39,7 @@ class Recorded:
     def after_step(self) -> None:
         self.told.append("after_step")
 
-    def on_hold(self) -> None:
+    def on_hold(self, pump: Pump) -> None:
         self.told.append("hold")
 
     def on_delay(self) -> None:
@@ -69,6 +67,7 @@ class Bench:
         self.client, self.broker = MemoryWire(), MemoryWire()
         pair = Pair(self.world)
         self.connection = pair.connection
+        self.request_stream, self.response_stream = pair.request_stream, pair.response_stream
         self.requests = Pump(self.pumps, self.owner, pair.request_stream, self.client, self.broker)
         self.responses = Pump(self.pumps, self.owner, pair.response_stream, self.broker, self.client)
         self.requests.resume(CONNECTING)
@@ -231,9 +230,11 @@ def test_a_hold_keeps_what_was_read_and_stops_reading() -> None:
     assert bench.owner.told == ["hold"]
     assert bench.requests.backlog.kept == produce(2) + produce(3)
     bench.world.clock.pass_seconds(10)
-    frame = bench.connection.frame
-    assert frame is not None
-    frame.on(FrameEvent.RELEASE)
+    request = bench.request_stream.held
+    assert request is not None
+    assert request.limit is not None
+    assert request.limit.waiters.pop() is request
+    request.on_release(bench.world.clock())
     bench.requests.parse_kept()
     assert bytes(bench.broker.taken) == produce(1) + produce(2)
     assert bench.requests.backlog.kept == produce(3)
@@ -246,7 +247,7 @@ def test_a_full_queue_stops_reading_until_the_session_is_needed() -> None:
     assert bench.requests.paused == IN_FLIGHT
     assert bench.owner.told == ["after_step"]
     bench.broker_sends(b"".join(heartbeat_answer(number) for number in range(MAX_IN_FLIGHT)))
-    assert bench.connection.has_room_again
+    assert bench.response_stream.has_room_again
     bench.requests.resume(IN_FLIGHT)
     bench.run()
     assert bytes(bench.broker.taken) == sent
@@ -324,7 +325,8 @@ def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
 
 def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decrypted bytes are not known to the loop: the pump has turns until none are left."""
-    monkeypatch.setattr(MemoryWire, "buffers", property(lambda wire: bool(wire.received), lambda wire, _: None))
+    buffers = property(lambda wire: bool(wire.received), lambda wire, _: None)
+    monkeypatch.setattr(MemoryWire, "buffers", buffers, raising=False)
     bench = Bench()
     sent = produce(1, 3 * READ_SIZE)
     bench.client_sends(sent)
@@ -346,15 +348,15 @@ def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
     world = World(security=SecurityOptions(max_buffered_bytes=100_000))
     full = Bench(world)
     full.broker.room = 0
-    full.client_sends(produce(1, 100_000 + RESERVE))
+    full.client_sends(produce(1, 100_000 + OWN_SIZE))
     assert world.memory.read_size == 0
     short = Bench(world)
     short.client_sends(heartbeat(1) + heartbeat(2))
     assert bytes(short.broker.taken) == heartbeat(1) + heartbeat(2)
     short.broker.room = 0
     short.client_sends(produce(3, 5_000))
-    assert short.client.reads[-1] == RESERVE, "what it may hold outside of the pool"
-    assert world.memory.used <= 100_000 + RESERVE
+    assert short.client.reads[-1] == OWN_SIZE, "what it may hold outside of the pool"
+    assert world.memory.used <= 100_000 + OWN_SIZE
     full.broker.room = None
     assert full.broker.on_writable is not None
     full.broker.on_writable()
@@ -365,10 +367,10 @@ def test_a_direction_without_memory_is_read_when_there_is_some() -> None:
     world = World(security=SecurityOptions(max_buffered_bytes=100_000))
     full = Bench(world)
     full.broker.room = 0
-    full.client_sends(produce(1, 100_000 + RESERVE))
+    full.client_sends(produce(1, 100_000 + OWN_SIZE))
     waiting = Bench(world)
     waiting.client_sends(frames.metadata(1)[:9])
-    waiting.requests.backlog.keep(bytes(RESERVE))  # its reserve is used up
+    waiting.requests.backlog.keep(bytes(OWN_SIZE))  # its allocate is used up
     waiting.client_sends(produce(2))
     assert waiting.requests.paused == MEMORY
     assert list(full.pumps.short) == [waiting.requests]

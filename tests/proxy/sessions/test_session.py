@@ -294,7 +294,7 @@ async def test_draining_keeps_whole_responses_that_the_client_has_not_taken(open
         await broker.send(one)
         await until(lambda: not readable_bytes(upstream))
     assert session.responses.stream.remaining == 0
-    assert not session.connection.in_flight
+    assert not session.response_stream.in_flight
     session.drain()
     assert session.state is State.DRAINING
     assert await client.rest() == answered
@@ -318,7 +318,7 @@ async def test_draining_client_fails_while_it_is_answered(open_stage: OpenStage)
     session.drain()
     client.reset()
     await broker.send(produced(1))
-    await until(lambda: len(session.connection.in_flight) == 1)
+    await until(lambda: len(session.response_stream.in_flight) == 1)
     await broker.send(produced(2))
     await stage.no_sessions()
 
@@ -372,7 +372,7 @@ async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arr
     await client.send(sent)
     client.close()
     await broker.send(heartbeat_answer(2))
-    await until(lambda: not session.connection.in_flight)
+    await until(lambda: not session.response_stream.in_flight)
     session.requests.resume(8)
     assert await broker.rest() == sent
     broker.close()
@@ -397,7 +397,7 @@ async def test_flushing_client_fails(open_stage: OpenStage) -> None:
     await until(lambda: session.state is State.FLUSHING)
     client.reset()
     await broker.send(produced(1))
-    await until(lambda: len(session.connection.in_flight) == 1)
+    await until(lambda: len(session.response_stream.in_flight) == 1)
     await broker.send(produced(2))
     assert session.state is State.FLUSHING
     broker.close()

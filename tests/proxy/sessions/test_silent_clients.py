@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.config.config import SecurityOptions
-from proxy.streams.memory import READ_SIZE, RESERVE
+from proxy.streams.memory import OWN_SIZE, READ_SIZE
 from tests.proxy.conversation import OpenStage, Peer, Stage
 from tests.proxy.frames import fetch, fetched, produce, produced
 
@@ -60,11 +60,11 @@ async def test_memory_is_bounded_and_others_are_served(open_stage: OpenStage, nu
         return sorted(stage.session_of(client).responses.stream.holding.total for client, _ in pairs)
 
     def is_full() -> bool:
-        return stage.memory.used > BOUND * 3 // 4 and kept()[number // 100] >= RESERVE
+        return stage.memory.used > BOUND * 3 // 4 and kept()[number // 100] >= OWN_SIZE
 
     most = await fill(stage, pairs, is_full)
     assert is_full(), "few are left out"
-    assert most <= BOUND + READ_SIZE + 2 * RESERVE * number
+    assert most <= BOUND + READ_SIZE + 2 * OWN_SIZE * number
     assert kept()[-1] <= 4 * SOCKET_BUFFER, "none has it all"
     client, broker = await stage.pair()
     for each in range(5):

@@ -16,10 +16,11 @@ from typing import Any, cast
 
 import pytest
 
+from proxy.config.addresses import Address
 from proxy.config.client_settings import Pem
-from proxy.config.config import Address, SecurityOptions
+from proxy.config.config import SecurityOptions
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin
+from proxy.sessions.shared import ClientAddress
 from proxy.sessions.tls_wire import Handshake, TlsWire
 from proxy.sessions.turns import HEAVY_ROUND_NS, Turns
 from proxy.sessions.wire import Wire
@@ -142,7 +143,7 @@ async def test_a_route_knows_the_server_name_of_the_handshake(
 
     for end in (ours, theirs):
         end.setblocking(False)
-    session = Session(stage.shared, ours, Origin("peer", 1, ()), lambda _: None)
+    session = Session(stage.shared, ours, ClientAddress("peer", 1, ()), lambda _: None)
     session.connect(route)
     assert asked == []
     context = certificates.of_client()

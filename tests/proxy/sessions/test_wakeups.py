@@ -1,18 +1,25 @@
-"""What one turn of the loop does when all held frames are to be decided again: bounded in number and in time."""
+"""What one turn of the loop does when all held requests are to be decided again: bounded in number and in time. And the
+timers of limits with waiters: one for each.
+"""
 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from proxy.enforcement.data_frame import DataFrame, Life
-from proxy.enforcement.holds import Holds
+from proxy.enforcement.measures import Reply
 from proxy.sessions.wakeups import LONGEST_PASS_NS, MOST_AT_ONCE, Wakeups
+from proxy.streams.held_request import HeldRequest, HoldOwner, Life, LifeEvent
+from proxy.streams.response_stream import ResponseStream
+from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
+from tests.proxy.conversation import without_burst
+from tests.proxy.frames import produce
+from tests.proxy.streams.pair import Pair, World
 
 WAITERS = 5_000
 
@@ -39,21 +46,35 @@ class Rounds:
             callback()
 
 
-class Client:
-    """Its frame passes when it is decided again; `cost_ns` passes meanwhile."""
+class Client(HoldOwner):
+    """Its request passes when it is decided again; `cost_ns` passes meanwhile."""
 
     def __init__(self, clock: list[int], cost_ns: int, released: list[Client]) -> None:
         self._clock = clock
         self._cost_ns = cost_ns
         self._released = released
 
-    def release(self, frame: DataFrame) -> None:
-        assert frame.state is Life.RELEASED
+    def release(self, request: HeldRequest, reads: int) -> None:
+        assert request.state is Life.PASSING
+        assert reads == 0, "its next request waits for the loop"
         self._clock[0] += self._cost_ns
         self._released.append(self)
 
-    def read_on(self) -> None:
-        raise AssertionError("its next frame waits for the loop")
+
+class Waiter(HeldRequest):
+    """A request that only waits."""
+
+    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+        raise NotImplementedError
+
+
+def held_at(limit: Limit) -> HeldRequest:
+    """A request that waits for this limit."""
+    request = Waiter(cast("Any", None), Reply.NOTICE, 100)
+    request.limit = limit
+    request.on(LifeEvent.WAIT)
+    limit.enqueue(request, 100)
+    return request
 
 
 @pytest.mark.pure
@@ -62,18 +83,15 @@ class Client:
 def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns: int) -> None:
     clock = [0]
     released: list[Client] = []
-    loop, holds = Rounds(), Holds()
-    wakeups = Wakeups(cast(AbstractEventLoop, loop), holds, lambda: clock[0])
+    loop = Rounds()
+    wakeups = Wakeups(cast(AbstractEventLoop, loop), lambda: clock[0])
     registry = Registry([parse_spec(spec)])
     clients = []
     for number in range(WAITERS):
         limits = registry.resolve("u", f"c{number}").produce
         limits.charge(100, 0)
         client = Client(clock, cost_ns, released)
-        frame = DataFrame(100, answered=True)
-        frame.owner = client
-        frame.hold(limits.limits[0], 100, 0)
-        wakeups.add(frame)
+        wakeups.add(held_at(limits.limits[0]), client)
         clients.append(client)
     wakeups.limits_changed()
     turns = [len(released)]
@@ -86,4 +104,44 @@ def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns:
     assert released == clients, "in their order"
     assert max(turns) <= MOST_AT_ONCE
     assert longest_ns <= LONGEST_PASS_NS + cost_ns
-    assert (holds.limits, wakeups._timers) == ({}, {})
+    assert (wakeups._timers, wakeups._owners) == ({}, {})
+
+
+# ---- timers
+
+
+def test_a_limit_without_waiters_has_no_timer() -> None:
+    """Else clients that come, wait and go would leave one for each client id, for as long as their debt is paid."""
+    world = World([without_burst("client-id=<default>,producer_byte_rate=1")])
+    for number in range(100):
+        pairs = [Pair(world), Pair(world)]
+        for pair in pairs:
+            pair.client_sends(produce(1, client_id=f"c{number}"), produce(2, client_id=f"c{number}"))
+            assert pair.is_held
+        pairs[0].hang_up()
+        assert len(world.loop.pending) == 1, "the other one waits"
+        pairs[1].hang_up()
+        assert (world.loop.pending, world.shared.wakeups._owners) == ([], {})
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("size", [200_000, 300_000, 400_000])
+def test_a_limit_has_one_timer(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its queue was ended, and some of those in it wait again."""
+    monkeypatch.setattr(Limit, "has_room_for_all", lambda *_: True)
+    world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")])
+
+    def ticking() -> int:
+        world.clock.now_ns += LONGEST_PASS_NS // 5
+        return world.clock.now_ns
+
+    world.shared.wakeups = Wakeups(cast("Any", world.loop), ticking)
+    Pair(world).client_sends(produce(0, 1_400_000))
+    pairs = [Pair(world) for _ in range(20)]
+    for pair in pairs:
+        pair.client_sends(produce(1, size))
+    world.clock.pass_seconds(60)
+    while world.loop.next():
+        [limit] = world.registry.limits_in_use()
+        assert len(world.loop.pending) == bool(limit.waiters.waiting)
+    assert all(pair.sent() == [produce(1, size)] for pair in pairs)

@@ -23,12 +23,13 @@ from proxy.assemble import assemble
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quota_sources import Quotas
-from proxy.enforcement.data_frame import DataFrame
-from proxy.enforcement.holds import LAPSE_NS
 from proxy.sessions.session import Session
-from proxy.sessions.shared import Origin
+from proxy.sessions.shared import ClientAddress
 from proxy.sessions.turns import TURN_NS
+from proxy.streams.held_request import HeldRequest
 from proxy.streams.memory import READ_SIZE
+from proxy.streams.request import Request
+from quotas.admission.limit import Limit
 from quotas.entry import QuotaEntry
 from tests.proxy.conversation import Clock, cut
 from tests.proxy.wires import Loop, MemoryWire, WorkClock
@@ -72,7 +73,12 @@ class World:
         self.kinds = self.shared.kinds
         self.context = context = self.shared.context
         self.metrics, self.registry = context.metrics, context.registry
-        self.memory, self.holds, self.report = context.memory, context.holds, context.measures.report
+        self.memory, self.report = context.memory, context.measures.report
+
+    @property
+    def queues(self) -> list[Limit]:
+        """The limits with waiters."""
+        return [limit for limit in self.shared.wakeups._timers if limit.waiters.waiting]
 
     def debts(self) -> dict[tuple[str, str], float]:
         """By entity and limit, in seconds; of limits that owe something."""
@@ -81,20 +87,12 @@ class World:
         return {(str(limit.entity), limit.name): debt_ns / 1e9 for limit, debt_ns in owed if debt_ns}
 
     def levels(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Debt in ns and headroom beside what is reserved, of each limit in use, by entity and name."""
+        """Debt in ns and headroom of each limit in use, by entity and name."""
         now_ns = self.clock()
         return {
-            (str(limit.entity), limit.name): (
-                limit.debt_ns(now_ns),
-                limit.algorithm.headroom(now_ns) - limit.reserved,
-            )
+            (str(limit.entity), limit.name): (limit.debt_ns(now_ns), limit.algorithm.headroom(now_ns))
             for limit in self.registry.limits_in_use()
         }
-
-    def reserved(self) -> dict[tuple[str, str], int]:
-        """Units of limits that are reserved, by entity and name."""
-        in_use = self.registry.limits_in_use()
-        return {(str(limit.entity), limit.name): limit.reserved for limit in in_use if limit.reserved}
 
     def counts(self) -> dict[str, Any]:
         """What metrics have counted."""
@@ -148,7 +146,7 @@ class Pair:
             world.loop.before_round = self._use_buffer
         self.client, self.broker = MemoryWire(world.loop), MemoryWire(world.loop)
         self.to_broker, self.to_client = self.broker.taken, self.client.taken
-        self.session = Session(world.shared, cast("Any", self.client), Origin("peer", 1, ()), self.on_closed)
+        self.session = Session(world.shared, cast("Any", self.client), ClientAddress("peer", 1, ()), self.on_closed)
         self.session.connect(lambda _: cast("Any", [self.broker]))
         self.connection = self.session.connection
         self.requests, self.responses = self.session.requests, self.session.responses
@@ -178,8 +176,20 @@ class Pair:
         return frames_of(self.to_client)
 
     @property
-    def held(self) -> DataFrame | None:
-        return self.connection.held
+    def held(self) -> Request | None:
+        """The request that waits for a limit."""
+        return self.request_stream.held
+
+    @property
+    def held_response(self) -> HeldRequest | None:
+        """What waits for a limit with its response."""
+        held = self.response_stream.held
+        return held if isinstance(held, HeldRequest) else None
+
+    @property
+    def in_flight(self) -> list[int]:
+        """The correlation ids of requests in flight."""
+        return [correlation_id for correlation_id, _ in self.response_stream.in_flight]
 
     @property
     def is_held(self) -> bool:
@@ -205,61 +215,51 @@ class Pair:
 
 
 def pass_holds(world: World, most: int = 10_000) -> None:
-    """Let time pass until nothing is held, as the timers do; reservations lapse meanwhile."""
+    """Let time pass until nothing is held, as the timers do."""
     for _ in range(most):
-        if not world.holds.limits:
+        if not world.queues:
             return
         pass_one_hold(world)
     raise AssertionError("what is held never passes")
 
 
 def pass_one_hold(world: World) -> None:
-    """Let time pass until one frame has its turn."""
+    """Let time pass until one request, or one response, has its turn."""
     for _ in range(100_000):
-        for limit in world.holds.limits:
-            frame = world.holds.next(limit, world.clock())
-            if frame is not None:
-                release(frame)
+        for limit in world.queues:
+            if not limit.debt_ns(world.clock()):
+                release(world, limit)
                 return
-        pass_time(world, min(limit.debt_ns(world.clock()) for limit in world.holds.limits))
+        world.clock.now_ns += min(limit.debt_ns(world.clock()) for limit in world.queues)
     raise AssertionError("what is held has no turn")
 
 
-def pass_time(world: World, time_ns: int) -> None:
-    """Let time pass, at most until reservations lapse: that may change what is due."""
-    world.clock.now_ns += min(time_ns, LAPSE_NS // 10) if world.holds._reserving else time_ns
-    world.shared.wakeups.lapse(world.clock())
-
-
-def lapse(world: World) -> None:
-    """A second passes in which nothing arrives."""
-    world.clock.now_ns += LAPSE_NS
-    world.shared.wakeups.lapse(world.clock())
-
-
 def run_until(world: World, ends_ns: int) -> None:
-    """Let time pass; held frames pass in their turn."""
+    """Let time pass; what is held passes in its turn."""
     while world.clock() < ends_ns:
-        due_ns = [limit.debt_ns(world.clock()) for limit in world.holds.limits]
-        pass_time(world, min([*due_ns, ends_ns - world.clock()]))
+        due_ns = [limit.debt_ns(world.clock()) for limit in world.queues]
+        world.clock.now_ns += min([*due_ns, ends_ns - world.clock()])
         while release_due(world):
             pass
 
 
 def release_due(world: World) -> bool:
-    """Release one frame of each limit that is out of debt. Returns whether there was one."""
-    frames = [frame for limit in list(world.holds.limits) if (frame := world.holds.next(limit, world.clock()))]
-    for frame in frames:
-        release(frame)
-    return bool(frames)
+    """Release the first waiter of each limit that is out of debt. Returns whether there was one."""
+    due = [limit for limit in world.queues if not limit.debt_ns(world.clock())]
+    for limit in due:
+        release(world, limit)
+    return bool(due)
 
 
-def release(frame: DataFrame) -> None:
-    """It is the turn of this frame, which has been taken out of its queue."""
-    assert isinstance(frame.owner, Session)
-    shared = frame.owner._shared
-    shared.wakeups._release(frame)
-    cast("Loop", shared.loop).run()
+def release(world: World, limit: Limit) -> HeldRequest:
+    """It is the turn of the first waiter of this limit. Returns it."""
+    wakeups = world.shared.wakeups
+    request: HeldRequest = limit.waiters.pop()
+    wakeups._release(request, 0)
+    if not limit.waiters.waiting:
+        wakeups._timers.pop(limit).cancel()
+    world.loop.run()
+    return request
 
 
 def frames_of(data: bytes | bytearray) -> list[bytes]:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedResponse
 from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
-from proxy.config.config import Address, EnforcementOptions, ListeningOptions, SecurityOptions
+from proxy.config.addresses import Address
+from proxy.config.config import EnforcementOptions, ListeningOptions, SecurityOptions
 from proxy.sessions.pump_set import DRAIN, IN_FLIGHT, RESPONSE_MEMORY
-from proxy.streams.connection import MAX_OWED_BYTES
-from proxy.streams.handlers.produce import CountedProduce
-from proxy.streams.kinds import MAX_KINDS, MAX_TAIL_BYTES
+from proxy.streams.handlers.produce import ProduceRequest
+from proxy.streams.handlers.produce_content import MAX_COUNTED
 from proxy.streams.memory import ResponseTooLarge
-from proxy.streams.produce_usage import MAX_COUNTED
-from proxy.streams.response_stream import ResponseStream
+from proxy.streams.request import MAX_KINDS, MAX_TAIL_BYTES
+from proxy.streams.response_stream import MAX_OWED_BYTES, ResponseStream
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
@@ -46,9 +46,9 @@ def test_the_bound_is_an_option(most: int) -> None:
     assert pair.sent() == sent[:most]
     for number in range(len(sent)):
         pair.broker_sends(heartbeat_answer(number))
-        assert len(pair.connection.in_flight) <= most
+        assert len(pair.response_stream.in_flight) <= most
     assert pair.sent() == sent
-    assert not pair.connection.in_flight
+    assert not pair.response_stream.in_flight
 
 
 @pytest.mark.parametrize("make", [heartbeat, frames.fetch])
@@ -72,7 +72,7 @@ def test_the_bound_holds_with_requests_of_any_kind_before_it(lengths: list[int])
     sent = [makers[at % len(makers)](at * 1_000 + each) for at, count in enumerate(lengths) for each in range(count)]
     pair = Pair(World())
     pair.client_sends(frames.metadata(999_999), *sent)
-    assert len(pair.connection.in_flight) <= MAX_IN_FLIGHT
+    assert len(pair.response_stream.in_flight) <= MAX_IN_FLIGHT
 
 
 def test_topics_kept_for_responses_are_bounded() -> None:
@@ -83,10 +83,11 @@ def test_topics_kept_for_responses_are_bounded() -> None:
     kept = []
     for number in range(300):
         pair.client_sends(sent[:8] + number.to_bytes(4) + sent[12:])
-        _, awaited = pair.connection.in_flight[-1]
-        assert isinstance(awaited, CountedProduce)
-        assert awaited.counted is not None
-        kept.append(len(awaited.counted.usages))
+        _, awaited = pair.response_stream.in_flight[-1]
+        assert isinstance(awaited, ProduceRequest)
+        assert awaited.content is not None
+        assert awaited.content.counted is not None
+        kept.append(len(awaited.content.counted))
     assert kept[:10] == [200] * 10, "as usual"
     assert kept == [min(200, MAX_COUNTED // (number + 1)) for number in range(300)]
 
@@ -95,7 +96,7 @@ def test_requests_without_a_response_enter_no_queue() -> None:
     pair = Pair(World())
     pair.client_sends(*(produce(number, acks=0) for number in range(3 * MAX_IN_FLIGHT)))
     assert len(pair.sent()) == 3 * MAX_IN_FLIGHT
-    assert not pair.connection.in_flight
+    assert not pair.response_stream.in_flight
     assert pair.connection.sent_unanswered
 
 
@@ -105,10 +106,10 @@ def test_bytes_of_own_responses_are_bounded() -> None:
     pair.client_sends(create(1, {"first": 5}))
     names = {f"{number:0>100}": 1 for number in range(50)}
     pair.client_sends(*(create(number, names) for number in range(2, 100)))
-    one = len(pair.connection.in_flight[1][1].frame)  # type: ignore[attr-defined]
+    one = len(pair.response_stream.in_flight[1][1].frame)  # type: ignore[attr-defined]
     assert pair.requests.paused == IN_FLIGHT
-    assert MAX_OWED_BYTES < pair.connection.owed_bytes <= MAX_OWED_BYTES + one
-    assert len(pair.connection.in_flight) < 20
+    assert MAX_OWED_BYTES < pair.response_stream.answers.owed_bytes <= MAX_OWED_BYTES + one
+    assert len(pair.response_stream.in_flight) < 20
 
 
 def test_kinds_are_bounded_in_number_and_bytes() -> None:
@@ -141,7 +142,7 @@ def test_requests_in_flight_do_not_keep_their_heads() -> None:
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert len(pair.connection.in_flight) == 50
+    assert len(pair.response_stream.in_flight) == 50
     assert kept < 1_000_000
 
 

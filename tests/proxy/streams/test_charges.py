@@ -1,4 +1,4 @@
-"""What a limit is charged, reserves and asks for, over whole conversations."""
+"""What a limit is charged, over whole conversations."""
 
 from dataclasses import replace
 
@@ -8,18 +8,16 @@ from hypothesis import strategies as st
 
 from protocol.apis import CREATE_TOPICS
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.holds import LEAST_PORTION
 from proxy.streams.memory import READ_SIZE
-from quotas.admission.limit_set import admit_all
 from quotas.algorithms.token_bucket import AMPLE
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
-from tests.proxy.conversation import without_burst
+from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.frames import batch, heartbeat, produce, produce_records, produce_throttle_ms, produced
 from tests.proxy.mutation_frames import create, created, told
 from tests.proxy.streams.exchanges import heartbeat_answered
-from tests.proxy.streams.pair import Pair, World, lapse, pass_holds
+from tests.proxy.streams.pair import Pair, World, pass_holds, pass_one_hold
 
 PRODUCE = "producer_byte_rate"
 ETL = ("client-id:etl", PRODUCE)
@@ -40,13 +38,23 @@ def long_frame(size: int = 10_000) -> bytes:
 def test_what_never_came_is_not_charged(arrived: int) -> None:
     world = World([quota(f"{PRODUCE}=1000")])
     pair = Pair(world)
-    sent = long_frame()
-    pair.client_sends(sent[:arrived])
-    assert world.debts()[ETL] == pytest.approx((len(sent) - 4) / 1000), "the rest is reserved"
-    assert world.reserved() == {ETL: len(sent) - arrived}
+    pair.client_sends(long_frame()[:arrived])
+    assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
     pair.hang_up()
     assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
-    assert world.reserved() == {}
+
+
+@pytest.mark.parametrize("also", ["", ",request_rate=1000000"])
+def test_what_has_not_arrived_of_the_last_request_in_a_batch_is_charged_when_it_comes(also: str) -> None:
+    world = World([parse_spec(f"client-id=etl,{PRODUCE}=1GB{also}")])
+    pair = Pair(world)
+    limit = next(limit for limit in world.registry.resolve("ANONYMOUS", "etl").produce.limits)
+    sent = produce(1) + produce(2) + produce(3, 10_000)
+    for end in (len(sent) - 8_000, len(sent) - 10, len(sent)):
+        pair.client_sends(sent[len(pair.to_broker) : end])
+        assert pair.to_broker == sent[:end]
+        assert limit.algorithm.passed == end - 3 * 4
+        assert pair.connection.identity.entity.produce_bytes == end - 3 * 4
 
 
 @given(
@@ -55,11 +63,11 @@ def test_what_never_came_is_not_charged(arrived: int) -> None:
     st.sampled_from([[], [400], [30_000, 99]]),
 )
 def test_held_frames_are_charged_for_what_arrives(
-    lookahead: bool, sizes: list[tuple[int, int]], cuts: list[int]
+    is_parsed: bool, sizes: list[tuple[int, int]], cuts: list[int]
 ) -> None:
     """Frames of several clients, each held, partly sent and then left: time and debt are the bytes that arrived."""
     quotas = [replace(parse_spec(f"client-id=etl,{PRODUCE}=100000"), burst_seconds=2)]
-    world = World([*quotas, parse_spec("topic=other,bytes_in_rate=1GB")] if lookahead else quotas)
+    world = World([*quotas, parse_spec("topic=other,bytes_in_rate=1GB")] if is_parsed else quotas)
     began_ns = world.clock()
     pairs = [Pair(world, cuts=cuts) for _ in (..., *sizes)]
     pairs[0].client_sends(produce_records(0, {"rows": [batch(1, 210_000)]}))
@@ -75,43 +83,60 @@ def test_held_frames_are_charged_for_what_arrives(
     assert 200_000 + earned - left == pytest.approx(sum(max(0, len(pair.to_broker) - 4) for pair in pairs), abs=20)
 
 
-def test_a_request_that_stalled_asks_again_for_the_rest() -> None:
-    """It waits in its middle while there is debt, and passes in portions of 32 KiB."""
+def test_a_request_that_stalled_while_another_took_the_limit_waits_in_its_middle() -> None:
+    """By what is left of it in the queue, once: when it has had its turn, its later reads go first."""
     world = World([quota(f"{PRODUCE}=100000")])
-    pair = Pair(world)
+    pair, other, later, small = (Pair(world) for _ in range(4))
     sent = long_frame(100_000)
     pair.client_sends(sent[:25_004])
-    lapse(world)
-    assert (world.reserved(), world.debts()) == ({}, {})
-    Pair(world).client_sends(produce(1, 50_000))
-    pair.client_sends(sent[25_004:30_000])
-    assert pair.is_held, "the limit is in debt"
-    assert pair.to_broker == sent[:25_004]
-    pass_holds(world)
-    assert pair.to_broker == sent[:30_000]
-    assert world.reserved() == {ETL: LEAST_PORTION - (30_000 - 25_004)}
-    while len(pair.to_broker) < len(sent):
-        pair.client_sends(sent[len(pair.to_broker) : len(pair.to_broker) + 3_000])
-        pass_holds(world)
+    pair.client_sends(sent[25_004:26_000])
+    assert pair.to_broker == sent[:26_000], "the debt is its own"
+    world.clock.pass_seconds(1)
+    other.client_sends(produce(1, 50_000))
+    pair.client_sends(sent[26_000:30_000])
+    assert pair.is_held, "the debt is another's"
+    assert pair.to_broker == sent[:26_000]
+    later.client_sends(produce(2, 80_000))
+    pass_one_hold(world)
+    assert pair.to_broker == sent[:30_000], "74,000 bytes were left of it"
+    pair.client_sends(sent[30_000:40_000])
+    assert pair.to_broker == sent[:40_000]
+    pass_one_hold(world)
+    assert later.sent() == [produce(2, 80_000)]
+    small.client_sends(produce(3, 10))
+    pair.client_sends(sent[40_000:50_000])
+    assert (pair.is_held, small.is_held) == (True, True)
+    pass_one_hold(world)
+    assert pair.to_broker == sent[:50_000]
+    assert small.is_held
+    pair.client_sends(sent[50_000:])
     assert pair.to_broker == sent
-    assert world.reserved() == {}
+    pass_holds(world)
+    assert small.sent() == [produce(3, 10)]
 
 
-def test_the_rest_is_charged_once_for_a_request_that_is_read() -> None:
-    """A walk passes less of a read than has come: what it leaves is not charged again."""
+def test_each_byte_is_charged_once_for_a_request_that_is_parsed_and_held() -> None:
+    """A walk passes less of a read than has come: what it leaves is not charged again after a hold."""
     records: dict[frames.Topic, list[bytes | None]] = {f"topic-{number}": [batch(1, 61)] for number in range(2_000)}
     sent = produce_records(1, records, 9)
     for cuts in ([], [1_000], [37]):
         world = World([quota(f"{PRODUCE}=1000000"), parse_spec("topic=other,bytes_in_rate=1GB")])
-        pair = Pair(world, cuts=cuts)
-        pair.client_sends(sent[:70_000])
-        lapse(world)
+        pair, other = Pair(world, cuts=cuts), Pair(world)
         began_ns = world.clock()
+        pair.client_sends(sent[:70_000])
+        pass_time(world, world.debts()[ETL])
+        between = produce_records(1, {"rows": [batch(1, 61)]})
+        other.client_sends(between)
         pair.client_sends(sent[70_000:])
+        assert pair.is_held
         pass_holds(world)
         assert pair.to_broker == sent
         total = world.debts().get(ETL, 0.0) + (world.clock() - began_ns) / 1e9
-        assert total == pytest.approx((len(sent) - 70_000) / 1e6, rel=0.01)
+        assert total == pytest.approx((len(sent) - 4 + len(between) - 4) / 1e6, abs=1e-8)
+
+
+def pass_time(world: World, seconds: float) -> None:
+    world.clock.now_ns += round(seconds * 1e9)
 
 
 def test_a_dry_run_charges_what_came() -> None:
@@ -122,7 +147,7 @@ def test_a_dry_run_charges_what_came() -> None:
     before = world.debts()[ETL]
     second = Pair(world)
     second.client_sends(long_frame()[:1_004])
-    assert world.debts()[ETL] == pytest.approx(before + (len(long_frame()) - 4) / 1000)
+    assert world.debts()[ETL] == pytest.approx(before + 1.0)
     second.hang_up()
     assert world.debts()[ETL] == pytest.approx(before + 1.0)
 
@@ -264,43 +289,52 @@ def test_reads_are_short_only_near_a_limit() -> None:
     ):
         pair = Pair(World(quotas))
         pair.client_sends(heartbeat(1), produce(2, 50))
-        assert pair.request_stream.near_limit is is_near, quotas
+        assert (pair.request_stream.room < READ_SIZE) is is_near, quotas
         assert (pair.request_stream.want < 1_000) is is_near
     assert AMPLE >= 8 * READ_SIZE, "what a bucket counts is enough, with 8 messages in each byte"
 
 
-# ---- the topics that a refusal is about
+# ---- the topics that a hold is about
 
 
 @pytest.mark.parametrize(
     ("limits", "named"),
     [
-        (["topic=a,bytes_in_rate=1", "topic=c,bytes_in_rate=1"], ("a", "c")),
-        (["total,bytes_in_rate=1"], ("a", "b", "c")),
-        (["topic=a,bytes_in_rate=1", "client-id=etl,producer_byte_rate=1"], ()),
-        (["topic=a,bytes_in_rate=1", "client-id=etl,request_rate=0.1"], ()),
+        (["topic=a,bytes_in_rate=1", "topic=c,bytes_in_rate=1"], "a"),
+        (["topic=c,bytes_in_rate=1"], "c"),
+        (["total,bytes_in_rate=1"], "a,b,c"),
+        (["resource-group=g,topic=b,topic=c,bytes_in_rate=1"], "b,c"),
+        (["topic=a,bytes_in_rate=1", "client-id=etl,producer_byte_rate=1"], None),
+        (["topic=a,bytes_in_rate=1", "client-id=etl,request_rate=0.01"], None),
     ],
 )
-def test_a_refusal_names_topics_where_the_rest_could_pass(limits: list[str], named: tuple[str, ...]) -> None:
+def test_the_log_has_the_topics_of_which_the_limit_holds_the_records(
+    limits: list[str], named: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """None where the limit counts the request itself: without these topics it would be held as well."""
     world = World([without_burst(limit) for limit in limits])
-    pair = Pair(world)
     records: dict[frames.Topic, list[bytes | None]] = {name: [batch(1, 100)] for name in "abc"}
-    pair.client_sends(produce_records(1, records))
-    usage = pair.connection.usage
-    assert usage is not None
-    refused = admit_all(usage.charges(500, world.clock()), world.clock())
-    assert usage.with_topics(refused, world.clock()).topics == named
+    Pair(world).client_sends(produce_records(1, records))
+    world.clock.pass_seconds(10)  # after which the log contains the same limit again
+    caplog.clear()
+    pair = Pair(world)
+    pair.client_sends(produce_records(2, records))
+    assert pair.is_held
+    [(_, fields)] = lines_of(caplog.records)
+    assert fields.get("topics") == named
 
 
-def test_topics_without_a_known_name_are_named_in_no_refusal() -> None:
+def test_topics_without_a_known_name_are_in_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    """A limit of the total needs no names."""
     world = World([without_burst("total,bytes_in_rate=1")])
     pair = Pair(world)
-    pair.client_sends(produce_records(1, {frames.TOPIC_ID: [batch(1, 100)]}, 13))
-    usage = pair.connection.usage
-    assert usage is not None
-    refused = admit_all(usage.charges(500, world.clock()), world.clock())
-    assert not refused.admitted
-    assert usage.with_topics(refused, world.clock()).topics == ()
+    for number in (1, 2):
+        world.clock.pass_seconds(10)
+        caplog.clear()
+        pair.client_sends(produce_records(number, {frames.TOPIC_ID: [batch(1, 100)]}, 13))
+    assert pair.is_held
+    [(_, fields)] = lines_of(caplog.records)
+    assert fields.get("topics") is None
 
 
 def test_the_limits_of_a_topic_are_looked_up_again_after_a_change_and_an_idle_hour() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.config.config import EnforcementOptions
 from proxy.sessions.pump_set import DELAY
-from proxy.streams.handler import DELAYED_READ_SIZE
+from proxy.streams.response_stream import CAREFUL_READ_SIZE
 from quotas.modes import MODES
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
@@ -21,7 +21,7 @@ from tests.proxy.frames import (
     share_fetch,
     share_fetched,
 )
-from tests.proxy.streams.pair import Pair, World, pass_holds
+from tests.proxy.streams.pair import Pair, World, correlation_ids, pass_holds
 
 #: Each thousand bytes are a millisecond of debt.
 QUOTA = without_burst("client-id=etl,producer_byte_rate=1MB,consumer_byte_rate=1MB")
@@ -62,10 +62,10 @@ def test_after_a_delay_the_next_one_keeps_few_bytes() -> None:
         pass_holds(pair.world)
         pair.broker_sends(fetched(number, size=300_000))
         assert pair.responses.paused == DELAY
-        assert len(pair.responses.backlog.kept) > DELAYED_READ_SIZE or number == 2
+        assert len(pair.responses.backlog.kept) > CAREFUL_READ_SIZE or number == 2
         if number == 1:
             pair.end_delay()
-    assert len(pair.responses.backlog.kept) <= DELAYED_READ_SIZE
+    assert len(pair.responses.backlog.kept) <= CAREFUL_READ_SIZE
 
 
 @pytest.mark.parametrize("version", [0, 1, 7, 8, 12])
@@ -107,8 +107,8 @@ def test_without_a_response_nothing_is_late(version: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_control_requests_and_renewals_of_locks_are_never_held(mode: str) -> None:
-    """A ShareFetch that only renews acquisition locks (KIP-1222) asks for no bytes; one for records is held."""
+def test_control_requests_and_share_fetches_are_never_held(mode: str) -> None:
+    """Also those that only renew acquisition locks (KIP-1222) pass unchanged: they ask for no bytes."""
     pair = Pair(World([without_burst(f"client-id=etl,consumer_byte_rate=1,mode={mode}")]))
     pair.client_sends(share_fetch(1, 2))
     pair.broker_sends(share_fetched(1, 2))
@@ -116,13 +116,10 @@ def test_control_requests_and_renewals_of_locks_are_never_held(mode: str) -> Non
         share_fetch(2, 2, max_bytes=0, renews=True),
         *(request(api, 1, 10 + api) for api in (3, 8, 11, 12, 13, 14, 22, 24, 26)),
     ]
-    pair.client_sends(*sent)
-    assert pair.sent()[1:] == sent
-    pair.broker_sends(share_fetched(2, 2))
-    while pair.response_stream.delay is not None:
-        pair.end_delay()
-    pair.client_sends(share_fetch(3, 2))
-    assert pair.held is not None
+    pair.client_sends(*sent, share_fetch(3, 2), fetch(4))
+    assert pair.sent()[1:-1] == sent
+    assert correlation_ids(pair.sent(), requests=True)[-1] == 3
+    assert pair.held is not None, "the fetch"
 
 
 def test_debt_of_a_long_held_request_delays_its_own_response() -> None:
@@ -132,8 +129,25 @@ def test_debt_of_a_long_held_request_delays_its_own_response() -> None:
     pass_holds(pair.world)
     pair.client_sends(heartbeat(3))
     assert len(pair.sent()) == 3
-    assert pair.request_stream.delay is None, "nothing is left for the next request"
     pair.end_delay()
     pair.broker_sends(produced(2, 3))
     assert pair.responses.paused == DELAY
     assert len(pair.received()) == 1
+
+
+@pytest.mark.parametrize("version", [4, 12])
+@pytest.mark.parametrize("cuts", [[], [10_000], [300_000]])
+def test_a_client_waits_once_for_each_byte_however_its_response_arrives(cuts: list[int], version: int) -> None:
+    """A delay is for what has passed its limit; what comes after it holds the next fetch."""
+    world = World([replace(QUOTA, mode="delay")], enforcement=EnforcementOptions(max_throttle_ms=60_000))
+    pair = Pair(world, cuts=cuts)
+    began_ns = world.clock()
+    for number in range(5):
+        pair.client_sends(fetch(number, version))
+        pass_holds(world)
+        pair.broker_sends(fetched(number, version, size=2_000_000))
+        while pair.response_stream.delay is not None:
+            pair.end_delay()
+    pair.client_sends(fetch(5, version))
+    pass_holds(world)
+    assert (world.clock() - began_ns) / 1e9 == pytest.approx(len(pair.to_client) / 1e6, abs=0.01)

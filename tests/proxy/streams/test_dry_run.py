@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.config.config import EnforcementOptions, QuotaOptions, UsageOptions
-from proxy.streams.handlers.data import MOST_DRY_RUN_DEBT_NS
+from proxy.streams.held_request import MOST_DRY_RUN_DEBT_NS
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
@@ -63,7 +63,7 @@ def test_both_streams_are_those_without_quotas(
             pair.world.clock.pass_seconds(seconds)
     assert dry.to_broker == free.to_broker == b"".join(each.forwarded for each in said)
     assert dry.to_client == free.to_client
-    assert not dry.world.holds.limits
+    assert not dry.world.queues
     assert dry.connection.identity.notice.until_ns == dry.connection.identity.request_notice.until_ns == 0
 
 

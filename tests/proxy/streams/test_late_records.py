@@ -1,17 +1,19 @@
-"""Produce requests longer than what the decision uses: the records after that are charged while they stream by.
-
-The connection's next request waits for that debt. However the bytes are cut, the broker gets those that were sent.
+"""Produce requests longer than one read: records are charged when they are found, and a topic that is found late, whose
+limit is in debt, holds the request in its middle. However the bytes are cut, the broker gets those that were sent.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from protocol.errors import ProtocolError
 from proxy.config.config import EnforcementOptions, SecurityOptions
+from proxy.streams.handlers.produce import ProduceRequest
+from proxy.streams.handlers.produce_content import MAX_REMEMBERED
+from proxy.streams.handlers.reject.refusals import LOOKAHEAD
 from proxy.streams.memory import READ_SIZE, Holding
-from proxy.streams.produce_usage import LOOKAHEAD, MAX_REMEMBERED
 from quotas.limit_kinds import BYTES_THRESHOLD
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
@@ -23,10 +25,11 @@ from tests.proxy.streams.waiting import holder, replace_quotas, wait
 EACH_SLOW = [without_burst(f"topic={name},bytes_in_rate=1") for name in ("early", "late", "last")]
 LATE = without_burst("topic=late,bytes_in_rate=1MB")
 ANY_TOPIC = parse_spec("topic=<default>,bytes_in_rate=1GB")
+MAY_REJECT = parse_spec("topic=<default>,bytes_in_rate=1GB,action=reject")
 
 
 def long_request(number: int, *, acks: int = 1, late: int = 1_000) -> bytes:
-    """Its topic "late" begins after what the decision uses, "last" is longer than a read."""
+    """Its topic "late" begins after 64 KiB, "last" is longer than a read."""
     topics: dict[Topic, list[bytes | None]] = {
         "early": [batch(1, 70_000)],
         "late": [batch(3, late)],
@@ -35,8 +38,8 @@ def long_request(number: int, *, acks: int = 1, late: int = 1_000) -> bytes:
     return produce_records(number, topics, acks=acks)
 
 
-def small(number: int, topic: str = "other", version: int = 9) -> bytes:
-    return produce_records(number, {topic: [batch(1, 100)]}, version)
+def small(number: int, topic: str = "other", size: int = 100) -> bytes:
+    return produce_records(number, {topic: [batch(1, size)]})
 
 
 def send_in_pieces(pair: Pair, data: bytes, cuts: list[int]) -> None:
@@ -45,7 +48,7 @@ def send_in_pieces(pair: Pair, data: bytes, cuts: list[int]) -> None:
 
 
 def send_late(pair: Pair, data: bytes) -> None:
-    """The request is decided before its topic "late" has arrived."""
+    """The request has begun to pass before its topic "late" has arrived."""
     send_in_pieces(pair, data, [LOOKAHEAD + 1_000])
 
 
@@ -77,8 +80,21 @@ def test_the_broker_gets_what_was_sent_and_every_topic_is_charged(split: int) ->
 
 
 @pytest.mark.parametrize("size", [1_000, 65_000, 65_400, 66_000, 600_000])
-def test_a_request_is_decided_when_64_kib_have_arrived_or_all_of_it(size: int) -> None:
+def test_a_request_passes_as_it_arrives(size: int) -> None:
+    """But for the beginning of a batch: its header says how many messages it has."""
     pair = Pair(World([ANY_TOPIC]))
+    data = produce_records(1, {"rows": [batch(1, size)]})
+    for end in (size // 4, size // 2):
+        pair.client_sends(data[len(pair.to_broker) + len(pair.requests.backlog.kept) : end])
+        assert pair.to_broker == data[:end]
+        assert pair.requests.backlog.kept == b""
+    pair.client_sends(data[size // 2 :] + heartbeat(2))
+    assert pair.sent() == [data, heartbeat(2)]
+
+
+@pytest.mark.parametrize("size", [1_000, 65_000, 65_400, 66_000, 600_000])
+def test_a_request_that_may_be_refused_is_decided_when_64_kib_have_arrived_or_all_of_it(size: int) -> None:
+    pair = refusing(World([MAY_REJECT]))
     data = produce_records(1, {"rows": [batch(1, size)]})
     needed = min(len(data), 4 + LOOKAHEAD)
     pair.client_sends(data[: needed - 1])
@@ -89,23 +105,54 @@ def test_a_request_is_decided_when_64_kib_have_arrived_or_all_of_it(size: int) -
     assert pair.sent() == [data, heartbeat(2)]
 
 
+def refusing(world: World, cuts: Sequence[int] = ()) -> Pair:
+    """A client that sends refused batches again."""
+    pair = Pair(world, cuts=cuts)
+    pair.connection.identity.refusal_error = 89
+    return pair
+
+
 @pytest.mark.parametrize("acks", [0, 1])
-def test_the_next_request_waits_for_late_charges(acks: int) -> None:
+@pytest.mark.parametrize("split", range(9))
+def test_a_request_waits_in_its_middle_for_a_topic_that_is_found_late(split: int, acks: int) -> None:
+    """Each request on a connection of its own: what it owes is not kept per connection."""
     world = World([LATE])
+    Pair(world).client_sends(small(1, "late", size=50_000))
     pair = Pair(world)
     data = long_request(1, acks=acks, late=5_000)
-    send_late(pair, data + small(2))
-    assert pair.to_broker == data
+    send_in_pieces(pair, data, list(splits(data))[split])
     assert holder(pair) == ("topic:late", "bytes_in_rate")
-    wait(world, 0.004_999)
+    assert len(pair.to_broker) < data.index(b"late") + 70 or not split, "a read that is held is held as a whole"
+    assert data.startswith(pair.to_broker)
+    wait(world, 0.049_999)
     assert pair.is_held
     wait(world, 0.000_001)
-    assert pair.sent()[1:] == [small(2)]
-    # And only the next one: others may send what they like to that topic.
-    Pair(world).client_sends(small(1, "late"))
-    assert world.debts() == {("topic:late", "bytes_in_rate"): 0.0001}
-    pair.client_sends(small(3))
-    assert pair.sent()[2:] == [small(3)]
+    assert pair.to_broker == data
+    assert world.debts() == {("topic:late", "bytes_in_rate"): 0.005}
+    assert world.throttled()["etl", "bytes_in_rate", "pause"] == 1
+    pair.client_sends(small(2))
+    assert pair.to_broker == data + small(2), "of another topic: no limit is in debt for it"
+    pair.client_sends(small(3, "late"))
+    assert holder(pair) == ("topic:late", "bytes_in_rate")
+    wait(world, 0.005)
+    assert pair.to_broker == data + small(2) + small(3, "late")
+
+
+@pytest.mark.parametrize("pieces", [0, 200, 1_000])
+def test_late_topics_get_no_more_than_their_limit_whatever_is_before_them(pieces: int) -> None:
+    """After 64 KiB, or after more pieces than one step reads; each request on a new connection, which then goes."""
+    world = World([parse_spec("topic=secret,bytes_in_rate=1MB"), ANY_TOPIC])
+    topics: dict[Topic, list[bytes | None]] = {"decoy": [b"abc"] * pieces or [batch(1, 70_000)]}
+    data = produce_records(1, topics | {"secret": [batch(1, 400_000)]})
+    passed = 0
+    for _ in range(100):
+        pair = Pair(world)
+        pair.client_sends(data[:67_000])
+        pair.client_sends(data[67_000:])
+        wait(world, 0.01)
+        passed += pair.to_broker == data
+        pair.hang_up()
+    assert 4 <= passed <= 6, "a burst of 1 MB, a second at 1 MB/s, and one request of 0.4 MB"
 
 
 def test_late_charges_are_in_the_throttle_time() -> None:
@@ -118,12 +165,12 @@ def test_late_charges_are_in_the_throttle_time() -> None:
 def test_a_removed_late_limit_holds_nothing() -> None:
     other = parse_spec("topic=x,bytes_in_rate=1")
     world = World([without_burst("topic=late,bytes_in_rate=1"), other])
+    Pair(world).client_sends(small(1, "late"))
     pair = Pair(world)
-    send_late(pair, long_request(1))
-    assert world.debts()
+    send_late(pair, long_request(1) + small(2))
+    assert holder(pair) == ("topic:late", "bytes_in_rate")
     replace_quotas(world, [other])
-    pair.client_sends(small(2))
-    assert pair.sent()[1:] == [small(2)]
+    assert pair.sent() == [long_request(1), small(2)]
 
 
 def test_late_debt_holds_nothing_in_a_dry_run() -> None:
@@ -147,9 +194,9 @@ def test_a_late_part_that_cannot_be_parsed_closes_the_connection() -> None:
 
 def test_requests_before_their_decision_do_not_use_up_memory() -> None:
     """Else nothing could be read that completes them, for ever."""
-    world = World([ANY_TOPIC], security=SecurityOptions(max_buffered_bytes=300_000))
+    world = World([MAY_REJECT], security=SecurityOptions(max_buffered_bytes=300_000))
     data = produce_records(1, {"rows": [batch(1, 100_000)]})
-    pairs = [Pair(world, cuts=[1_000]) for _ in range(12)]
+    pairs = [refusing(world, cuts=[1_000]) for _ in range(12)]
     for pair in pairs:
         pair.client_sends(data[:60_000])
     assert world.memory.buffered_bytes < 300_000
@@ -159,8 +206,9 @@ def test_requests_before_their_decision_do_not_use_up_memory() -> None:
 
 
 def test_a_request_decided_early_is_charged_in_full() -> None:
-    world = World(EACH_SLOW, security=SecurityOptions(max_buffered_bytes=2_000))
-    pair = Pair(world)
+    may_reject = [replace(each, rejects=True) for each in EACH_SLOW]
+    world = World(may_reject, security=SecurityOptions(max_buffered_bytes=2_000))
+    pair = refusing(world)
     world.memory.update(Holding(), 0, 2_500, 0)
     assert world.memory.is_tight
     data = long_request(1)
@@ -177,11 +225,11 @@ def test_a_request_with_many_topics_keeps_little_state() -> None:
     topics: dict[Topic, list[bytes | None]] = {"x": [batch(1, 70_000)]}
     topics |= {f"topic-{number}": [batch(1, 70)] for number in range(MAX_REMEMBERED + 500)}
     send_late(pair, produce_records(1, topics))
-    usage = pair.connection.usage
-    assert usage is not None
-    assert not usage.late
-    assert usage.counted is not None
-    assert len(usage.counted.usages) == MAX_REMEMBERED
+    _, request = pair.response_stream.in_flight[-1]
+    assert isinstance(request, ProduceRequest)
+    assert request.content is not None
+    assert request.content.counted is not None
+    assert len(request.content.counted) == MAX_REMEMBERED
     accepted = world.registry.topics.thresholds[BYTES_THRESHOLD].accepted
     assert accepted.count == 70 * 501, "of which none is kept for the response"
     pair.broker_sends(produced(1))

@@ -1,22 +1,17 @@
 """Produce requests longer than one read that are held in parts, or never arrive whole."""
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, produce, produce_records
-from tests.proxy.streams.pair import Pair, World, lapse, pass_holds
+from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.proxy.streams.waiting import decide_again
 
 RATE = "producer_byte_rate"
@@ -41,9 +36,8 @@ def test_the_rest_of_a_held_request_waits_for_the_limits_of_now(after: list[Quot
     began_ns = world.clock()
     pass_holds(world)
     assert pair.to_broker == sent
-    assert pair.connection.frame is None
+    assert pair.request_stream.current is None
     assert (world.clock() - began_ns) / 1e9 <= most_seconds
-    assert world.reserved() == {}
 
 
 def test_the_rest_of_a_held_request_waits_for_no_forgotten_debt() -> None:
@@ -62,10 +56,12 @@ def test_the_rest_of_a_held_request_waits_for_no_forgotten_debt() -> None:
 
 
 def held_in_its_middle(world: World) -> tuple[Pair, bytes]:
-    """A request that stalled and asks for its rest, and its bytes."""
-    pair, sent = Pair(world), produce(1, 1_000_000)
+    """A request that stalled while another one took the limit into debt, and its bytes."""
+    pair, other, sent = Pair(world), Pair(world), produce(1, 1_000_000)
     pair.client_sends(sent[:500_000])
-    lapse(world)
+    [debt] = world.debts().values()
+    world.clock.pass_seconds(debt + 1)
+    other.client_sends(produce(1, 900_000))
     pair.client_sends(sent[500_000:])
     assert pair.held is not None
     assert pair.to_broker == sent[:500_000]
@@ -122,7 +118,7 @@ SEVERAL: dict[frames.Topic, list[bytes | None]] = {
     st.lists(st.tuples(st.integers(1, 4_000), st.booleans()), max_size=8),
     st.booleans(),
 )
-def test_each_record_is_charged_once_however_often_a_request_lapses(
+def test_each_record_is_charged_once_however_often_a_request_is_held(
     version: int, pieces: list[tuple[int, bool]], is_late: bool
 ) -> None:
     """At any place: what a whole request is charged, and a part never costs more."""
@@ -135,43 +131,41 @@ def test_each_record_is_charged_once_however_often_a_request_lapses(
     limits = [without_burst(spec) for spec in specs]
     records = SEVERAL | ({"late": [batch(5, 70_000), batch(3, 900)]} if is_late else {})
     sent = produce_records(1, records, version)
-    with charges() as of_whole:
-        Pair(World(limits)).client_sends(sent)
-    cut = World(limits)
-    pair = Pair(cut)
+    between = produce_records(2, {"rows": [batch(1, 61)], "cols": [batch(1, 61)]}, version)
+    of_whole, of_between = charged(World(limits), sent), charged(World(limits), between)
+    world = World(limits)
+    pair, other = Pair(world), Pair(world)
+    count = 0
     at = 66_000 if is_late else 0
-    with charges() as of_cut:
-        pair.client_sends(sent[:at])
-        for size, is_stall in pieces:
-            pair.client_sends(sent[at : at + size])
-            at += size
-            if is_stall:
-                lapse(cut)
-                assert sum(of_cut.values()) <= sum(of_whole.values())
-        pair.client_sends(sent[at:])
-        pass_holds(cut)
+    pair.client_sends(sent[:at])
+    for size, takes_over in pieces:
+        pair.client_sends(sent[at : at + size])
+        at += size
+        if takes_over:  # what follows of the request waits for the debt of this one
+            other.client_sends(between)
+            pass_holds(world)
+            world.clock.pass_seconds(200)
+            other.client_sends(between)
+            count += 2
+            assert all(
+                passed - count * of_between.get(limit, 0) <= of_whole[limit]
+                for limit, passed in passed_by(world).items()
+            )
+    pair.client_sends(sent[at:])
+    pass_holds(world)
     assert pair.to_broker == sent
-    assert sorted(of_cut.values()) == sorted(of_whole.values())
-    assert cut.reserved() == {}
+    assert other.to_broker == between * count
+    assert passed_by(world) == {limit: units + count * of_between[limit] for limit, units in of_whole.items()}
 
 
-@contextmanager
-def charges() -> Iterator[Counter[TokenBucket]]:
-    """What each bucket is charged meanwhile."""
-    charged: Counter[TokenBucket] = Counter()
-    record, spend = TokenBucket.record, TokenBucket.spend
+def charged(world: World, request: bytes) -> dict[str, int]:
+    """What each limit is charged for it."""
+    Pair(world).client_sends(request)
+    return passed_by(world)
 
-    def recorded(bucket: TokenBucket, amount: int, now_ns: int) -> int:
-        charged[bucket] += amount
-        return record(bucket, amount, now_ns)
 
-    def spent(bucket: TokenBucket, amount: int, beside: int, now_ns: int) -> int:
-        left = spend(bucket, amount, beside, now_ns)
-        charged[bucket] += amount if left >= 0 else 0
-        return left
-
-    with patch.object(TokenBucket, "record", recorded), patch.object(TokenBucket, "spend", spent):
-        yield charged
+def passed_by(world: World) -> dict[str, int]:
+    return {repr(limit): limit.algorithm.passed for limit in world.registry.limits_in_use()}
 
 
 # ---- counts

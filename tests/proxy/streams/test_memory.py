@@ -7,15 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from proxy.streams.handlers.data import HEAD_READ_SIZE
-from proxy.streams.memory import READ_SIZE, RESERVE, SHORT, Holding, MemoryPool
+from proxy.streams.memory import HEAD_READ_SIZE, OWN_SIZE, READ_SIZE, SHORT, Holding, MemoryPool
 
 LIMIT = 400_000
 which = st.integers(0, 7)
 
 
 def bound(size: int) -> int:
-    """What may be used after `size` bytes were reserved."""
+    """What may be used after `size` bytes were allocated."""
     return LIMIT + LIMIT // 8 if size <= SHORT else LIMIT
 
 
@@ -23,7 +22,7 @@ sizes = st.integers(0, 120_000)
 
 
 class Accounts(RuleBasedStateMachine):
-    """Directions that keep, have pending, reserve and go, in any order."""
+    """Directions that keep, have pending, allocate and go, in any order."""
 
     @initialize()
     def begin(self) -> None:
@@ -36,27 +35,27 @@ class Accounts(RuleBasedStateMachine):
         return [each for each in self.waiting if (each.waits <= SHORT) == (size <= SHORT)]
 
     def fits(self, size: int) -> bool:
-        """Whether there is room for this reservation."""
+        """Whether there is room for this allocation."""
         return self.pool.used + size <= bound(size)
 
     @rule(at=which, kept=sizes, pending=sizes)
     def holds(self, at: int, kept: int, pending: int) -> None:
         holding = self.holdings[at]
-        self.pool.update(holding, kept, pending, holding.reserved)
+        self.pool.update(holding, kept, pending, holding.allocated)
 
     @rule(at=which, size=st.integers(1, LIMIT // 4))
-    def reserves(self, at: int, size: int) -> None:
+    def allocates(self, at: int, size: int) -> None:
         holding = self.holdings[at]
-        if holding.reserved or holding.waits:
+        if holding.allocated or holding.waits:
             return
         before = self.pool.used
-        in_reserve = holding.total + size <= RESERVE
+        in_reserve = holding.total + size <= OWN_SIZE
         queue, fits = self.queue(size), self.fits(size)
-        if self.pool.reserve(holding, size):
+        if self.pool.allocate(holding, size):
             assert in_reserve or not queue, "none overtakes"
             assert in_reserve or fits
             assert not in_reserve or self.pool.used == before
-            assert holding.reserved == size
+            assert holding.allocated == size
         else:
             assert not in_reserve
             assert queue or not fits
@@ -83,7 +82,7 @@ class Accounts(RuleBasedStateMachine):
         granted = self.pool.grant()
         assert granted == [each for queue in queues for each in queue if each in granted]
         for holding in granted:
-            assert holding.reserved == wanted[id(holding)]
+            assert holding.allocated == wanted[id(holding)]
             assert not holding.waits
             self.waiting.remove(holding)
         for queue in queues:
@@ -96,7 +95,7 @@ class Accounts(RuleBasedStateMachine):
         pool = self.pool
         assert pool.buffered_bytes == sum(each.total for each in self.holdings)
         assert pool.kept_bytes == sum(each.kept for each in self.holdings)
-        assert pool.used == sum(max(0, each.total - RESERVE) for each in self.holdings)
+        assert pool.used == sum(max(0, each.total - OWN_SIZE) for each in self.holdings)
         assert [each for each in self.holdings if each.waits] == sorted(self.waiting, key=self.holdings.index)
         assert (pool.read_size == 0) == (pool.used >= LIMIT)
         assert pool.read_size == READ_SIZE or pool.is_tight
@@ -122,7 +121,7 @@ def test_what_has_begun_can_always_end(wanted: Sequence[int], random: object) ->
     pool = MemoryPool(LIMIT)
     assert all(size <= pool.largest_response for size in wanted)
     waiting = [Holding() for _ in wanted]
-    running = [each for each, size in zip(waiting, wanted, strict=True) if pool.reserve(each, size)]
+    running = [each for each, size in zip(waiting, wanted, strict=True) if pool.allocate(each, size)]
     ended = 0
     while running:
         assert pool.used <= LIMIT + LIMIT // 8
@@ -134,32 +133,32 @@ def test_what_has_begun_can_always_end(wanted: Sequence[int], random: object) ->
     assert ended == len(wanted)
 
 
-def test_short_reservations_do_not_wait_for_long_ones() -> None:
+def test_short_allocations_do_not_wait_for_long_ones() -> None:
     """Four large responses are stuck, and one more waits for them: Metadata passes still."""
     pool = MemoryPool(64 * READ_SIZE)
     for _ in range(4):
-        assert pool.reserve(Holding(), pool.largest_response)
+        assert pool.allocate(Holding(), pool.largest_response)
     pool.update(Holding(), 0, 4 * READ_SIZE, 0)
-    assert not pool.reserve(Holding(), 100_000)
+    assert not pool.allocate(Holding(), 100_000)
     short = Holding()
-    assert pool.reserve(short, SHORT)
+    assert pool.allocate(short, SHORT)
     pool.grow(short, 10 * SHORT)
-    assert short.reserved == 10 * SHORT
+    assert short.allocated == 10 * SHORT
     pool.grow(short, 20)
-    assert short.reserved == 10 * SHORT
+    assert short.allocated == 10 * SHORT
     pool.update(Holding(), 0, 4 * READ_SIZE, 0)
-    assert not pool.reserve(Holding(), SHORT), "an eighth of the pool is the most"
+    assert not pool.allocate(Holding(), SHORT), "an eighth of the pool is the most"
 
 
-def test_a_reservation_does_not_overtake_one_that_waits() -> None:
+def test_a_allocation_does_not_overtake_one_that_waits() -> None:
     """Though there is room for it: or a stream of smaller ones would keep the large one waiting."""
     pool = MemoryPool(64 * READ_SIZE)
     first = [Holding() for _ in range(4)]
     for holding in first:
-        assert pool.reserve(holding, pool.largest_response - READ_SIZE)
+        assert pool.allocate(holding, pool.largest_response - READ_SIZE)
     large, small = Holding(), Holding()
-    assert not pool.reserve(large, pool.largest_response)
-    assert not pool.reserve(small, READ_SIZE)
+    assert not pool.allocate(large, pool.largest_response)
+    assert not pool.allocate(small, READ_SIZE)
     pool.forget(first[0])
     assert pool.grant() == [large, small]
 
@@ -168,13 +167,13 @@ def test_a_reservation_does_not_overtake_one_that_waits() -> None:
 def test_each_direction_has_a_reserve_outside_of_the_pool(own: int, want: int) -> None:
     """While the pool is used up, a direction that holds nothing reads short requests still."""
     pool = MemoryPool(LIMIT)
-    pool.update(Holding(), 0, LIMIT + RESERVE, 0)
+    pool.update(Holding(), 0, LIMIT + OWN_SIZE, 0)
     assert pool.read_size == 0
     holding = Holding()
-    assert pool.allowance(holding, want, 0, HEAD_READ_SIZE) == min(want, RESERVE)
-    pool.update(holding, min(own, RESERVE), 0, 0)
-    assert pool.allowance(holding, want, 5_000, HEAD_READ_SIZE) == min(want, RESERVE - min(own, RESERVE))
-    assert pool.used == LIMIT, "what stays within the reserve is not counted"
+    assert pool.allowance(holding, want, 0, HEAD_READ_SIZE) == min(want, OWN_SIZE)
+    pool.update(holding, min(own, OWN_SIZE), 0, 0)
+    assert pool.allowance(holding, want, 5_000, HEAD_READ_SIZE) == min(want, OWN_SIZE - min(own, OWN_SIZE))
+    assert pool.used == LIMIT, "what stays within the allocate is not counted"
 
 
 def test_what_is_kept_uses_half_of_the_pool() -> None:
@@ -190,6 +189,6 @@ def test_what_is_kept_uses_half_of_the_pool() -> None:
 @pytest.mark.parametrize("used", [0, 100_000, 199_999, 200_001, 300_000, 399_999, 400_000, 500_000])
 def test_reads_shrink_as_the_pool_fills(used: int) -> None:
     pool = MemoryPool(LIMIT)
-    pool.update(Holding(), 0, used + RESERVE, 0)
+    pool.update(Holding(), 0, used + OWN_SIZE, 0)
     expected = READ_SIZE if used <= LIMIT // 2 else max(8_192, READ_SIZE * (LIMIT - used) * 2 // LIMIT)
     assert pool.read_size == (0 if used >= LIMIT else expected)

@@ -16,10 +16,9 @@ from protocol.errors import MalformedFrame
 from protocol.topic_mutations import MAX_ITEMS
 from protocol.topics import Topic, TopicPartitions
 from proxy.config.config import EnforcementOptions
-from proxy.streams.handlers.data import HEAD_READ_SIZE
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
 from proxy.streams.handlers.mutations import MutationRequestTooLarge
-from proxy.streams.memory import Holding
+from proxy.streams.memory import HEAD_READ_SIZE, Holding
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, noise, produce, produced, request
@@ -67,8 +66,8 @@ def test_a_request_that_finds_debt_is_answered_in_its_turn(api: int, version: in
     assert (first, last) == (heartbeat_answer(6), heartbeat_answer(8))
     assert told(api, version, own) == Told(7, 300, dict.fromkeys(TOPICS, REFUSED))
     assert world.debts()[OWED] == 0.3, "what is refused is not charged"
-    assert not pair.connection.in_flight
-    assert pair.connection.owed_bytes == world.memory.buffered_bytes == 0
+    assert not pair.response_stream.in_flight
+    assert pair.response_stream.answers.owed_bytes == world.memory.buffered_bytes == 0
 
 
 def test_topics_are_counted_and_refused_by_id() -> None:
@@ -306,4 +305,4 @@ def test_any_requests_against_a_model(steps: list[tuple[int, tuple[int, int], li
         wait_ms = 0 if passes and is_strict else max(0, debt_ms)
         results = dict.fromkeys(topics, PASSED if passes else REFUSED)
         assert told(api, version, pair.received()[-1]) == Told(correlation, wait_ms, results)
-    assert not pair.connection.in_flight
+    assert not pair.response_stream.in_flight

@@ -64,16 +64,31 @@ def test_an_id_that_comes_late_in_a_long_request() -> None:
     pair.client_sends(long[67_000:])
     assert pair.to_broker == long
     assert counted(world) == 2, "all of them, of which there are three"
-    pair.client_sends(of(2, 1))
+    pair.client_sends(of(2, 1, 2, 3))
+    assert pair.sent()[1:] == [of(2, 1, 2, 3)], "they are known"
+    pair.client_sends(of(3, 4))
     assert pair.is_held
     wait(world, WINDOW_SECONDS)
-    assert pair.sent()[1:] == [of(2, 1)]
-    assert counted(world) == 1, "after the window it is new again"
+    assert pair.sent()[2:] == [of(3, 4)]
+    assert counted(world) == 1
+
+
+def test_an_id_that_comes_late_waits_in_the_middle_of_its_request() -> None:
+    world = World([TWO])
+    pair, other = Pair(world), Pair(world)
+    long = produce_records(1, {"rows": [batch(1, 70_000, producer_id=1), batch(1, 100, producer_id=2)]})
+    pair.client_sends(long[:67_000])
+    other.client_sends(of(1, 3))
+    pair.client_sends(long[67_000:])
+    assert holder(pair) == ("user:ANONYMOUS", "producer_ids_rate")
+    assert len(pair.to_broker) == 67_000
+    wait(world, WINDOW_SECONDS)
+    assert pair.to_broker == long
+    assert counted(world) == 1
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize("lapses", [False, True])
-def test_ids_of_a_request_that_never_arrives_whole_count(dry_run: bool, lapses: bool) -> None:
+def test_ids_of_a_request_that_never_arrives_whole_count(dry_run: bool) -> None:
     """They are known from then on, and would cost nothing later."""
     world = World([TWO], enforcement=EnforcementOptions(dry_run=dry_run))
     pair = Pair(world)
@@ -81,9 +96,6 @@ def test_ids_of_a_request_that_never_arrives_whole_count(dry_run: bool, lapses: 
     sent = produce_records(1, {"rows": records})
     pair.client_sends(sent[:67_000])
     assert counted(world) == 1
-    if lapses:
-        world.clock.pass_seconds(1)
-        world.holds.lapse(world.clock())
     pair.client_sends(sent[67_000:150_000])
     pair.hang_up()
     assert counted(world) == 2

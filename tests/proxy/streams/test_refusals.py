@@ -21,13 +21,14 @@ from protocol.apis import API_VERSIONS, PRODUCE
 from protocol.messages import decode, encode
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
-from proxy.streams import refusals
-from proxy.streams.refusals import MAX_REFUSED_NS, OutOfOrder, refusal_error
+from proxy.streams.handlers.reject import refusals
+from proxy.streams.handlers.reject.clients import refusal_error
+from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder, sequences_of
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import TOPIC_ID, Topic, produce_records, produced, refused, request
-from tests.proxy.streams.pair import Pair, World, pass_holds, release
+from tests.proxy.streams.pair import Pair, World, pass_holds, release_due
 
 NOISY, QUIET = "noisy", "quiet"
 SPEC = "topic=noisy,bytes_in_rate=1000,action=reject"
@@ -116,7 +117,7 @@ def test_a_request_over_its_limit_is_answered_in_order(version: int, cuts: tuple
     assert tallies is not None
     [tally] = tallies
     assert (tally.entity, tally.refused_bytes, tally.delayed_bytes) == ("topic:noisy", 2 * SIZE, 0)
-    assert (world.memory.used, pair.connection.owed_bytes) == (0, 0)
+    assert (world.memory.used, pair.response_stream.answers.owed_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("cuts", [(), (70_000, 10)])
@@ -141,19 +142,24 @@ def test_topics_by_id() -> None:
     assert errors_of(pair.received()[0], 13)[0] == [(TOPIC_ID, 0, 89, message_of(SIZE))]
 
 
-def test_topics_with_unknown_ids_do_not_wait_for_each_other() -> None:
+@pytest.mark.parametrize("error", [89, 0])
+def test_unknown_ids_are_refused_until_they_are_known_and_keep_their_order(error: int) -> None:
+    """Also where the client's software is not known to retry: brokers answer so, too."""
     world = world_of()
-    world.context.topics.learn([TopicPartitions(NOISY, TOPIC_ID.bytes, 2)])
-    pair = pair_of(world)
+    pair = Pair(world)
+    pair.connection.identity.refusal_error = error
     first, second = UUID(int=1), UUID(int=2)
-    pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
-    pair.client_sends(
-        produce_records(3, {TOPIC_ID: [idempotent(8)], first: [idempotent(0)], second: [idempotent(40)]}, 13)
-    )
-    assert pair.sent() == [], "it follows what was refused"
-    sent = produce_records(4, {second: [idempotent(40)]}, 13)
-    pair.client_sends(sent)
-    assert pair.sent() == [sent]
+    topics: dict[Topic, list[bytes | None]] = {first: [idempotent(0)], second: [idempotent(40)]}
+    pair.client_sends(produce_records(3, topics, 13), produce_records(4, {first: [idempotent(4)]}, 13))
+    assert pair.sent() == []
+    assert [each[2] for response in pair.received() for each in errors_of(response, 13)[0]] == [100, 100, 100]
+    world.context.topics.learn([TopicPartitions(str(each), each.bytes, 2) for each in (first, second)])
+    later = produce_records(5, {first: [idempotent(4)]}, 13)
+    other, back = (produce_records(6, {second: [idempotent(40)]}, 13), produce_records(7, {first: [idempotent(0)]}, 13))
+    pair.client_sends(later, other, back, later)
+    assert pair.sent() == [other, back, later], "each topic in its order"
+    [(_, _, code, _)], _ = errors_of(pair.received()[2], 13)
+    assert code == (error or 100)
 
 
 def test_a_request_with_another_topic_is_held_as_a_whole() -> None:
@@ -196,8 +202,7 @@ def test_later_batches_are_refused_until_the_refused_one_has_come_back() -> None
     assert not is_refused(8, 8)
     world.clock.pass_seconds(1)
     assert not is_refused(9, 12)
-    assert pair.connection.usage is not None
-    assert len(pair.connection.usage.refused.entries) == 1, "the quiet one has not come back"
+    assert len(sequences_of(pair.connection).entries) == 1, "the quiet one has not come back"
 
 
 def test_an_earlier_batch_that_is_refused_with_others_has_to_pass_first() -> None:
@@ -373,11 +378,10 @@ def test_thresholds_count_a_refused_sequence_once() -> None:
 # ---- properties
 
 
-def release_due(world: World) -> None:
+def release_all_due(world: World) -> None:
     """Let the held frames pass that are due."""
-    for limit in list(world.holds.limits):
-        while (frame := world.holds.next(limit, world.clock())) is not None:
-            release(frame)
+    while release_due(world):
+        pass
 
 
 @settings(max_examples=40)
@@ -424,7 +428,7 @@ def test_batches_arrive_once_and_in_order(
             if errors[NOISY]:
                 again = sorted([*again, number])
         world.clock.pass_seconds(passing_ms[step % len(passing_ms)] / 1000 + 0.001)
-        release_due(world)
+        release_all_due(world)
     assert arrived == [batch_of(number) for number in range(BATCHES)]
     assert quiet_arrived == quiet_passed
     assert not world.memory.used
@@ -452,7 +456,7 @@ def test_the_limit_holds_for_any_sequences_and_epochs(sent: list[tuple[int, int,
     began_ns = world.clock()
     for correlation, (which, number, epoch, passing_ms) in enumerate(sent):
         world.clock.pass_seconds(passing_ms / 1000)
-        release_due(world)
+        release_all_due(world)
         batch = idempotent(number * RECORDS_OF_A_BATCH, epoch=epoch)
         pairs[which].client_sends(produce_records(correlation, {NOISY: [batch]}))
         passed = sum(len(topics_of(frame, 9)[NOISY]) for pair in pairs for frame in pair.sent())

@@ -12,7 +12,7 @@ from quotas.limit_kinds import BYTES_THRESHOLD, MESSAGES_THRESHOLD
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of
 from tests.proxy.frames import batch, produce_records, produced, refused
-from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.proxy.streams.waiting import CUTS, decide_again, holder, replace_quotas, wait
 
 TOTAL = parse_spec("total=true,total.bytes.in.per.sec.threshold=1000")
@@ -70,7 +70,10 @@ def test_a_topic_below_its_share_passes_though_the_total_is_above() -> None:
     accept(pair, 2, 1_000, "cols")
     pair.client_sends(produce_records(3, {"cols": [batch(1, 100)], "rows": [batch(1, 100)]}))
     assert pair.held is not None
-    assert counts(pair.world) == (11_000, 0, 100), "only the refused topic's bytes are throttled"
+    assert counts(pair.world) == (11_000, 0, 100), "as soon as they wait"
+    pass_holds(pair.world)
+    assert len(pair.sent()) == 3
+    assert counts(pair.world) == (11_000, 0, 100), "only the bytes of the topic that held it are throttled"
 
 
 def test_messages_have_thresholds_of_their_own() -> None:

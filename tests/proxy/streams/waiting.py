@@ -18,7 +18,7 @@ def holder(pair: Pair) -> tuple[str, str] | None:
 def wait(world: World, seconds: float = 0.0) -> None:
     """Time passes, then all frames that are due have their turns."""
     world.clock.now_ns += round(seconds * 1e9)
-    for limit in list(world.holds.limits):
+    for limit in world.queues:
         world.shared.wakeups._pass(limit)
     world.loop.run()
 

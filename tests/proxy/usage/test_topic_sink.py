@@ -20,8 +20,9 @@ from kio.static.primitive import i8, i32, i32Timedelta
 from scramp import ScramException
 
 from protocol.apis import API_VERSIONS, CREATE_TOPICS, DESCRIBE_CONFIGS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from proxy.config.addresses import Address
 from proxy.config.client_file import read_client_settings
-from proxy.config.config import Address, UsageOptions
+from proxy.config.config import UsageOptions
 from proxy.observability.metrics import USAGE_ERROR_REASONS
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink, reason_of

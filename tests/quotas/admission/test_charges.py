@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
-from quotas.admission.decision import ADMITTED
-from quotas.admission.limit import Limit, Ticket
-from quotas.admission.limit_set import admit_all, limit_set, spend_all
+from quotas.admission.frame import decide, in_order, next_number
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import limit_set, spend_charges
 from quotas.admission.topic_thresholds import count_throttled
 from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
 from quotas.algorithms.token_bucket import AMPLE, TokenBucket
@@ -31,8 +31,12 @@ def limit_of(entity: AnyEntity, rate: int = 100, name: str = BYTES_IN_RATE) -> L
     return Limit(name, entity, TokenBucket(rate))
 
 
-def spend(amounts: dict[Limit, int], size: int, now_ns: int) -> int:
-    return spend_all([(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values()), now_ns)
+def admit(amounts: dict[Limit, int], now_ns: int) -> tuple[Limit | None, int]:
+    """A request is charged if no limit stops it: the one that does, and the longest debt that it leaves, in ns."""
+    limit = decide(in_order(amounts), next_number(), None, now_ns).limit
+    if limit is not None:
+        return limit, 0
+    return None, max([each.algorithm.record(units, now_ns) for each, units in amounts.items()], default=0)
 
 
 def charges_of(name: str, bytes_in: tuple[Limit, ...] = (), messages_in: tuple[Limit, ...] = ()) -> TopicCharges:
@@ -44,15 +48,18 @@ def charges_of(name: str, bytes_in: tuple[Limit, ...] = (), messages_in: tuple[L
 def test_the_request_and_each_of_its_topics_are_charged_in_their_own_units() -> None:
     client = ClientLimits(("alice", "etl"))
     size, number = limit_of(ETL, 1000, PRODUCER_BYTE_RATE), limit_of(ETL, 10, REQUEST_RATE)
-    client.produce, client.requests = limit_set((size,)), limit_set((number,))
+    client.set_produce(limit_set((size,)), limit_set((number,)))
     a, b = limit_of(Named(Kind.TOPIC, "a")), limit_of(Named(Kind.TOPIC, "b"))
     a_messages, total = limit_of(Named(Kind.TOPIC, "a"), 5, MESSAGES_IN_RATE), limit_of(TOTAL)
-    amounts = client.amounts(500, 1)
+    amounts = dict(client.charges_of(500, 1))
+    assert client.charges_of(20, 0) == [(size, 20)], "more of one that has begun is no other request"
     charges_of("a", (a, total), (a_messages,)).add_to(amounts, 40, 2)
     charges_of("b", (b, total)).add_to(amounts, 30, 9)
     charges_of("a", (a, total), (a_messages,)).add_to(amounts, 20, 1)
     assert amounts == {size: 500, number: 1, a: 60, total: 90, a_messages: 3, b: 30}
-    assert spend(amounts, 500, 0) == 10 * 500 // 90, "the total is the first that such requests would exceed"
+    assert spend_charges(list(amounts.items()), 500, 0) == 10 * 500 // 90, (
+        "the total is the first that such requests would exceed"
+    )
     left = {limit: limit.algorithm.headroom(0) for limit in amounts}
     assert left == {size: 500, number: 9, a: 40, total: 10, a_messages: 2, b: 70}
 
@@ -106,44 +113,13 @@ def test_thresholds_refuse_only_what_is_above_both() -> None:
             TopicCharges(client, registry.topic(name, 0)).add_to(amounts, size, 1)
         return amounts
 
-    assert admit_all(amounts_of(vip=400, cheap=200), 0) is ADMITTED
+    assert admit(amounts_of(vip=400, cheap=200), 0) == (None, 0)
     registry.topics.accepted("vip", 400, 1, 0)
     registry.topics.accepted("cheap", 200, 1, 0)
     now_ns = 5 * SECOND  # the meters have ticked: 120/s in all, vip 80 of 90, cheap 40 of 10
-    refused = admit_all(amounts_of(vip=1, cheap=1), now_ns)
-    assert not refused.admitted
-    assert [str(limit.entity) for limit in refused.exceeded] == ["topic:cheap"]
-    assert admit_all(amounts_of(vip=1), now_ns) is ADMITTED
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50), st.integers(0, 5)), max_size=6),
-    st.integers(0, 300),
-    st.lists(st.integers(0, 300), min_size=4, max_size=4),
-)
-def test_all_or_nothing(parts: list[tuple[str, int, int]], size: int, spent: list[int]) -> None:
-    """A request is charged exactly when none of its limits is in debt; other limits never matter."""
-    request, total = limit_of(ETL), limit_of(TOTAL)
-    topics = {name: limit_of(Named(Kind.TOPIC, name)) for name in "ab"}
-    limits = [request, total, *topics.values()]
-    for limit, amount in zip(limits, spent, strict=True):
-        limit.algorithm.record(amount, 0)
-    amounts = {request: size}
-    for name, record_bytes, messages in parts:
-        charges_of(name, (topics[name], total)).add_to(amounts, record_bytes, messages)
-    in_debt = [limit for limit in amounts if limit.debt_ns(0)]
-    before = [limit.debt_ns(0) for limit in limits], [limit.algorithm.headroom(0) for limit in limits]
-    decision = admit_all(amounts, 0)
-    assert decision.admitted == (not in_debt)
-    if in_debt:
-        assert list(decision.exceeded) == in_debt
-        assert decision.wait_ns == max(limit.debt_ns(0) for limit in in_debt)
-        assert ([limit.debt_ns(0) for limit in limits], [limit.algorithm.headroom(0) for limit in limits]) == before
-    else:
-        for limit, amount, headroom in zip(limits, spent, before[1], strict=True):
-            charged = amounts.get(limit, 0)
-            assert limit.algorithm.headroom(0) == max(0, headroom - charged)
-            assert limit.debt_ns(0) == max(0, amount + charged - 100) * SECOND // 100
+    refusing, _ = admit(amounts_of(vip=1, cheap=1), now_ns)
+    assert refusing in amounts_of(cheap=1)
+    assert admit(amounts_of(vip=1), now_ns) == (None, 0)
 
 
 MADE = st.tuples(st.sampled_from(ALGORITHMS), st.integers(1, 3_000) | st.just(2 * AMPLE))
@@ -177,13 +153,13 @@ def test_spending_together_is_admitting_one_by_one(
                 limits[waits].enqueue("early", 1)
         sums = {limit: sum(each[at] for each in requests) for at, limit in enumerate(together)}
         size = sum(map(sum, requests)) + 1
-        fitting = spend(sums, size, now_ns)
+        fitting = spend_charges(list(sums.items()), size, now_ns)
         if fitting < 0:
             for each in requests:
-                admit_all(dict(zip(together, each, strict=False)), now_ns)
-        decisions = [admit_all(dict(zip(one_by_one, each, strict=False)), now_ns) for each in requests]
+                admit(dict(zip(together, each, strict=False)), now_ns)
+        outcomes = [admit(dict(zip(one_by_one, each, strict=False)), now_ns) for each in requests]
         if fitting >= 0:
-            assert all(decision is ADMITTED for decision in decisions)
+            assert outcomes == [(None, 0)] * len(requests)
             left = {limit: limit.algorithm.headroom(now_ns) for limit in together if sums[limit]}
             fit = [units * size // sums[limit] for limit, units in left.items() if units < AMPLE]
             assert fitting == min([AMPLE, *fit])
@@ -191,31 +167,16 @@ def test_spending_together_is_admitting_one_by_one(
             for later_ns in (now_ns, now_ns + SECOND // 3, now_ns + 7 * SECOND):
                 assert one.debt_ns(later_ns) == other.debt_ns(later_ns)
                 assert one.algorithm.headroom(later_ns) == other.algorithm.headroom(later_ns)
+            assert one.algorithm.passed == other.algorithm.passed
             one.waiters.discard("early")
             other.waiters.discard("early")
 
 
-def test_a_threshold_counts_a_frame_as_throttled_once_also_when_it_refuses_it_only_later() -> None:
-    registry = Registry(
-        [
-            QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 10}),
-            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10}),
-        ]
-    )
-    client, topic = registry.resolve("alice", "etl"), registry.topic("orders", 0)
-    thresholds = registry.topics.thresholds[BYTES_THRESHOLD]
-    client.produce.charge(70, 0)  # holds for 6 s; the threshold is above its rate from the tick at 5 s on
-    registry.topics.accepted("orders", 1000, 1, 0)
-    amounts, ticket = client.amounts(40, 1), Ticket()
-    TopicCharges(client, topic).add_to(amounts, 30, 1)
-    refused = admit_all(amounts, SECOND)
-    assert refused.exceeded == client.produce.limits
-    count_throttled(amounts, refused, ticket, SECOND)
-    assert thresholds.throttled.count == 0
-    for second in (6, 7, 8):
-        refused = admit_all(amounts, second * SECOND, ticket)
-        assert topic.bytes_in[0] in refused.exceeded
-        count_throttled(amounts, refused, ticket, second * SECOND)
-        assert thresholds.throttled.count == 30
-    count_throttled(amounts, admit_all(amounts, 9 * SECOND), Ticket(), 9 * SECOND)
-    assert thresholds.throttled.count == 60
+def test_only_thresholds_count_what_they_refuse_or_have_held() -> None:
+    registry = Registry([QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 10}), QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10})])
+    (own,) = registry.resolve("alice", "etl").produce.limits
+    (threshold,) = registry.topic("orders", 0).bytes_in
+    for amount in (30, 10):
+        count_throttled(threshold, amount, 0)
+        count_throttled(own, amount, 0)
+    assert registry.topics.thresholds[BYTES_THRESHOLD].throttled.count == 40

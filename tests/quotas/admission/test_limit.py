@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.limit import Limit, Ticket
+from quotas.admission.limit import Limit
 from quotas.admission.limit_set import NO_LIMITS, limit_set
 from quotas.algorithms.algorithm import UNLIMITED, Algorithm
 from quotas.algorithms.ewma import Ewma
@@ -22,16 +22,9 @@ def limit_of(rate: int, burst_ns: int = SECOND, name: str = "producer_byte_rate"
     return Limit(name, ETL, TokenBucket(rate, burst_ns))
 
 
-def its_turn(limit: Limit) -> Ticket:
-    ticket = Ticket()
-    ticket.at_limit = limit
-    return ticket
-
-
 def test_without_limits_everything_passes() -> None:
     assert limit_set(()) is NO_LIMITS
     assert NO_LIMITS.admit(1 << 60, 0) is ADMITTED
-    assert NO_LIMITS.check(0) is ADMITTED
     assert NO_LIMITS.charge(1 << 60, 0) is ADMITTED
     assert NO_LIMITS.headroom(0) == UNLIMITED
 
@@ -47,9 +40,9 @@ def test_a_frame_that_finds_no_debt_passes_and_the_next_one_waits() -> None:
         limit,
         (limit,),
     )
-    assert limits.check(0) == Decision(False, SECOND // 5, limit, (limit,))
     assert limits.admit(1, 0) == Decision(False, SECOND // 5, limit, (limit,))
-    assert limits.check(SECOND // 5) is ADMITTED
+    assert limits.admit(0, SECOND // 5 - 1) == Decision(False, 1, limit, (limit,))
+    assert limits.admit(0, SECOND // 5) is ADMITTED
 
 
 def test_one_limit_in_debt_keeps_the_others_unharmed() -> None:
@@ -69,7 +62,7 @@ def test_the_decision_names_the_longest_wait_and_all_that_are_exceeded() -> None
     assert after == Decision(True, 5 * SECOND, b, (a, b, c))
     held = limits.admit(50, SECOND // 4)
     assert held == Decision(False, 5 * SECOND - SECOND // 4, b, (a, b))
-    assert limit_set((b, a)).check(SECOND // 4) == Decision(False, 5 * SECOND - SECOND // 4, b, (b, a))
+    assert limit_set((b, a)).admit(0, SECOND // 4) == Decision(False, 5 * SECOND - SECOND // 4, b, (b, a))
     assert limit_set((b, a)).charge(0, SECOND // 4) == Decision(True, 5 * SECOND - SECOND // 4, b, (b, a))
 
 
@@ -81,16 +74,10 @@ def test_newcomers_queue_up_behind_those_who_wait(number: int) -> None:
     first.enqueue("early", 50)
     late = limits.admit(10, SECOND)
     assert late == Decision(False, 0, first, (first,))
-    assert limits.check(SECOND) == late
     assert limits.headroom(SECOND) == 0
-    assert limits.admit(50, SECOND, its_turn(first)).admitted
-    assert not limits.admit(10, SECOND, its_turn(first)).admitted  # a turn is no way round a debt
-
-
-def test_a_turn_at_one_limit_is_none_at_another() -> None:
-    a, b = limit_of(100, name="a"), limit_of(100, name="b")
-    b.enqueue("somebody", 1)
-    assert limit_set((a, b)).admit(1, 0, its_turn(a)) == Decision(False, 0, b, (b,))
+    assert first.algorithm.headroom(SECOND) == 0, "and nothing was charged"
+    first.waiters.discard("early")
+    assert limits.admit(10, SECOND).admitted
 
 
 def test_what_is_earned_is_what_the_slowest_earns() -> None:
@@ -104,7 +91,7 @@ def test_the_soft_mark_is_what_twenty_milliseconds_earn_and_at_most_half_the_bur
         room = limit.headroom(0)
         limit.algorithm.record(room - mark, 0)
         assert limit.soft_wait_ns(0) == 0
-        limit.reserved += 3
+        limit.algorithm.record(3, 0)
         assert limit.soft_wait_ns(0) == 3_000_000
     assert limit_of(1000, 0).soft_wait_ns(0) == 0
 
@@ -124,7 +111,7 @@ def test_spending_for_many_is_admitting_one_by_one(rates: list[int], runs: list[
             assert all(one_by_one.admit(size, now_ns) is ADMITTED for _ in range(count))
             assert min(left, AMPLE) == min(one_by_one.headroom(now_ns), AMPLE)
         else:
-            assert room < count * size or not one_by_one.check(now_ns).admitted
+            assert room < count * size or not one_by_one.admit(0, now_ns).admitted
             assert together.headroom(now_ns) == room
             together.charge(count * size, now_ns)
             one_by_one.charge(count * size, now_ns)

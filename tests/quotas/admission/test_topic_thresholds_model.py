@@ -189,7 +189,7 @@ def use(known: TopicThreshold, model: SlowThresholds, step: Step, now_ns: int) -
         assert refused == (wait_ns > 0)
     elif step.do == "spend":
         left = model.headroom(step.topic, now_ns) - step.amount
-        assert spend(known, step.amount, 0, now_ns) == (-1 if refused or left < 0 else min(left, AMPLE))
+        assert spend(known, step.amount, now_ns) == (-1 if refused or left < 0 else min(left, AMPLE))
     else:
         known.record_accepted(step.amount, now_ns)
         model.record(step.topic, step.amount, now_ns)

@@ -1,11 +1,17 @@
 """Which algorithm measures what, and that all of them keep the one interface."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from quotas.admission.limit import Limit
+from quotas.admission.limit_set import spend_all
 from quotas.admission.topic_thresholds import Thresholds
 from quotas.algorithms.algorithm import ALGORITHMS, EWMA, SAMPLED_WINDOW, TOKEN_BUCKET, Algorithm, AlgorithmSettings
 from quotas.algorithms.ewma import Ewma
@@ -13,6 +19,7 @@ from quotas.algorithms.paced_window import PacedWindow
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
+from quotas.entity import TOTAL
 from quotas.limit_kinds import (
     CONNECTION_CREATION_RATE,
     LIMIT_KINDS,
@@ -21,7 +28,7 @@ from quotas.limit_kinds import (
     PRODUCER_IDS_RATE,
     REQUEST_RATE,
 )
-from tests.quotas.asking import spend
+from tests.quotas.asking import admit, spend
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -119,6 +126,15 @@ def test_settings_that_could_not_be_used_are_refused_when_they_are_made(wrong: d
         AlgorithmSettings(**wrong)
 
 
+EVERY: list[Callable[[], Algorithm]] = [
+    *(partial(DEFAULTS.make, PRODUCER_BYTE_RATE, 10, own, None) for own in ALGORITHMS),
+    partial(replace(DEFAULTS, lends=True).make, PRODUCER_BYTE_RATE, 10, None, None),
+    partial(replace(DEFAULTS, first_window=False).make, PRODUCER_BYTE_RATE, 10, SAMPLED_WINDOW, None),
+    partial(DEFAULTS.make, CONNECTION_CREATION_RATE, 10, None, None),
+    partial(DEFAULTS.make, PRODUCER_IDS_RATE, 10, None, None),
+]
+
+
 def every_algorithm() -> list[Algorithm]:
     thresholds = Thresholds("bytes.in.per.sec.threshold")
     thresholds.replace(10, {})
@@ -139,17 +155,62 @@ def test_a_clock_that_goes_back_charges_nothing(which: int) -> None:
 
 
 @pytest.mark.parametrize("which", range(5))
-def test_what_fits_beside_is_not_charged(which: int) -> None:
+def test_what_fits_is_spent_and_no_more(which: int) -> None:
     algorithm = every_algorithm()[which]
     headroom = algorithm.headroom(0)
-    assert spend(algorithm, 2, headroom - 1, 0) == -1
-    assert spend(algorithm, 2, headroom - 2, 0) == 0
+    assert spend(algorithm, headroom + 1, 0) == -1
+    assert algorithm.headroom(0) == headroom
+    assert spend(algorithm, 2, 0) == headroom - 2
     if which == 4:  # a threshold counts what responses accept
         assert algorithm.headroom(0) == headroom
         return
     assert algorithm.headroom(0) == headroom - 2
-    assert spend(algorithm, headroom - 2, 0, 0) == 0
-    assert spend(algorithm, 1, 0, 0) == -1
+    assert spend(algorithm, headroom - 2, 0) == 0
+    assert spend(algorithm, 1, 0) == -1
+
+
+SPENDS = st.lists(st.tuples(st.sampled_from(["record", "admit", "spend", "ask", "rate"]), st.integers(0, 12)))
+
+
+@pytest.mark.parametrize("which", range(len(EVERY)))
+@given(steps=SPENDS, elapsed_ns=st.integers(0, SECOND))
+def test_what_passed_is_what_was_charged(which: int, steps: list[tuple[str, int]], elapsed_ns: int) -> None:
+    """It only grows, by whole units; what was spent and undone, since another limit refused, leaves it as before."""
+    algorithm = EVERY[which]()
+    now_ns = charged = 0
+    for do, amount in steps:
+        now_ns += elapsed_ns
+        match do:
+            case "record":
+                algorithm.record(amount, now_ns)
+                charged += amount
+            case "admit":
+                charged += amount if admit(algorithm, amount, now_ns) >= 0 else 0
+            case "spend":
+                refusing = Limit("full", TOTAL, TokenBucket(1, 0))
+                charges = [(Limit("limit", TOTAL, algorithm), 0), (refusing, 0)]
+                assert spend_all(charges, (amount + 1,), now_ns) == -1
+                assert algorithm.passed == charged
+                charged += amount if spend(algorithm, amount, now_ns) >= 0 else 0
+            case "ask":
+                algorithm.debt_ns(now_ns, amount)
+                algorithm.headroom(now_ns)
+            case "rate":
+                algorithm.set_rate(amount + 1, SECOND, now_ns)
+        assert algorithm.passed == charged
+
+
+def test_what_passed_a_threshold_is_what_brokers_accepted() -> None:
+    thresholds = Thresholds("bytes.in.per.sec.threshold")
+    thresholds.replace(10, {})
+    topic = thresholds.topic("orders")
+    topic.record(5, 0)
+    assert spend(topic, 5, 0) >= 0
+    assert topic.passed == 0
+    topic.record_accepted(7, 0)
+    topic.forget_rate()
+    topic.record_accepted(2, SECOND)
+    assert topic.passed == 9
 
 
 def test_every_limit_that_has_a_rate_can_be_made() -> None:

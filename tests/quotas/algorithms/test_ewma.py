@@ -113,7 +113,7 @@ def test_the_bound_decides_as_the_meter_says(rate: int | Fraction, schedule: lis
         if at % 3 == 0 and held_ns:
             assert admit(ewma, amount, now_ns) == -held_ns
             assert ewma.headroom(now_ns) == 0
-            assert spend(ewma, 0, 0, now_ns) == -1
+            assert spend(ewma, 0, now_ns) == -1
             assert ewma.last_ns == meter.last_ns
             continue
         meter.record(amount, now_ns)
@@ -137,9 +137,9 @@ def test_what_fits_is_found_within_the_bound_by_the_next_tick_and_one_more_is_no
     next_tick_ns = (now_ns // TICK_NS + 1) * TICK_NS
     room = ewma.headroom(now_ns)
     assume(room)
-    assert spend(ewma, room + 1, 0, now_ns) == -1
+    assert spend(ewma, room + 1, now_ns) == -1
     over, most = deepcopy(ewma), deepcopy(ewma)
-    assert spend(most, room, 0, now_ns) == 0
+    assert spend(most, room, now_ns) == 0
     assert most.debt_ns(next_tick_ns) == 0
     over.record(room + 2 + int(rate) // (1 << 30), now_ns)  # more than a double rounds away
     assert over.debt_ns(next_tick_ns) > 0
@@ -150,7 +150,7 @@ def test_what_fits_leaves_no_debt_by_a_rounding() -> None:
         ewma = Ewma((1 << 53) - 997 * step)
         ewma.record(step << 45, 0)
         now_ns = 20 * TICK_NS
-        assert spend(ewma, ewma.headroom(now_ns), 0, now_ns) == 0
+        assert spend(ewma, ewma.headroom(now_ns), now_ns) == 0
         assert ewma.debt_ns(now_ns + TICK_NS) == 0
 
 

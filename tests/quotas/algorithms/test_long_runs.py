@@ -44,8 +44,7 @@ def test_token_bucket(steps: int) -> None:
     for seed in range(steps // LONGEST):
         random = Random(seed)
         schedule = [
-            bucket.Step(random.choice(kinds), some_time_ns(random), some_amount(random), some_amount(random))
-            for _ in range(LONGEST)
+            bucket.Step(random.choice(kinds), some_time_ns(random), some_amount(random)) for _ in range(LONGEST)
         ]
         bucket.check_against_the_slow_model(some_rate(random), random.randint(0, 10 * SECOND), schedule)
 

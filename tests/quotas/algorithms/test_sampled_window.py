@@ -245,7 +245,7 @@ def check_against_the_slow_model(
         elif step.do == "spend":
             left = model.headroom(now_ms) - units
             charged = left >= 0 and not model.wait_ms(0, now_ms)
-            assert spend(window, units, 0, now_ns) == (min(left, AMPLE) if charged else -1)
+            assert spend(window, units, now_ns) == (min(left, AMPLE) if charged else -1)
             if charged:
                 assert model.charge(units, now_ms) == 0
         else:
@@ -368,7 +368,7 @@ def test_seed_000_the_31st_connection_waits() -> None:
     window = with_first_window(30, samples=2)
     assert [window.record(1, event * 25 * MS) for event in range(30)] == [0] * 30
     assert observed_rate(window, 725 * MS) == observed_rate(window, 750 * MS) == 30
-    assert spend(window, 1, 0, 750 * MS) == -1
+    assert spend(window, 1, 750 * MS) == -1
     # At 750 ms the rate after it would stand at 31 until the first second is over, and be 30 after 31/30 s.
     wait_ns = window.debt_ns(750 * MS, 1)
     assert wait_ns == (1033 - 750) * MS
@@ -408,7 +408,7 @@ def test_after_long_idleness_the_earlier_windows_count_as_empty(
     for event in range(30):
         assert window.record(1, start_ns + event * 25 * MS) == 0
     assert observed_rate(window, start_ns + 730 * MS) == Fraction(30 * 1000, 1730)
-    assert spend(window, 1, 0, start_ns + 750 * MS) >= 0
+    assert spend(window, 1, start_ns + 750 * MS) >= 0
 
 
 def test_a_window_counts_up_to_64_bits_and_the_debt_any_further() -> None:

@@ -6,7 +6,6 @@ from fractions import Fraction
 import pytest
 
 from quotas.admission.limit import Limit
-from quotas.admission.passage import Passage
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
 from quotas.entry import QuotaEntry
@@ -217,15 +216,6 @@ def test_who_owes_or_has_waiters_is_not_forgotten() -> None:
         assert registry.expire(hour * (IDLE_NS + MINUTE)) == 0
     waited_for.waiters.discard("session")
     assert registry.expire(10 * IDLE_NS) == 2
-
-
-def test_what_is_reserved_is_not_forgotten_with_its_bucket() -> None:
-    registry = Registry([entry(ANYONE, produce=100)])
-    passage = Passage({produce_limit(registry): 10}, 10)
-    registry.expire(0)
-    assert registry.expire(2 * IDLE_NS) == 0
-    passage.end()
-    assert registry.expire(4 * IDLE_NS) == 1
 
 
 def test_producer_ids_are_known_for_any_length_of_their_window() -> None:

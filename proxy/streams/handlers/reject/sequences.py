@@ -11,14 +11,16 @@ Clients send again in order, on a new connection too, so nothing is kept for lon
 
 from typing import Final, TypeAlias
 
+from protocol.topics import Topic
+
 SEQUENCES: Final = 1 << 31
 """Sequence numbers are modulo this (`DefaultRecordBatch.incrementSequence`)."""
 
 Producer: TypeAlias = tuple[int, int]
 """Producer id and epoch."""
 
-Partition: TypeAlias = tuple[str, int]
-"""Topic and index."""
+Partition: TypeAlias = tuple[Topic, int]
+"""Topic, by its name or its id as the request has it, and index."""
 
 
 class _Entry:

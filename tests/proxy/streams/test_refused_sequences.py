@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.admission.refused_sequences import SEQUENCES, RefusedSequences
+from proxy.streams.handlers.reject.sequences import SEQUENCES, RefusedSequences
 
 ONE = ("rows", 0)
 SEVEN = (7, 3)

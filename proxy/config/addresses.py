@@ -1,0 +1,33 @@
+"""Addresses: a host and a port, as text and as a value."""
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+Address = tuple[str, int]
+"""A host (name or IP literal, without brackets) and a TCP port."""
+
+Network = IPv4Network | IPv6Network
+
+
+def ip_literal(host: str) -> IPv4Address | IPv6Address | None:
+    """The address; None: the host is a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether the host means every interface: a socket can listen on it, but not connect to it (0.0.0.0, [::], 0)."""
+    address = ip_literal(host)
+    return host in {"", "0"} if address is None else address.is_unspecified
+
+
+def format_address(address: Address) -> str:
+    """`host:port`, with an IPv6 literal in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def unmapped(host: str) -> str:
+    """An IPv4 address without the `::ffff:` that a socket for both families puts before it."""
+    return host.removeprefix("::ffff:") if "." in host else host

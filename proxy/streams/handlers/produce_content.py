@@ -1,0 +1,188 @@
+"""What one Produce request contains, read while it arrives: topics, records, producer ids."""
+
+from typing import Final, final
+
+from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
+from protocol.produce_walk import FIRST_WITH_TOPIC_IDS, ProduceRequestWalk, TopicUsage
+from protocol.topics import Topic
+from proxy.streams.connection import Connection
+from proxy.streams.request import Kind
+from proxy.streams.topic_charges import TopicChargesCache
+from quotas.admission.client_limits import ProducerIdLimit
+from quotas.admission.frame import Charge, in_order
+from quotas.admission.limit import Limit
+
+#: Topics, partitions and batches that one step reads. A new topic costs up to 20 us, a known one 5 us.
+PIECES: Final = 200
+#: Topics kept of one request for its response.
+MAX_REMEMBERED: Final = 1_000
+#: Topics kept of one request in flight, times the requests in flight: up to 4 requests keep `MAX_REMEMBERED` each, and
+#: 1,000 requests whose broker does not respond keep 26,000 together, 4 MB.
+MAX_COUNTED: Final = 4_000
+
+
+def topics_of(connection: Connection) -> TopicChargesCache:
+    """The charges of a connection's topics, for the limits of now."""
+    topics = connection.topics
+    if topics is None:
+        topics = connection.topics = TopicChargesCache(connection.context, connection.identity)
+    topics.renew()
+    return topics
+
+
+@final
+class Refusal:
+    """A refused request.
+
+    error        the code for each of its partitions
+    message      for the client's log
+    limit        the limit that it is over; None: it is refused for the order, or for an unknown topic
+    wait_ns      until that limit has room
+    partitions   those that have been found
+    correlation_id   of the request
+    """
+
+    __slots__ = ("correlation_id", "error", "limit", "message", "partitions", "wait_ns")
+
+    def __init__(self, error: int, message: str, limit: Limit | None = None, wait_ns: int = 0) -> None:
+        self.error = error
+        self.message = message
+        self.limit = limit
+        self.wait_ns = wait_ns
+        self.partitions: list[tuple[Topic, int]] = []
+        self.correlation_id = 0
+
+
+@final
+class ProduceContent:
+    """The content of one request.
+
+    walk        reads it
+    found       what the latest read contained, by topic
+    partitions  and by partition, if `lists_partitions`: where the request may be refused
+    new_ids     producer ids of the latest read that count as new
+    refusal     how it is answered, if it is refused
+    counted     usages for the response, the first ones; None where no threshold counts accepted records
+    """
+
+    __slots__ = ("_most_counted", "counted", "found", "lists_partitions", "new_ids", "partitions", "refusal", "walk")
+
+    def __init__(self, kind: Kind, length: int, *, lists_partitions: bool) -> None:
+        made = ProducePartitionsWalk if lists_partitions else ProduceRequestWalk
+        self.walk: Final = made(kind.version, length, kind.header.body_offset - 4)
+        self.lists_partitions: Final = lists_partitions
+        self.found: list[TopicUsage] = []
+        self.partitions: list[PartitionData] = []
+        self.new_ids: tuple[int, ...] = ()
+        self.refusal: Refusal | None = None
+        self.counted: list[TopicUsage] | None = None
+        self._most_counted = 0
+
+    def read(self, buf: bytearray, pos: int, end: int) -> int:
+        """Read on. Returns up to where, and sets `found` and `partitions`. Raises MalformedFrame."""
+        walk = self.walk
+        walk.work_left = PIECES
+        read_to = walk.advance(buf, pos, end)
+        self.found = walk.take()
+        if isinstance(walk, ProducePartitionsWalk):
+            self.partitions += walk.take_partitions()
+        return read_to
+
+    @property
+    def knows_first_topic(self) -> bool:
+        """Whether the first topic has been read, or there is none."""
+        return bool(self.walk.topic) or self.walk.is_over
+
+    def has_unknown_topic(self, topics: TopicChargesCache) -> bool:
+        """Whether the latest read has a topic of which the name is not known, though a limit needs it."""
+        is_unknown = topics.is_unknown
+        return any(is_unknown(usage.topic) for usage in self.found) or is_unknown(self.walk.topic)
+
+    # ---- charges
+
+    def add_to(
+        self, charges: list[Charge], topics: TopicChargesCache, producer_ids: ProducerIdLimit | None, now_ns: int
+    ) -> list[Charge]:
+        """What the latest read is charged, in the order in which its frame passes its limits. `charges`: its bytes."""
+        amounts = dict(charges)
+        topics.add_records(amounts, self.found, now_ns)
+        if producer_ids is not None:
+            seen = {each for usage in self.found for each in usage.producer_ids}
+            self.new_ids = producer_ids.known.unknown(seen, now_ns)
+            if self.new_ids:
+                amounts[producer_ids.limit] = len(self.new_ids)
+        return in_order(amounts)
+
+    def recount_ids(self, charges: list[Charge], producer_ids: ProducerIdLimit | None, now_ns: int) -> list[Charge]:
+        """The charges of the latest read after a hold: another request may have brought its new producer ids."""
+        if producer_ids is None or not self.new_ids:
+            return charges
+        self.new_ids = producer_ids.known.unknown(self.new_ids, now_ns)
+        number = len(self.new_ids)
+        counted = [(limit, number if limit is producer_ids.limit else units) for limit, units in charges]
+        return [each for each in counted if number or each[0] is not producer_ids.limit]
+
+    def topics_at(self, limit: Limit, topics: TopicChargesCache, now_ns: int) -> tuple[str, ...]:
+        """The topics of the latest read whose records count for this limit. None if one is not known."""
+        charges = [topics.of(usage.topic, now_ns) for usage in self.found]
+        names = tuple(dict.fromkeys(each.topic.name for each in charges if each.has_any_of({limit})))
+        return () if "" in names else names
+
+    # ---- what passes
+
+    def count_accepted(self, in_flight: int, *, answered: bool) -> None:
+        """A threshold counts what the broker will accept, in this request after `in_flight` others."""
+        self.counted = []
+        self._most_counted = min(MAX_REMEMBERED, MAX_COUNTED // (in_flight + 1)) if answered else 0
+
+    def passed(self, connection: Connection, topics: TopicChargesCache, now_ns: int) -> None:
+        """The latest read passes: count it. Without a response, and of more topics than are kept for it, all records
+        count as accepted.
+        """
+        found, self.found = self.found, []
+        topics.count_traffic(found)
+        producer_ids = connection.identity.limits.producer_ids
+        if self.new_ids and producer_ids is not None:
+            producer_ids.known.remember(self.new_ids, now_ns)
+            self.new_ids = ()
+        if self.counted is not None:
+            for usage in found:
+                self._count(self.counted, usage, connection, now_ns)
+
+    def _count(self, counted: list[TopicUsage], usage: TopicUsage, connection: Connection, now_ns: int) -> None:
+        if counted and counted[-1].topic == usage.topic:  # of one topic, as it arrives
+            record_bytes, messages = counted[-1].record_bytes, counted[-1].messages
+            counted[-1] = TopicUsage(usage.topic, record_bytes + usage.record_bytes, messages + usage.messages, ())
+        elif len(counted) < self._most_counted:
+            counted.append(usage)
+        else:
+            name = connection.context.topics.name_of(usage.topic)
+            if name is not None:
+                connection.context.registry.topics.accepted(name, usage.record_bytes, usage.messages, now_ns)
+
+    # ---- partitions, for requests that may be refused
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """All topics of the request, after the first read; none while some have not been read."""
+        if self.walk.topics_left and not self.walk.is_over:
+            return ()
+        found = dict.fromkeys(data.topic for data in self.partitions)
+        if not self.walk.is_over:
+            found[self.walk.topic] = None
+        return tuple(found)
+
+    def take_partitions(self) -> list[PartitionData]:
+        """The partitions that were found since the last call."""
+        found, self.partitions = self.partitions, []
+        return found
+
+    @property
+    def partitions_left(self) -> int:
+        """Partitions of the topic that is read which have not been found, or one more."""
+        return self.walk.partitions_left if isinstance(self.walk, ProducePartitionsWalk) else 0
+
+
+def needs_first_topic(kind: Kind, connection: Connection) -> bool:
+    """Whether the first topic must be read before a request passes: a limit needs the name of its id."""
+    return kind.version >= FIRST_WITH_TOPIC_IDS and connection.context.registry.limits_topics
