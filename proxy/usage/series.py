@@ -52,6 +52,8 @@ class Series:
     changed_ms   when a count changed last
     limit        the latest of this name and entity; None: on connections, or several
     limit_value  its units per second; None: of several, or no longer in use
+    peak         bytes of its largest second since the latest sample that was taken to be written, `is_taken`; None:
+                 seconds are not counted
     """
 
     key: Key
@@ -60,6 +62,13 @@ class Series:
     changed_ms: int
     limit: Limit | None = None
     limit_value: float | None = None
+    peak: int | None = None
+    is_taken: bool = True
+
+    @property
+    def largest_second(self) -> int | None:
+        """As `peak`: 0 if nothing was counted since."""
+        return 0 if self.peak is not None and self.is_taken else self.peak
 
 
 class SeriesTable:
@@ -93,6 +102,11 @@ class SeriesTable:
             series.changed_ms = now_ms
         self.changed[series] = None
         return series
+
+    def note_peak(self, series: Series, size: int) -> None:
+        """The largest second of a reading had so many bytes."""
+        series.peak = size if series.peak is None or series.is_taken else max(series.peak, size)
+        series.is_taken = False
 
     def _merged(self, key: Key) -> Key:
         """That of the series that counts it after the bound on series."""
