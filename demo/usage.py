@@ -92,7 +92,7 @@ def _show(text: str) -> None:
 
 def as_records(made: DataFrame) -> DataFrame:
     """Records as if Kafka had brought them, of proxies that count each byte once."""
-    missing = ("kafka_partition", "kafka_offset", "kafka_time", "has_total")
+    missing = ("kafka_partition", "kafka_offset", "kafka_time", "has_total", "max_second_bytes")
     return made.withColumns({name: f.lit(None) for name in missing})
 
 

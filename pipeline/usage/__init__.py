@@ -1,9 +1,9 @@
 """The usage pipeline: usage, delays between clients, and costs, from the proxy's cumulative counters.
 
     Kafka topic ─ jobs.ingest ─▶ records, quarantine
-                  jobs.report ─▶ samples ▶ deltas ▶ usage_hourly, throttling_hourly ▶ chargeback_daily,
-                                 noisy_neighbours, waiting_cost, bypass_check
-                               ▶ rates_quarterly ▶ quota_recommendations
+                  jobs.report ─▶ samples ▶ deltas ▶ usage_hourly, throttling_hourly ▶ chargeback_daily, bypass_check
+                                         ▶ noisy_neighbours, waiting_cost
+                                         ▶ rates_quarterly ▶ quota_recommendations
                                ▶ sidecars, topic_holes ▶ HTML, CSV, Parquet, FOCUS
 
 records      the published record format: a JSON Schema, and its validator

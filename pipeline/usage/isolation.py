@@ -1,4 +1,6 @@
-"""A step that fails for the values of a client is computed without it, and the client is named."""
+"""A step that fails for the values of a client is computed without it, and the client is named; one that fails whatever
+is left out is left out itself.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from pipeline.failures import reason
 from pipeline.usage.tables import Warehouse
 
 CLIENT: Final = ("sidecar", "user", "client_id")
@@ -18,6 +21,23 @@ MOST: Final = 8
 _HASHES: Final = 2**32
 _DATA_ERROR: Final = re.compile(r"\[[A-Z0-9_.]+\] [^\n]*SQLSTATE: 22\w+")
 """In the text of what Spark raises, also where a broadcast wraps it in errors of Java."""
+
+
+WHOLE: Final = "coalesce(sidecar, user, client_id, entity, topic) is null"
+"""Of rows of `isolated`: the step itself was left out."""
+
+
+def attempt(warehouse: Warehouse, step: str, run: Callable[[], None]) -> bool:
+    """Run a step that no other needs. Returns False if it failed: its tables stay as they were, and it is noted in the
+    table `isolated`.
+    """
+    try:
+        run()
+    except (PySparkException, Py4JError) as error:
+        noted = {"at": f.current_timestamp(), "step": f.lit(step), "reason": f.lit(reason(error)[:1_000])}
+        warehouse.append("isolated", warehouse.row("isolated", noted))
+        return False
+    return True
 
 
 def isolate(

@@ -15,6 +15,7 @@ SCHEMA_FILE: Final = files("pipeline.usage").joinpath("record_v1.schema.json")
 
 USAGE: Final = "usage"
 THROTTLE: Final = "throttle"
+IDLE: Final = "idle"
 MAX_COUNT: Final = 2**53 - 1
 """The largest counter: JSON readers that use doubles keep it exact."""
 MAX_LIMIT: Final = 2.0**63

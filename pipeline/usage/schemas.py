@@ -14,6 +14,8 @@ from pipeline.usage.records import THROTTLE, USAGE
 
 QUARTER_MS: Final = 900_000
 """The grain of deltas: zones of half and of quarter hours have their midnight on a boundary."""
+SLOT_MS: Final = 10_000
+"""The grain of rates within a quarter hour."""
 DAY_MS: Final = 86_400_000
 LOOKBACK_DAYS: Final = 8
 """How far back the previous sample of a series is looked for. A sidecar sends each live series every 10 minutes."""
@@ -49,7 +51,9 @@ class Kind:
         return ("sidecar", "incarnation", "labels", "user", "client_id", *self.own)
 
 
-USAGE_KIND: Final = Kind(USAGE, ("topic", "direction", "has_total"), ("bytes", "record_bytes", "requests", "messages"))
+USAGE_KIND: Final = Kind(
+    USAGE, ("topic", "direction", "has_total"), ("bytes", "record_bytes", "requests", "messages"), ("max_second_bytes",)
+)
 THROTTLE_KIND: Final = Kind(
     THROTTLE,
     ("limit", "entity"),
@@ -63,7 +67,8 @@ _RECORD_FIELDS: Final = (
     "listener string, labels {labels}, user string, client_id string, topic string, direction string, "
     "has_total boolean, bytes bigint, "
     "record_bytes bigint, requests bigint, messages bigint, limit string, entity string, throttled_ms bigint, "
-    "delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint, limit_value double, final boolean"
+    "delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint, limit_value double, final boolean, "
+    "max_second_bytes bigint"
 )
 JSON_RECORD: Final = _RECORD_FIELDS.format(labels="map<string,string>")
 """A record as `from_json` reads it."""
@@ -113,9 +118,11 @@ class Table:
 
 def _samples(kind: Kind, own: str, gauges: str = "") -> Table:
     columns = f"date date, quarter bigint, {_SERIES}, {own}, first_ms bigint, last_ms bigint"
-    columns = f"{columns}, {_ranges(kind.counters)}"
-    # Series by quarter hour: first and last counter.
-    return Table(f"{kind.name}_samples", columns + gauges, ("date",))
+    columns = f"{columns}, {_ranges(kind.counters)}{gauges}"
+    # Series by quarter hour: first and last counters, and the first counter of its kind at the end of each slot.
+    return Table(
+        f"{kind.name}_samples", f"{columns}, points array<struct<ms:int,value:bigint,second:bigint>>", ("date",)
+    )
 
 
 def _series_daily(kind: Kind, own: str) -> Table:
@@ -140,14 +147,15 @@ TABLES: Final = {
         Table("records", RECORDS, ("date", "kind"), is_source=True),
         # Records that are not valid: why, and their raw bytes.
         Table("quarantine", QUARANTINE, ("date",)),
-        _samples(USAGE_KIND, _USAGE_OWN),
+        _samples(USAGE_KIND, _USAGE_OWN, ", max_second_bytes bigint"),
         _samples(THROTTLE_KIND, _THROTTLE_OWN, ", limit_value double"),
         _series_daily(USAGE_KIND, _USAGE_OWN),
         _series_daily(THROTTLE_KIND, _THROTTLE_OWN),
         # Usage by quarter hour and sidecar; source_date is that of the record which ended the delta.
         Table(
             "usage_deltas",
-            f"source_date date, time timestamp, {_DELTA_SERIES}, {_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}",
+            f"source_date date, time timestamp, {_DELTA_SERIES}, {_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}, "
+            "max_second_bytes bigint",
             ("source_date",),
         ),
         # Throttling by quarter hour and sidecar.
@@ -191,7 +199,7 @@ TABLES: Final = {
             "rates_quarterly",
             "date date, time timestamp, cluster string, sidecar string, limit string, entity string, mean double, "
             "p99 double, peak double, interval_s double, bins "
-            "array<struct<step:int,seconds:double,bytes:double,top:double>>",
+            "array<struct<step:int,seconds:double,bytes:double,top:double>>, has_seconds boolean",
             ("date",),
         ),
         # The records of each run of a proxy, by day.
@@ -200,7 +208,7 @@ TABLES: Final = {
             "date date, cluster string, sidecar string, incarnation string, first_ms bigint, last_ms bigint, "
             "first_seq bigint, last_seq bigint, records bigint, repeated bigint, least_lag_ms bigint, most_lag_ms "
             "bigint, final boolean, bytes bigint, pace_ms bigint, gaps "
-            "array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>",
+            "array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>, idle bigint",
             ("date",),
         ),
         # Each run of a proxy: whether all of its records arrived, and how it ended.
@@ -233,7 +241,8 @@ TABLES: Final = {
             "double, used_p50 double, used_p95 double, used_p99 double, demand_p99 double, demand_is_lower_bound "
             "boolean, peak double, need double, headroom double, proposed double, part double, why string, "
             "confidence string, intervals bigint, throttled_intervals bigint, days bigint, interval_s double, "
-            "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double",
+            "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double, first_day date, "
+            "last_day date",
             (),
         ),
         # What it cost, by day.

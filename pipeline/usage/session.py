@@ -26,6 +26,9 @@ REQUIRED = {
     "spark.databricks.delta.snapshotPartitions": "1",
     # A query for the list of all files in each version's checksum, a list that this Delta never reads.
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
+    # The points of 100,000 series and quarter hours are collected without a sort of the records; a task reads less.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+    "spark.sql.files.maxPartitionBytes": "16777216",
     # A sum or a cast that overflows is an error, not a null or a wrapped number.
     "spark.sql.ansi.enabled": "true",
 }

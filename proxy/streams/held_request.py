@@ -217,7 +217,7 @@ class HeldRequest(Pending):
 
     def drop_replaced(self, connection: Connection) -> None:
         """The limits may have changed during a hold: those that were replaced do not count the read. New ones count
-        from the next read on.
+        from the next read on; the first limit on topics, records or producer ids from the next request on.
         """
         is_in_use = connection.context.registry.is_in_use
         self.charges = [each for each in self.charges if is_in_use(each[0])]

@@ -54,13 +54,15 @@ class Emitter:
         self._failures = RateLimited(SAME_FAILURE_NS)
 
     def start(self, loop: AbstractEventLoop) -> None:
-        self._tasks = [loop.create_task(self._read_forever()), loop.create_task(self._write_forever())]
+        forever = (self._read_forever, self._write_forever, self._count_seconds)
+        self._tasks = [loop.create_task(each()) for each in forever]
 
     async def close(self) -> None:
         """Write a last record of each series, for at most `EXIT_SECONDS`."""
-        reading, writing = self._tasks
+        reading, writing, counting = self._tasks
         reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        counting.cancel()
+        await asyncio.gather(reading, counting, return_exceptions=True)
         try:
             async with asyncio.timeout(EXIT_SECONDS):
                 await self._read(pause_seconds=0, is_last=True)
@@ -94,6 +96,15 @@ class Emitter:
             except Exception:  # noqa: BLE001 - a defect that one reading shows must not end the others
                 self._report_defect()
             self._has_new.set()
+
+    async def _count_seconds(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due = max(loop.time(), due + 1)
+            await asyncio.sleep(due - loop.time())
+            for _ in self.collector.end_second():
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def _read(self, pause_seconds: float, *, is_last: bool = False) -> None:
         for _ in self.collector.collect(self.wall_ms(), is_last=is_last):

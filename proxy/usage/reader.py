@@ -7,6 +7,7 @@ records cost a frame nothing, and their totals are those of /metrics.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from proxy.observability.entities import Entities
@@ -20,6 +21,21 @@ READ_AT_ONCE: Final = 200
 """Clients, topics and limits of one step: about 1 ms."""
 NOTHING: Final = (0, 0, 0)
 NO_THROTTLES: Final = (0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class _Seconds:
+    """The seconds of one client in one direction: its bytes when the present one began, and its largest one since the
+    latest reading.
+    """
+
+    begun_at: int
+    largest: int = 0
+
+    def end(self, size: int) -> None:
+        """A second is over, or a reading comes: its bytes up to now are `size`."""
+        self.largest = max(self.largest, size - self.begun_at)
+
 
 _Known = tuple[tuple[str, str, Labels], dict[str, dict[str | None, Counts]]]
 """Of a client: its user, client id and labels, as in records, and the counts at the latest reading by direction and
@@ -35,8 +51,23 @@ class Reader:
         self._table = table
         self._since_ms = self._now_ms = 0
         self._clients: dict[EntityMetrics, _Known] = {}
+        #: In each direction: produced, fetched.
+        self._seconds: dict[EntityMetrics, tuple[_Seconds, _Seconds]] = {}
         #: The counts at the latest reading, of those that have any.
         self._tallies: dict[ThrottleTally, Counts] = {}
+
+    def end_second(self) -> Iterator[None]:
+        """A second is over: note the largest ones. In steps."""
+        for number, entity in enumerate(self._entities, 1):
+            produced, fetched = self._seconds_of(entity)
+            for seconds, size in ((produced, entity.produce_bytes), (fetched, entity.fetch_bytes)):
+                seconds.end(size)
+                seconds.begun_at = size
+            if number % READ_AT_ONCE == 0:
+                yield
+
+    def _seconds_of(self, entity: EntityMetrics) -> tuple[_Seconds, _Seconds]:
+        return self._seconds.setdefault(entity, (_Seconds(0), _Seconds(0)))
 
     def read(self, since_ms: int, now_ms: int) -> Iterator[None]:
         """Read all counters, in steps. `since_ms`: the reading before; new series began then."""
@@ -51,7 +82,7 @@ class Reader:
         if len(self._clients) > len(live):
             for entity in self._clients.keys() - set(live):
                 self._read_client(entity)
-                del self._clients[entity]
+                del self._clients[entity], self._seconds[entity]
             yield
         if self._entities.throttle_tallies is not None:
             yield from self._read_tallies(list(self._entities.throttle_tallies))
@@ -68,7 +99,11 @@ class Reader:
             who = entity.user, *identity_of(entity.client_id, self._table.labels)
             self._clients[entity] = who, {PRODUCE: {}, FETCH: {}}
         who, before = self._clients[entity]
-        for direction, counts in ((PRODUCE, produced), (FETCH, fetched)):
+        for direction, counts, seconds in zip(
+            (PRODUCE, FETCH), (produced, fetched), self._seconds_of(entity), strict=True
+        ):
+            seconds.end(counts[None][0])
+            largest, seconds.largest = seconds.largest, 0
             for topic, count in counts.items():
                 old = before[direction].get(topic, NOTHING)
                 if count == old:
@@ -76,7 +111,9 @@ class Reader:
                 before[direction][topic] = count
                 key = UsageKey(*who, topic and label_value(topic), direction)
                 if topic is None or self._table.has_room_for(key):  # else it is in the total only
-                    self._table.add(key, tuple(map(int.__sub__, count, old)), self._since_ms, self._now_ms)
+                    series = self._table.add(key, tuple(map(int.__sub__, count, old)), self._since_ms, self._now_ms)
+                    if topic is None and series.key == key:  # else it is of several clients
+                        self._table.note_peak(series, largest)
         return 1 + len(topics)
 
     def _read_tallies(self, live: list[ThrottleTally]) -> Iterator[None]:

@@ -42,6 +42,7 @@ def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = Fal
         fields["record_bytes"] = size if is_counted else None
         fields["requests"] = requests
         fields["messages"] = messages if is_counted and key.direction == PRODUCE else None
+        fields["max_second_bytes"] = series.largest_second
         fields["has_total"] = True
     else:
         throttled_ns, delayed, refused, would_have = series.counts
@@ -53,6 +54,19 @@ def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = Fal
         if series.fleet is not None:
             fields["fleet"], fields["fleet_cap"] = series.fleet, series.fleet_cap
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def idle(origin: Origin, start_ms: int, time_ms: int, *, is_last: bool = False) -> bytes:
+    """A record that the process runs and has nothing else to write, without its number."""
+    who = {"user": "", "client_id": "", "labels": {}}
+    fields = {
+        "schema": SCHEMA_VERSION,
+        "kind": "idle",
+        **origin._asdict(),
+        "time_ms": time_ms,
+        "start_time_ms": start_ms,
+    }
+    return json.dumps(fields | who | {"final": is_last}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def numbered(sample: bytes, seq: int) -> bytes:

@@ -31,7 +31,9 @@ class Samples:
         taken: list[bytes] = []
         while self._by_hour and len(taken) < most:
             hour, of_hour = next(iter(self._by_hour.items()))
-            taken.append(of_hour.popitem()[1])
+            series, sample = of_hour.popitem()
+            series.is_taken = True
+            taken.append(sample)
             if not of_hour:
                 del self._by_hour[hour]
         return taken

@@ -54,6 +54,8 @@ class Series:
     limit_value  its units per second; None: of several, or no longer in use
     fleet        the fleet that shares it, whose limit that is; None: it is this process's
     fleet_cap    what this process may use of it
+    peak         bytes of its largest second since the latest sample that was taken to be written, `is_taken`; None:
+                 seconds are not counted
     """
 
     key: Key
@@ -64,6 +66,13 @@ class Series:
     limit_value: float | None = None
     fleet: str | None = None
     fleet_cap: float | None = None
+    peak: int | None = None
+    is_taken: bool = True
+
+    @property
+    def largest_second(self) -> int | None:
+        """As `peak`: 0 if nothing was counted since."""
+        return 0 if self.peak is not None and self.is_taken else self.peak
 
     def read_limit(self, *, is_in_use: bool) -> None:
         """Set what is known of the limit."""
@@ -106,6 +115,11 @@ class SeriesTable:
             series.changed_ms = now_ms
         self.changed[series] = None
         return series
+
+    def note_peak(self, series: Series, size: int) -> None:
+        """The largest second of a reading had so many bytes."""
+        series.peak = size if series.peak is None or series.is_taken else max(series.peak, size)
+        series.is_taken = False
 
     def _merged(self, key: Key) -> Key:
         """That of the series that counts it after the bound on series."""

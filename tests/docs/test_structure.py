@@ -28,7 +28,7 @@ CODE_LINES = {
     "proxy/observability": 566,
     "proxy/sessions": 1_875,
     "proxy/streams": 2_426,
-    "proxy/usage": 691,
+    "proxy/usage": 759,  # idle records, and the largest second of each series
 }
 SLACK = 1.04
 MAX_CODE_LINES_OF_A_CLASS = 250

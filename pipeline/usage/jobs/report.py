@@ -1,7 +1,8 @@
 """The sources (records, snapshots, brokers' counts) to every other table, for the dates that changed since the last
 run; a rerun changes nothing.
 
-Each step replaces whole dates. What has been read up to is noted last, so a run that was killed is simply run again.
+Each step replaces whole dates. What has been read up to is noted last, so a run that was killed, or of which a table
+failed, is simply run again.
 Of two runs at once, each table has what the later one wrote.
 """
 
@@ -14,10 +15,10 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from pipeline.usage.isolation import CLIENT, ENTITY, isolate
+from pipeline.usage.isolation import CLIENT, ENTITY, attempt, isolate
 from pipeline.usage.jobs import closing, runs
 from pipeline.usage.owners import Rule, team_of
 from pipeline.usage.price_list import PriceList
@@ -35,7 +36,7 @@ from pipeline.usage.transforms.recommendations import parts, quota_recommendatio
 from pipeline.usage.transforms.sidecars import lost_hours, sidecar_days, sidecars
 
 T = TypeVar("T")
-SMALL_RECORDS: Final = 1_000_000
+SMALL_RECORDS: Final = 300_000
 """Of the dates to compute. For fewer, compiling the queries takes longer than it saves."""
 SHOWN: Final = 20
 """Warnings of one kind."""
@@ -110,15 +111,20 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
         priced = _around(touched | set(changed["storage_snapshots"]))
         counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
         with _kept(fenced, rules, priced | counted, fresh.dates) as deltas:
-            steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else []
-            steps.append(partial(charge, fenced, rules, sorted(priced), deltas))
-            at_once(steps)
-            last = [partial(_check_bypass, fenced, sorted(counted))]
+            steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else {}
+            steps["chargeback_daily"] = partial(charge, fenced, rules, sorted(priced), deltas)
+            last: dict[str, Callable[[], None]] = {"bypass_check": partial(_check_bypass, fenced, sorted(counted))}
             if touched:
-                last.append(partial(_recommend, fenced, rules, deltas))
-            at_once(last)
+                last["quota_recommendations"] = partial(_recommend, fenced, rules, deltas)
+            done = [
+                is_done
+                for each in (steps, last)
+                for is_done in at_once([partial(attempt, fenced, *step) for step in each.items()])
+            ]
         computed = sorted(touched.union(*changed.values()))
-        runs.note(fenced, found, computed, since, rules.fingerprint)
+        # Else what was read is not noted: the next report computes these dates again, with the table that failed.
+        if all(done):
+            runs.note(fenced, found, computed, since, rules.fingerprint)
     return computed
 
 
@@ -206,37 +212,41 @@ def _attributed_to(rows: DataFrame, dates: Sequence[date]) -> DataFrame:
 
 def _from_deltas(
     warehouse: Warehouse, dates: Sequence[date], fresh: Fresh, rules: Rules, deltas: Deltas
-) -> list[Callable[[], None]]:
-    """The steps that need no other table than the deltas and the records."""
+) -> dict[str, Callable[[], None]]:
+    """The steps that need no other table than samples, deltas and records, by name."""
     team = team_of(rules.owners)
     usage, throttled = (_attributed_to(each, dates) for each in (deltas.usage, deltas.throttled))
+    sampled, held = (warehouse.read_dates(f"{kind.name}_samples", fresh.dates) for kind in KINDS)
+    paces = pace(sampled)
+    # Limits are those of throttle records of the last weeks, too.
+    first = min(fresh.dates) - timedelta(days=LOOKBACK_DAYS)
+    recent = deltas.throttled.where(f.col("source_date").between(first, max(fresh.dates)))
+    known = members(deltas.usage.where(f.col("source_date").isin(list(fresh.dates))), recent, deltas.limits)
 
     def write_waiting(rows: DataFrame) -> None:
-        waiting = shared_waiting(usage, rows, team, deltas.limits).persist()
-        warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), dates)
-        warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), dates)
+        waiting = shared_waiting(sampled, rows, paces, known, team).persist()
+        warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), fresh.dates)
+        warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), fresh.dates)
         waiting.unpersist()
 
-    return [
-        partial(_replace, warehouse, "usage_hourly", usage, lambda rows: usage_hourly(rows, team), dates),
-        partial(_replace, warehouse, "throttling_hourly", throttled, lambda rows: throttling_hourly(rows, team), dates),
-        partial(isolate, warehouse, "noisy_neighbours", throttled, write_waiting),
-        partial(_compute_rates, warehouse, fresh, deltas),
-        partial(_note_sidecars, warehouse, fresh, deltas.usage),
-    ]
+    def write_rates(rows: DataFrame) -> None:
+        warehouse.replace_dates("rates_quarterly", rates_quarterly(rows, known), fresh.dates)
+
+    def hourly(name: str, rows: DataFrame, make: Callable[[DataFrame, Column], DataFrame]) -> Callable[[], None]:
+        return partial(_replace, warehouse, name, rows, lambda kept: make(kept, team), dates)
+
+    return {
+        "usage_hourly": hourly("usage_hourly", usage, usage_hourly),
+        "throttling_hourly": hourly("throttling_hourly", throttled, throttling_hourly),
+        "noisy_neighbours": partial(isolate, warehouse, "noisy_neighbours", held, write_waiting),
+        "rates_quarterly": partial(isolate, warehouse, "rates_quarterly", sampled, write_rates),
+        "sidecars": partial(_note_sidecars, warehouse, fresh, deltas.usage, paces),
+    }
 
 
-def _compute_rates(warehouse: Warehouse, fresh: Fresh, deltas: Deltas) -> None:
-    """rates_quarterly of the dates with new records. Limits are those of throttle records of the last weeks, too."""
-    first = min(fresh.dates) - timedelta(days=LOOKBACK_DAYS)
-    throttled = deltas.throttled.where(f.col("source_date").between(first, max(fresh.dates)))
-    known = members(deltas.usage.where(f.col("source_date").isin(list(fresh.dates))), throttled, deltas.limits)
-    _replace(warehouse, "rates_quarterly", fresh.records, lambda rows: rates_quarterly(rows, known), fresh.dates)
-
-
-def _note_sidecars(warehouse: Warehouse, fresh: Fresh, usage: DataFrame) -> None:
+def _note_sidecars(warehouse: Warehouse, fresh: Fresh, usage: DataFrame, paces: DataFrame) -> None:
     usage = usage.where(f.col("source_date").isin(list(fresh.dates)))
-    _replace(warehouse, "sidecar_days", fresh.records, lambda rows: sidecar_days(rows, usage, pace(rows)), fresh.dates)
+    _replace(warehouse, "sidecar_days", fresh.records, lambda rows: sidecar_days(rows, usage, paces), fresh.dates)
     runs_of, name = warehouse.read("sidecar_days"), "sidecars"
     isolate(warehouse, name, runs_of, lambda rows: warehouse.replace(name, sidecars(rows)), ("sidecar",))
 
@@ -338,7 +348,7 @@ def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
         for row in holes.orderBy("kafka_partition", "first_offset").limit(SHOWN).collect()
     ]
     lines += [
-        f"{row['step']}: left out {_named(row.asDict())}: {row['reason']}"
+        f"{row['step']}: left out {_named(row.asDict()) or 'as a whole, until the next report'}: {row['reason']}"
         for row in isolated.orderBy("at").limit(SHOWN).collect()
     ]
     return lines

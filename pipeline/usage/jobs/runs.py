@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from pipeline.usage.isolation import WHOLE
 from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Fence, Warehouse
 from pipeline.usage.transforms.sidecars import topic_holes
@@ -45,7 +46,12 @@ def _dates(rows: DataFrame) -> set[date]:
 
 
 def begin(warehouse: Warehouse) -> Warehouse:
-    """The warehouse for one run: a run that began earlier writes no table that this one has written."""
+    """The warehouse for one run: a run that began earlier writes no table that this one has written.
+
+    Steps that the run before left out are tried again.
+    """
+    if warehouse.exists("isolated"):
+        warehouse.delete("isolated", WHOLE)
     row = warehouse.row(_RUNS, {"run_id": f.lit(str(uuid.uuid4())), "at": f.current_timestamp()})
     warehouse.append(_RUNS, row)
     number = int(warehouse.spark.conf.get("spark.databricks.delta.lastCommitVersionInSession"))

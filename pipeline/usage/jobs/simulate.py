@@ -1,9 +1,9 @@
 """Replays recorded usage against a quotas file through the proxy's own engine: the waits of each client.
 
-What a client counted between two records is offered evenly over that time, as requests of its mean size: bursts between
-two records are not seen. A sidecar has buckets of its own, so each sidecar is replayed by itself; within it, clients
-that share a limit are one group, and a group is replayed in order of time by one task. A limit of the total makes one
-group of all clients of a sidecar.
+What a client counted between two records is offered evenly over that time, or at the rate of its largest second where
+that is known, as requests of its mean size: other bursts between two records are not seen. A sidecar has buckets of its
+own, so each sidecar is replayed by itself; within it, clients that share a limit are one group, and a group is replayed
+in order of time by one task. A limit of the total makes one group of all clients of a sidecar.
 
 Spark sorts the rows of a group and streams them through Python: memory is bounded by the clients of a group.
 """
@@ -21,7 +21,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.functions import udtf
 
 from pipeline.usage.quotas_in_force import load
-from pipeline.usage.transforms.rates import intervals
+from pipeline.usage.schemas import USAGE_KIND
+from pipeline.usage.transforms.deltas import samples
+from pipeline.usage.transforms.rates import of_clients, pace, spans
 from quotas.admission.limit_set import LimitSet
 from quotas.entry import QuotaEntry
 from quotas.registry.registry import Registry
@@ -61,7 +63,17 @@ def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
     """
     entries = load(quotas_text)  # errors here, not in a task
     keys = ["sidecar", "user", "client_id", "direction"]
-    offers = intervals(records).where(f.col("bytes") > 0)
+    sampled = samples(of_clients(records), USAGE_KIND)
+    each = spans(sampled, USAGE_KIND, pace(sampled)).withColumn("span", f.explode("spans")).where("span.amount > 0")
+    length_ms = f.ceil(f.col("span.amount") * 1000 / f.col("span.peak"))
+    share = f.col("span.amount") / (f.col("between_bytes") + f.col("within_bytes"))
+    offers = each.select(
+        *keys,
+        f.col("span.since_ms").alias("start_ms"),
+        (f.col("span.since_ms") + length_ms).alias("end_ms"),
+        f.col("span.amount").alias("bytes"),
+        f.round((f.col("between_requests") + f.col("within_requests")) * share).cast("bigint").alias("requests"),
+    )
     grouped = offers.join(f.broadcast(_groups(records.sparkSession, offers, entries)), ["user", "client_id"])
     rows = grouped.select("group", "start_ms", "end_ms", *keys, "bytes", "requests")
     replayed = udtf(_replayer(quotas_text), returnType=RESULT)

@@ -57,14 +57,20 @@ def render(warehouse: Warehouse, since: date | None = None, until: date | None =
         _time(f.min(used), "hour"), _time(f.max(used), "hour"), total("bytes"), f.countDistinct("client_id")
     ).first()
     first, last = totals[0], totals[1]
-    waited_s = (throttling.agg(total("throttled_ms")).first()[0] or 0) / 1000
+    waited = throttling.agg(total("throttled_ms")).first()[0] or 0
+    # So many hours had traffic of so many clients.
+    busy = hourly.where("bytes > 0").select("cluster", "user", "client_id", "hour").distinct().count()
+    lost, every = runs.where(_LOST).count(), runs.count()
     money = charges.groupBy("currency").agg(f.sum("amount")).orderBy("currency").collect()
     tiles = [
         (number_text(totals[2] or 0, "B"), "passed the sidecars"),
         (f"{totals[3]:,}", "client id" if totals[3] == 1 else "client ids"),
-        (duration_text(waited_s), "clients were throttled, summed"),
+        (duration_text(waited / 1000), f"that clients waited, in {duration_text(3600 * busy)} of traffic"),
         *((f"{row[1]:,} {row[0]}", "charged") for row in money),
-        (f"{runs.where(_LOST).count():,} of {runs.count():,}", "runs of proxies lack records"),
+        (
+            f"{lost:,} of {every:,}" if lost else "complete",
+            "proxies with missing records" if lost else "records of proxies",
+        ),
     ]
     axes = _axes(hourly, first, last)
     sections = [
@@ -133,9 +139,11 @@ def _change(ratio: float | None) -> str:
 
 
 def _throttling(throttling: DataFrame, axes: Axes) -> str:
-    top = _top(throttling, ["cluster", "team", "client_id", "limit", "entity"], total("throttled_ms"))
-    rows = [[*row[:5], f"{row[5] / 1000:,.1f}"] for row in top]
-    found = table("cluster | team | client id | limit | entity | throttled s", rows, "Nothing was throttled.")
+    hours = f.countDistinct("hour")
+    top = _top(throttling, ["cluster", "team", "client_id", "limit", "entity"], total("throttled_ms"), hours)
+    rows = [[*row[:5], duration_text(row[5] / 1000), duration_text(3600 * row[6])] for row in top]
+    headers = "cluster | team | client id | limit | entity | waited | in the course of"
+    found = table(headers, rows, "Nothing was throttled.")
     figure = ""
     if rows and len(axes.times) > 1:
         by_time = throttling.groupBy(_time(f.col("hour"), axes.bucket).alias("time")).agg(total("throttled_ms"))
@@ -157,19 +165,23 @@ def _neighbours(noisy: DataFrame, waiting: DataFrame) -> str:
         .limit(ROWS)
     )
     rows = [
-        [*row[:5], f"{100 * row[6]:.0f} %", row[7], f"{row[5] / 1000:,.1f}", f"{row[8] / 1000:,.1f}"]
+        [*row[:5], f"{100 * row[6]:.0f} %", row[7], duration_text(row[5] / 1000), duration_text(row[8] / 1000)]
         for row in top.collect()
     ]
-    headers = "cluster | limit | entity | team | client id | mean share | others delayed | caused s | own s"
+    headers = "cluster | limit | entity | team | client id | mean share | others delayed | they waited | waited itself"
     found = table(headers, rows, "No shared limit delayed anyone.")
     others = waiting.where("caused_by <> team").groupBy("caused_by", "team", "limit", "entity", "currency")
     pairs = others.agg(f.sum("waited_ms").alias("ms"), f.sum("cost").alias("cost")).orderBy(f.desc("ms")).limit(ROWS)
     by_pair = [
-        [*row[:4], f"{row['ms'] / 1000:,.1f}", "" if row["cost"] is None else f"{row['cost']:,.2f} {row['currency']}"]
+        [
+            *row[:4],
+            duration_text(row["ms"] / 1000),
+            "" if row["cost"] is None else f"{row['cost']:,.2f} {row['currency']}",
+        ]
         for row in pairs.collect()
     ]
     if by_pair:
-        found += table("caused by | who waited | limit | entity | s | cost", by_pair, "")
+        found += table("caused by | who waited | limit | entity | waited | cost", by_pair, "")
     return section("Noisy neighbours", "Who delayed whom on a shared limit?", figure if by_team else "", found)
 
 
@@ -214,8 +226,8 @@ def _months(found: DataFrame, since: date | None, until: date | None) -> str:
         ]
         for row in found.where("amount > 0").orderBy(f.desc("month"), f.desc("amount")).limit(2 * ROWS).collect()
     ]
-    headers = "month | cluster | team | amount | currency | per GB | so far, to the month before"
-    headers += " | whole team at this rate | its budget | flag"
+    headers = "month | cluster | team | so far | currency | per GB | against the month before"
+    headers += " | expected for the month, all clusters | budget for it | over budget"
     return section("Teams by month", "What does a GB cost, and is it in budget?", table(headers, rows, "No charges."))
 
 
@@ -235,17 +247,19 @@ def _recommendations(found: DataFrame) -> str:
         [
             *(row[name] for name in ("cluster", "entity", "limit", "clients", "client_id")),
             f"{100 * row['part']:.0f} %",
-            _rate(row["current_limit"]),
-            _rate(row["proposed"]),
+            *(_rate(row[name]) for name in ("current_limit", "peak", "proposed")),
             f"{100 * row['throttled_intervals'] / row['intervals']:.0f} %",
             row["confidence"],
             ("≥ " if row["demand_is_lower_bound"] else "") + _rate(row["need"]),
-            *(_rate(row[name]) for name in ("used_p50", "used_p99", "peak")),
+            *(_rate(row[name]) for name in ("used_p50", "used_p99")),
+            f"{row['first_day']} to {row['last_day']}" if row["last_day"] else "",
         ]
         for row in top
     ]
-    headers = "cluster | entity | limit | clients | largest | its part | now | proposed | throttled | confidence | need"
-    headers += " | used p50 | used p99 | peak"
+    headers = (
+        "cluster | entity | limit | clients | largest | its part | limit now | peak | proposed | throttled | confidence"
+    )
+    headers += " | need | used p50 | used p99 | seen"
     return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
 

@@ -15,28 +15,72 @@ from datetime import date
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import DAY_MS, LOOKBACK_DAYS, QUARTER_MS, Kind
+from pipeline.usage.schemas import DAY_MS, LOOKBACK_DAYS, QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
 from pipeline.usage.transforms.sums import total
 
 _MAX_SPLIT_MS = LOOKBACK_DAYS * DAY_MS
+_BLOCK_BITS = 17
+"""Offsets of Kafka whose records one row has at most: bounds the points that are in memory at once."""
 
 
 def samples(records: DataFrame, kind: Kind) -> DataFrame:
-    """One row for each series and quarter hour: when its first and last record were, its smallest and largest counters.
+    """One row for each series and quarter hour: when its first and last record were, its smallest and largest counters,
+    and its points. All that the report knows of usage and throttling comes from here: the records are read once.
 
-    A hash aggregation over primitive types: no sort of the records, partial before the shuffle, so a series with many
-    records makes no task longer than others.
+    points: of each slot the last record, in order: ms (since the quarter hour began), value (its first counter) and
+    second (max_second_bytes). Several rows where records of a quarter hour are far apart in Kafka.
+    A hash aggregation: no sort of the records, partial before the shuffle, so a series with many records makes no task
+    longer than others.
     """
     ranges: list[Column] = []
     for counter in kind.counters:
         ranges += [f.min(counter).alias(f"first_{counter}"), f.max(counter).alias(f"last_{counter}")]
     gauges = [f.max(gauge).alias(gauge) for gauge in kind.gauges]
     quarter = f.floor(f.col("time_ms") / QUARTER_MS).cast("bigint")
+    second = f.col("max_second_bytes") if kind is USAGE_KIND else f.lit(None).cast("bigint")
+    point = f.struct(
+        (f.col("time_ms") % QUARTER_MS).cast("int").alias("ms"),
+        f.col(kind.counters[0]).alias("value"),
+        second.alias("second"),
+    )
     return (
         records.where(f.col("kind") == kind.name)
-        .groupBy(f.col("date"), quarter.alias("quarter"), *kind.series)
-        .agg(f.min("time_ms").alias("first_ms"), f.max("time_ms").alias("last_ms"), *ranges, *gauges)
+        .groupBy(
+            f.col("date"),
+            quarter.alias("quarter"),
+            *kind.series,
+            f.shiftright("kafka_offset", _BLOCK_BITS).alias("block"),
+        )
+        .agg(
+            f.min("time_ms").alias("first_ms"),
+            f.max("time_ms").alias("last_ms"),
+            *ranges,
+            *gauges,
+            f.array_sort(f.collect_list(point)).alias("points"),
+        )
+        .withColumn("points", _last_of_slots(f.col("points")))
+        .drop("block")
     )
+
+
+def _last_of_slots(points: Column) -> Column:
+    """The last point of each slot, with the larger second of the last two."""
+
+    def is_last(point: Column, index: Column) -> Column:
+        return f.coalesce(slot(f.get(points, index + 1)["ms"]) != slot(point["ms"]), f.lit(True))
+
+    def merged(point: Column, index: Column) -> Column:
+        before = f.get(points, index - 1)
+        is_same = slot(before["ms"]) == slot(point["ms"])
+        larger = f.when(is_same, f.greatest(before["second"], point["second"])).otherwise(point["second"])
+        return f.struct(point["ms"].alias("ms"), point["value"].alias("value"), larger.alias("second"))
+
+    return f.filter(f.transform(points, merged), is_last)
+
+
+def slot(ms: Column) -> Column:
+    """The number of the slot that ends at or after so many milliseconds of a quarter hour; 0: at its beginning."""
+    return f.ceil(ms / SLOT_MS).cast("int")
 
 
 def series_daily(sampled: DataFrame, kind: Kind) -> DataFrame:
@@ -67,7 +111,7 @@ def deltas(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame
     Columns: source_date (date of the sample that ended the delta), time (start of the quarter hour, UTC), the keys,
     the counters' deltas, split_<first counter> (the part that was split over quarter hours), longest_gap_ms.
     """
-    return _by_quarter(_steps(_ordered(sampled, daily, kind), kind), kind)
+    return _by_quarter(steps(sampled, daily, kind), kind)
 
 
 def _ordered(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame:
@@ -86,21 +130,23 @@ def _ordered(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFra
             "last_ms",
             *(f.col(f"last_{counter}").alias(f"first_{counter}") for counter in kind.counters),
             *(f"last_{counter}" for counter in kind.counters),
-            *(f.lit(None).cast("double").alias(gauge) for gauge in kind.gauges),
+            *(f.lit(None).cast(sampled.schema[name].dataType).alias(name) for name in (*kind.gauges, "points")),
             f.lit(True).alias("is_known"),
         )
         rows = rows.unionByName(known)
     return rows.repartition(*kind.delta_keys).withColumn("series_hash", f.xxhash64(*kind.series))
 
 
-def _steps(ordered: DataFrame, kind: Kind) -> DataFrame:
-    """Of each sample: when the previous one was, the delta since then, and the delta within."""
+def steps(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame:
+    """Of each sample: when the previous one was (previous_ms), each counter then (reached_), the delta since then
+    (between_), and the delta within (within_). Arguments as for `deltas`.
+    """
     # The hash first: rows of different series are told apart by one number in the sort, and no two series are mixed.
-    window = Window.partitionBy("series_hash", *kind.series).orderBy("quarter")
+    window = Window.partitionBy("series_hash", *kind.series).orderBy("quarter", "first_ms")
     before = window.rowsBetween(Window.unboundedPreceding, -1)
     reached = {f"reached_{each}": f.coalesce(f.max(f"last_{each}").over(before), f.lit(0)) for each in kind.counters}
     previous = f.coalesce(f.max("last_ms").over(before), f.col("start_time_ms"))
-    rows = ordered.withColumns({"previous_ms": previous, **reached}).where(~f.col("is_known"))
+    rows = _ordered(sampled, daily, kind).withColumns({"previous_ms": previous, **reached}).where(~f.col("is_known"))
     parts = {}
     for counter in kind.counters:
         first, last, so_far = f.col(f"first_{counter}"), f.col(f"last_{counter}"), f.col(f"reached_{counter}")

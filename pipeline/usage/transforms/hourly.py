@@ -25,7 +25,9 @@ def usage_hourly(deltas: DataFrame, team: Column) -> DataFrame:
 
 def throttling_hourly(deltas: DataFrame, team: Column) -> DataFrame:
     """throttle_deltas to throttling_hourly. limit_value: the highest that was in force in the hour."""
-    return _with_team(_hours(deltas), team, THROTTLE_KIND.own).agg(
+    # Owner rules may name a topic, and a throttle has none.
+    rows = _hours(deltas).withColumn("topic", f.lit(None).cast("string"))
+    return _with_team(rows, team, THROTTLE_KIND.own).agg(
         *(total(counter).alias(counter) for counter in THROTTLE_KIND.counters),
         f.max("limit_value").alias("limit_value"),
     )

@@ -1,8 +1,10 @@
-"""Which clients share which limit: from the quotas in force where they are given, else from throttle records and usage.
+"""Which clients share which limit, and what it counts.
 
-A throttle record names the scope of a limit. Every client in this scope is a member, also one that was never held.
+A throttle record names the scope of a limit. Every client in this scope is a member, also one that was never held. The
+quotas in force add the members of resource groups, and decide about the entities that they have.
 """
 
+from datetime import date
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -10,32 +12,47 @@ from pyspark.sql import functions as f
 
 DIRECTIONS: Final = {"producer_byte_rate": "produce", "consumer_byte_rate": "fetch"}
 """Limits in bytes per second of clients, and the direction that they count."""
+UNITS: Final = {
+    **dict.fromkeys(DIRECTIONS, "bytes"),
+    "request_rate": "requests",
+    **dict.fromkeys(
+        ("bytes_in_rate", "bytes.in.per.sec.threshold", "total.bytes.in.per.sec.threshold"), "record_bytes"
+    ),
+    **dict.fromkeys(
+        ("messages_in_rate", "messages.in.per.sec.threshold", "total.messages.in.per.sec.threshold"), "messages"
+    ),
+}
+"""What each limit counts, as a counter of usage. Of other limits, nobody knows who used how much."""
 IN_FORCE: Final = "cluster string, user string, client_id string, limit string, entity string, limit_value double"
 """What `quotas_in_force` gives: each client with each of its limits."""
 _KEYS: Final = ("cluster", "user", "client_id", "limit", "entity")
+_EVER: Final = date(9000, 1, 1)
 _NAME: Final = r'(?:"((?:[^"\\]|\\.)*)"|([^",\s]+))'
 """A name, as quotas.entity writes it."""
 
 
 def members(usage: DataFrame, throttled: DataFrame, in_force: DataFrame | None = None) -> DataFrame:
-    """usage_deltas and throttle_deltas to each limit's members: cluster, user, client_id, limit, entity, direction.
+    """usage_deltas and throttle_deltas to each limit's members: cluster, user, client_id, limit, entity, direction (of
+    the limit; null of one that has none), last (day on which it is known).
 
-    in_force: columns of IN_FORCE; with it, clients have these limits and no others, but for those that held them.
+    in_force: columns of IN_FORCE; with it, clients have its entities as it says, and others only where it has none of
+    that limit for them.
     """
-    clients = usage.select(cluster(), "user", "client_id", "direction").distinct()
     throttled = throttled.withColumn("cluster", cluster())
-    held = throttled.select(*_KEYS).distinct()
-    if in_force is None:
-        scopes = throttled.select("cluster", "limit", "entity").distinct()
-        found = _in_scope(clients, scopes)
-        # A client has one limit of each name by user and client id: what held it replaces wider ones.
-        own = held.where(_is_of_clients("entity")).select(*_KEYS[:4], f.col("entity").alias("own"))
-        same = [*(found[name] == own[name] for name in _KEYS[:4]), found["entity"] != own["own"]]
-        found = found.join(own, [*same, _is_of_clients("entity")], "left_anti")
-    else:
-        found = in_force.select(*_KEYS)
-    known = found.unionByName(held).distinct().withColumn("direction", direction())
-    return known.join(clients, ["cluster", "user", "client_id", "direction"], "left_semi")
+    held = throttled.groupBy(*_KEYS).agg(f.to_date(f.max("time")).alias("last"))
+    scopes = held.groupBy("cluster", "limit", "entity").agg(f.max("last").alias("last"))
+    if in_force is not None:
+        scopes = scopes.join(in_force, ["cluster", "limit", "entity"], "left_anti")
+    found = _in_scope(usage, scopes)
+    # A client has one limit of each name by user and client id: what held it replaces wider ones.
+    exact = held
+    if in_force is not None:
+        exact = held.unionByName(in_force.select(*_KEYS, f.lit(_EVER).alias("last")))
+    own = exact.where(_is_of_clients("entity")).select(*_KEYS[:4], f.col("entity").alias("own"))
+    same = [*(found[name] == own[name] for name in _KEYS[:4]), found["entity"] != own["own"]]
+    found = found.join(own, [*same, _is_of_clients("entity")], "left_anti").unionByName(exact)
+    names = f.create_map(*(f.lit(each) for pair in DIRECTIONS.items() for each in pair))
+    return found.groupBy(*_KEYS).agg(f.max("last").alias("last")).withColumn("direction", names[f.col("limit")])
 
 
 def cluster() -> Column:
@@ -43,23 +60,22 @@ def cluster() -> Column:
     return f.coalesce(f.get_json_object("labels", "$.cluster"), f.lit("")).alias("cluster")
 
 
-def direction() -> Column:
-    """What a limit counts; limits of no direction of their own count Produce requests."""
-    return f.when(
-        f.col("limit").isin(*(name for name, way in DIRECTIONS.items() if way == "fetch")), "fetch"
-    ).otherwise("produce")
-
-
-def _in_scope(clients: DataFrame, scopes: DataFrame) -> DataFrame:
-    """Clients of the scopes `user:U`, `client-id:C` and `total`."""
+def _in_scope(usage: DataFrame, scopes: DataFrame) -> DataFrame:
+    """Clients of the scopes `user:U`, `client-id:C`, `topic:T` and `total`."""
     names = (_unquoted(rf"(?:^|,){key}:{_NAME}") for key in ("user", "client-id"))
     user, client = (f.when(_is_of_clients("entity"), name) for name in names)
+    topic = f.when(f.col("entity").startswith("topic:"), _unquoted(f"^topic:{_NAME}"))
     one = f.when(client.isNull(), _scope("user", user)).when(user.isNull(), _scope("client-id", client))
-    scope = f.when(f.col("entity") == "total", _scope("total", f.lit(""))).otherwise(one)
-    scopes = scopes.withColumns({"scope": scope, "direction": direction()})
-    own = (_scope("user", f.col("user")), _scope("client-id", f.col("client_id")), _scope("total", f.lit("")))
-    each = clients.withColumn("scope", f.explode(f.array(*own)))
-    return each.join(f.broadcast(scopes), ["cluster", "direction", "scope"]).select(*_KEYS)
+    scope = f.when(f.col("entity") == "total", "total:").otherwise(f.coalesce(one, _scope("topic", topic)))
+    own = [
+        *(_scope(key, f.col(name)) for key, name in (("user", "user"), ("client-id", "client_id"), ("topic", "topic")))
+    ]
+    each = usage.select(cluster(), "user", "client_id", f.explode(f.array(*own, f.lit("total:"))).alias("scope"))
+    return (
+        each.distinct()
+        .join(f.broadcast(scopes.withColumn("scope", scope)), ["cluster", "scope"])
+        .select(*_KEYS, "last")
+    )
 
 
 def _scope(kind: str, name: Column) -> Column:

@@ -1,10 +1,11 @@
 """Shared limits: who took more than its fair share, whom that delayed, and what the waiting cost.
 
-Max-min fairness, by quarter hour and sidecar (each sidecar has buckets of its own). What the members of a limit used
-is shared out anew: a member that did not wait gets at most what it used, since it wanted no more; a member that waited
-wanted more than it got. All get up to the same level, the fair share. The waiting of members up to the fair share was
-caused by those above it, in proportion to their excess. The waiting of a member above it is its own, and so is all
-waiting where none is above.
+Max-min fairness, by episode and sidecar (each sidecar has buckets of its own). An episode is a time in a quarter hour
+in which a member of a limit waited, without a longer break than `APART_MS`: what passed apart from it delayed nobody.
+What the members used then, in the limit's unit, is shared out anew: a member that did not wait gets at most what it
+used, since it wanted no more; a member that waited wanted more than it got. All get up to the same level, the fair
+share. Of the waiting of members up to the fair share, each one above it caused its part: its excess, of all that
+passed. All other waiting is the member's own, as is that at limits whose use is not counted.
 """
 
 from typing import Final
@@ -13,14 +14,16 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import WAITING, Price, PriceList
-from pipeline.usage.schemas import COST
-from pipeline.usage.transforms.members import cluster, members
-from pipeline.usage.transforms.rates import of_clients
+from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, USAGE_KIND
+from pipeline.usage.transforms.members import UNITS, cluster
+from pipeline.usage.transforms.rates import entity_of_topic, profiles, spans
 from pipeline.usage.transforms.sums import total
 
-TOLERANCE: Final = 1.01
-"""A member is above its fair share from 1 % on: it has to be more than rounding."""
+TOLERANCE: Final = 1.1
+"""A member is above its fair share from 10 % on."""
+APART_MS: Final = 30_000
 _LIMIT = ("time", "cluster", "sidecar", "limit", "entity")
+_EPISODE = (*_LIMIT, "episode")
 _MEMBER = ("team", "user", "client_id")
 
 
@@ -33,8 +36,8 @@ def noisy_neighbours(waiting: DataFrame) -> DataFrame:
         waiting.withColumn("hour", f.date_trunc("hour", "time"))
         .groupBy("date", "hour", "cluster", "limit", "entity", "sidecar", "team", "user", "client_id")
         .agg(
-            total("bytes").alias("bytes"),
-            (f.sum(f.col("bytes").cast("double")) / f.greatest(f.sum("all_bytes"), f.lit(1.0))).alias("share"),
+            f.round(f.sum("bytes")).cast("bigint").alias("bytes"),
+            (f.sum("bytes") / f.greatest(f.sum("all_bytes"), f.lit(1.0))).alias("share"),
             f.sum("fair_bytes").alias("fair_bytes"),
             total("own_throttled_ms").alias("own_throttled_ms"),
             f.max(f.when(f.col("caused_share") > 0, f.col("victims")).otherwise(0)).alias("victims"),
@@ -46,7 +49,7 @@ def noisy_neighbours(waiting: DataFrame) -> DataFrame:
 
 def waiting_cost(waiting: DataFrame, prices: PriceList | None) -> DataFrame:
     """`shared_waiting` to waiting_cost: by date, limit, team that caused it and team that waited."""
-    keys = ["date", *_LIMIT]
+    keys = ["date", *_EPISODE]
     causing = (
         waiting.where(f.col("caused_share") > 0)
         .groupBy(*keys, f.col("team").alias("caused_by"))
@@ -57,9 +60,10 @@ def waiting_cost(waiting: DataFrame, prices: PriceList | None) -> DataFrame:
     by_others = suffered.join(causing, keys).select(
         "date", "cluster", "limit", "entity", "caused_by", "team", (f.col("ms") * f.col("part")).alias("waited_ms")
     )
-    own = waited.where(~f.col("is_victim")).select(
+    by_itself = f.when(f.col("is_victim"), 1 - f.col("all_excess") / f.col("all_bytes")).otherwise(1.0)
+    own = waited.select(
         "date", "cluster", "limit", "entity", f.col("team").alias("caused_by"), "team",
-        f.col("own_throttled_ms").cast("double").alias("waited_ms"),
+        (f.col("own_throttled_ms") * by_itself).alias("waited_ms"),
     )  # fmt: skip
     summed = by_others.unionByName(own).groupBy("date", "cluster", "limit", "entity", "caused_by", "team")
     rows = summed.agg(f.sum("waited_ms").alias("waited_ms"))
@@ -71,58 +75,108 @@ def waiting_cost(waiting: DataFrame, prices: PriceList | None) -> DataFrame:
     )
 
 
-def shared_waiting(
-    usage: DataFrame, throttled: DataFrame, team: Column, in_force: DataFrame | None = None
-) -> DataFrame:
-    """usage_deltas and throttle_deltas of the same dates to one row for each member of a shared limit and quarter hour
-    in which one of them waited.
+def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known: DataFrame, team: Column) -> DataFrame:
+    """usage_samples and throttle_samples of the same dates, `rates.pace` and `members` to one row for each member of a
+    shared limit and episode.
 
     A member is a client of one team, whatever its labels: pods of a job are one member.
-    Columns: all_bytes and fair_bytes (of all members, and the fair share), is_victim (it waited, and others caused it),
-    victims and victim_ms (how many members of the limit, and their waiting), caused_share (its part of that: 0 to 1).
+    Columns: bytes (in the unit of the limit), all_bytes and fair_bytes (of all members, and the fair share), is_victim
+    (it waited, and others caused it), victims and victim_ms (how many members of the limit, and their waiting),
+    caused_share (its part of that: 0 to 1).
     """
-    waits, used = (
-        rows.withColumns({"cluster": cluster(), "topic": f.lit(None).cast("string")}).withColumn("team", team)
-        for rows in (throttled, of_clients(usage))
+    limit = Window.partitionBy("cluster", "limit", "entity")
+    known = known.withColumn("clients", f.count("*").over(limit)).where("clients > 1")
+    clients = known.select("cluster", "user", "client_id").distinct()
+    sampled, held = (
+        rows.withColumn("cluster", cluster()).join(f.broadcast(clients), ["cluster", "user", "client_id"], "left_semi")
+        for rows in (sampled, held)
     )
-    waits = waits.groupBy(*_LIMIT, *_MEMBER).agg(total("throttled_ms").alias("own_throttled_ms"))
-    used = used.groupBy("time", "cluster", "sidecar", *_MEMBER, "direction").agg(total("bytes").alias("bytes"))
-    known = members(usage, throttled, in_force)
-    rows = (
-        used.join(f.broadcast(known), ["cluster", "user", "client_id", "direction"])
-        .join(waits, [*_LIMIT, *_MEMBER], "left")
-        .fillna(0, ["own_throttled_ms"])
-    )
-    group = Window.partitionBy(*_LIMIT)
+    waited = _episodes(_of_teams(spans(held, THROTTLE_KIND, paces), team))
+    used = profiles(spans(sampled, USAGE_KIND, paces), USAGE_KIND)
+    used = _amounts(_of_teams(used, team), waited, known)
+    waited = waited.groupBy(*_EPISODE, *_MEMBER).agg(total("amount").alias("own_throttled_ms"))
+    rows = used.join(waited, [*_EPISODE, *_MEMBER], "full").fillna(0, ["own_throttled_ms", "bytes"])
+    group = Window.partitionBy(*_EPISODE)
     waited = f.col("own_throttled_ms") > 0
     rows = (
-        rows.withColumns(
-            {
-                "waiting": f.sum(waited.cast("int")).over(group),
-                "members": f.count("*").over(group),
-                "all_bytes": f.sum(f.col("bytes").cast("double")).over(group),
-            }
-        )
-        .where((f.col("waiting") > 0) & (f.col("members") > 1))
+        rows.where(waited | (f.col("bytes") > 0))
+        .withColumns({"members": f.count("*").over(group), "all_bytes": f.sum("bytes").over(group)})
+        .where(f.col("members") > 1)
         .withColumn("level", _level(waited))
         .withColumn("fair_bytes", f.max("level").over(group))
     )
-    excess = f.when(f.col("bytes") > f.col("fair_bytes") * TOLERANCE, f.col("bytes") - f.col("fair_bytes")).otherwise(
-        0.0
-    )
-    rows = rows.withColumn("excess", excess)
-    rows = rows.withColumn("all_excess", f.sum("excess").over(group))
+    is_above = f.col("bytes") > f.col("fair_bytes") * TOLERANCE
+    excess = f.when(is_above, f.col("bytes") - f.col("fair_bytes")).otherwise(0.0)
+    rows = rows.withColumn("excess", excess).withColumn("all_excess", f.sum("excess").over(group))
     rows = rows.withColumn("is_victim", waited & (f.col("excess") == 0) & (f.col("all_excess") > 0))
+    of_victims = f.when(f.col("is_victim"), f.col("own_throttled_ms").cast("double"))
     return rows.withColumns(
         {
             "date": f.to_date("time"),
             "victims": f.sum(f.col("is_victim").cast("int")).over(group),
-            "victim_ms": f.coalesce(
-                f.sum(f.when(f.col("is_victim"), f.col("own_throttled_ms").cast("double"))).over(group), f.lit(0.0)
-            ),
-            "caused_share": f.when(f.col("all_excess") > 0, f.col("excess") / f.col("all_excess")).otherwise(0.0),
+            "victim_ms": f.coalesce(f.sum(of_victims).over(group), f.lit(0.0)),
+            "caused_share": f.when(f.col("excess") > 0, f.col("excess") / f.col("all_bytes")).otherwise(0.0),
         }
     )
+
+
+def _of_teams(rows: DataFrame, team: Column) -> DataFrame:
+    """With team, cluster and time; the topic is `of_topic`, since teams are those of clients."""
+    topic = f.col("topic") if "topic" in rows.columns else f.lit(None).cast("string")
+    time = f.timestamp_millis(f.col("quarter") * QUARTER_MS)
+    names = {"of_topic": topic, "topic": f.lit(None).cast("string"), "time": time, "cluster": cluster()}
+    return rows.withColumns(names).withColumn("team", team)
+
+
+def _episodes(rows: DataFrame) -> DataFrame:
+    """The spans in which members waited, from_ms to until_ms in the quarter hour, numbered by `episode`."""
+    span, base = f.col("span"), f.col("quarter") * QUARTER_MS
+    # A request that waits for long is counted when it has passed.
+    begin = f.least(span["since_ms"], span["until_ms"] - span["amount"]) - base
+    each = (
+        rows.withColumn("span", f.explode("spans"))
+        .where(span["amount"] > 0)
+        .select(
+            *_LIMIT,
+            *_MEMBER,
+            begin.alias("from_ms"),
+            (span["until_ms"] - base).alias("until_ms"),
+            span["amount"].alias("amount"),
+        )
+    )
+    ordered = Window.partitionBy(*_LIMIT).orderBy("from_ms", "until_ms")
+    before = f.max("until_ms").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
+    is_apart = (f.col("from_ms") > before + APART_MS).cast("int")
+    number = f.sum(f.coalesce(is_apart, f.lit(0))).over(ordered.rowsBetween(Window.unboundedPreceding, 0))
+    return each.withColumn("episode", number)
+
+
+def _amounts(used: DataFrame, waited: DataFrame, known: DataFrame) -> DataFrame:
+    """What each member used in each episode, from a slot before it on, in the unit of the limit (`bytes`)."""
+    episodes = waited.groupBy(*_EPISODE).agg(f.min("from_ms").alias("from_ms"), f.max("until_ms").alias("until_ms"))
+    first = f.greatest(f.floor(f.col("from_ms") / SLOT_MS) - 1, f.lit(0))
+    last = f.ceil(f.col("until_ms") / SLOT_MS)
+
+    def size(sums: Column, run: Column) -> Column:
+        slots = f.least(run["at"] + run["n"], last) - f.greatest(run["at"], first)
+        return sums + run["rate"] * f.greatest(slots, f.lit(0))
+
+    part = f.reduce("runs", f.lit(0.0), size)
+    whole = f.reduce("runs", f.lit(0.0), lambda sums, run: sums + run["rate"] * run["n"])
+    counted = f.coalesce(
+        *(
+            f.when(f.col("limit") == limit, f.col(f"between_{unit}") + f.col(f"within_{unit}"))
+            for limit, unit in UNITS.items()
+        )
+    )
+    of_records = f.col("limit").isin([limit for limit, unit in UNITS.items() if unit in ("record_bytes", "messages")])
+    is_of_topic = (f.col("direction") == "produce") & f.col("of_topic").isNotNull()
+    is_of_topic &= ~f.col("entity").startswith("topic:") | (f.col("entity") == entity_of_topic("of_topic"))
+    way = f.col("way").isNull() | (f.col("way") == f.col("direction"))
+    of_client = ~(f.coalesce(f.col("has_total"), f.lit(False)) & f.col("of_topic").isNotNull())
+    rows = used.join(f.broadcast(known.withColumnRenamed("direction", "way")), ["cluster", "user", "client_id"])
+    rows = rows.where(f.when(of_records, is_of_topic).otherwise(way & of_client)).join(episodes, [*_LIMIT])
+    return rows.groupBy(*_EPISODE, *_MEMBER).agg(f.sum(counted * f.try_divide(part, whole)).alias("bytes"))
 
 
 def _level(waited: Column) -> Column:
@@ -132,11 +186,11 @@ def _level(waited: Column) -> Column:
     most (all - s) / (n - k + 1). The first one that is not has the level; those after it got more of the rest. A member
     that did not wait wants what it used; one that waited wants any amount, and comes last.
     """
-    group = Window.partitionBy(*_LIMIT)
-    wants = f.when(waited, f.lit(float("inf"))).otherwise(f.col("bytes").cast("double"))
+    group = Window.partitionBy(*_EPISODE)
+    wants = f.when(waited, f.lit(float("inf"))).otherwise(f.col("bytes"))
     ordered = group.orderBy(wants, *_MEMBER)
     before = ordered.rowsBetween(Window.unboundedPreceding, -1)
-    satisfied = f.coalesce(f.sum(f.when(~waited, f.col("bytes").cast("double"))).over(before), f.lit(0.0))
+    satisfied = f.coalesce(f.sum(f.when(~waited, f.col("bytes"))).over(before), f.lit(0.0))
     number = f.when(waited, f.rank().over(group.orderBy(wants))).otherwise(f.row_number().over(ordered))
     left = (f.col("all_bytes") - satisfied) / (f.col("members") - number + 1)
     return f.when(wants > left * (1 + 1e-9), left)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from pipeline.usage.records import MAX_COUNT, MAX_LABELS, MAX_LIMIT, MAX_TEXT, SCHEMA_VERSION
+from pipeline.usage.records import IDLE, MAX_COUNT, MAX_LABELS, MAX_LIMIT, MAX_TEXT, SCHEMA_VERSION
 from pipeline.usage.schemas import DAY_MS, JSON_RECORD, KEPT_DAYS, THROTTLE_KIND, USAGE_KIND
 
 CLOCK_AHEAD_MS = 600_000
@@ -93,7 +93,7 @@ def reason() -> Column:
             "broken JSON or a wrong type",
         ),
         (_differs("schema", SCHEMA_VERSION), "unknown schema version"),
-        (~f.coalesce(f.col("kind").isin(USAGE_KIND.name, THROTTLE_KIND.name), f.lit(False)), "unknown kind"),
+        (~f.coalesce(f.col("kind").isin(USAGE_KIND.name, THROTTLE_KIND.name, IDLE), f.lit(False)), "unknown kind"),
         *((_bad_name(name), f"{name} is missing or empty or too long") for name in ("sidecar", "incarnation")),
         *((_bad_text(name), f"{name} is missing or too long") for name in ("listener", "user", "client_id")),
         (_bad_labels(), "labels are missing or too many or too long"),
@@ -121,7 +121,10 @@ def _usage_checks() -> list[tuple[Column, str]]:
         (usage & ~f.coalesce(f.col("direction").isin("produce", "fetch"), f.lit(False)), "unknown direction"),
         (usage & (f.length("topic") > MAX_TEXT), "topic is too long"),
         *((usage & _bad_count(name), f"{name} is missing or negative or absurd") for name in ("bytes", "requests")),
-        *((usage & _bad_optional(name), f"{name} is negative or absurd") for name in ("record_bytes", "messages")),
+        *(
+            (usage & _bad_optional(name), f"{name} is negative or absurd")
+            for name in ("record_bytes", "messages", "max_second_bytes")
+        ),
         (usage & (f.col("bytes") / elapsed_ms > MAX_BYTES_PER_S / 1000), "bytes grew faster than 1 Tbit/s"),
     ]
 

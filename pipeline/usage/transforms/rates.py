@@ -1,8 +1,10 @@
 """How fast clients and limits really are: rates between two records, not means of quarter hours.
 
-Between two records of a series its rate is constant, as far as anyone knows. The rate of an entity (the scope of a
-limit, or one client) is the sum over its members at each moment: where one of them changes its rate, a segment ends.
-So members that send at different times do not add up to a peak that never was.
+Between two records of a series its rate is constant, as far as anyone knows; where the largest second of that time is
+known, its bytes came at that rate, in as many seconds as they need. The rate of an entity (the scope of a limit, or one
+client) is the sum over its members in each slot of 10 s. So members that send at different times do not add up to a
+peak that never was. What members have above their rates in their largest seconds adds up as the root of squares: they
+seldom meet.
 """
 
 from typing import Final
@@ -10,7 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import QUARTER_MS, USAGE_KIND
+from pipeline.usage.schemas import LOOKBACK_DAYS, QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
+from pipeline.usage.transforms.deltas import slot, steps
 from pipeline.usage.transforms.members import DIRECTIONS, cluster
 
 SNAPSHOT_MS: Final = 600_000
@@ -19,6 +22,7 @@ STEP: Final = 1.05
 """Rates are counted in bins; each bin's upper edge is this times its lower edge."""
 _SCOPE = ("cluster", "limit", "entity")
 _QUARTER = ("date", "quarter", "sidecar", *_SCOPE)
+_SLOTS = QUARTER_MS // SLOT_MS
 _P99_S = QUARTER_MS / 1000 * 0.01
 _USED = ("cluster", "user", "client_id", "direction")
 
@@ -28,83 +32,166 @@ def of_clients(usage: DataFrame) -> DataFrame:
     return usage.where(~(f.coalesce(f.col("has_total"), f.lit(False)) & f.col("topic").isNotNull()))
 
 
-def pace(records: DataFrame) -> DataFrame:
-    """`records` to the time between two readings of an incarnation: sidecar, incarnation, of_topic, pace_ms.
+def pace(sampled: DataFrame) -> DataFrame:
+    """usage_samples to the time between two readings of an incarnation: sidecar, incarnation, of_topic, pace_ms.
 
-    That of the minute of a series with most records, repeated ones counted once; no row where none has four.
+    The shortest one that is usual for a series in a quarter hour: its median. No row where none has four records.
     """
-    minute = f.floor(f.col("time_ms") / 60_000).alias("minute")
-    second = f.expr("shiftleft(1L, cast(floor(time_ms / 1000) % 60 as int))")
-    run = ("sidecar", "incarnation", "of_topic")
-    by_minute = (
-        records.where(f.col("kind") == USAGE_KIND.name)
-        .withColumn("of_topic", f.col("topic").isNotNull())
-        .groupBy(*run, f.xxhash64(*USAGE_KIND.series).alias("series_hash"), minute)
-        .agg(
-            f.bit_count(f.bit_or(second)).alias("seconds"),
-            f.min("time_ms").alias("first"),
-            f.max("time_ms").alias("last"),
+    earlier, later = (f.slice(f.col("points")["ms"], start, f.size("points") - 1) for start in (1, 2))
+    gaps = f.array_sort(f.zip_with(later, earlier, lambda until, begin: until - begin))
+    usual = f.get(gaps, f.floor(f.size("points") / 2 - 1).cast("int"))
+    rows = sampled.where(f.size("points") >= 4).withColumn("of_topic", f.col("topic").isNotNull())
+    return rows.groupBy("sidecar", "incarnation", "of_topic").agg(f.min(usual).cast("bigint").alias("pace_ms"))
+
+
+def spans(sampled: DataFrame, kind: Kind, paces: DataFrame) -> DataFrame:
+    """usage_samples or throttle_samples of some dates to the rows of `deltas.steps` with `spans`: from each record to
+    the next one, in order, the times in milliseconds since 1970.
+
+    since_ms: when the reading before was, until_ms: of the record. What is new came between them: amount, at the rate
+    in units per second, at most at the peak. Nothing came from begin_ms, the record before, to since_ms: a series that
+    does not change is sent every 10 minutes only. The first span of a date is left out if it began before.
+    """
+    rows = steps(sampled, None, kind)
+    is_topic = f.col("topic").isNotNull() if kind is USAGE_KIND else f.lit(False)
+    rows = rows.withColumn("of_topic", is_topic).join(
+        f.broadcast(paces), ["sidecar", "incarnation", "of_topic"], "left"
+    )
+    value, base = kind.counters[0], f.col("quarter") * QUARTER_MS
+    # Of a table from before November 2026.
+    ends = f.array(
+        *(
+            f.struct(
+                (f.col(f"{end}_ms") - base).cast("int").alias("ms"),
+                f.col(f"{end}_{value}").alias("value"),
+                f.lit(None).cast("bigint").alias("second"),
+            )
+            for end in ("first", "last")
         )
     )
-    spacing = (f.col("last") - f.col("first")) / (f.col("seconds") - 1)
-    return by_minute.where(f.col("seconds") >= 4).groupBy(*run).agg(f.min(spacing).cast("bigint").alias("pace_ms"))
+    points = f.coalesce("points", ends)
+    is_known = f.col("previous_ms") >= f.unix_millis(f.col("date").cast("timestamp"))
 
-
-def intervals(records: DataFrame) -> DataFrame:
-    """Records to the intervals between two of them: start_ms, end_ms, bytes, requests, with the columns of the series.
-
-    A series that does not change is sent every 10 minutes only. So what is new after at most that came since the
-    reading before (`pace`). Give all records of some dates: the first interval of a series on a date is
-    left out if it began before. Records that are repeated or out of order change nothing.
-    """
-    # The hash first, as in `deltas`.
-    series = Window.partitionBy("series_hash", "date", *USAGE_KIND.series)
-    before = series.orderBy("time_ms").rowsBetween(Window.unboundedPreceding, -1)
-    begins_here = f.col("start_time_ms") >= f.unix_millis(f.col("date").cast("timestamp"))
-    began = f.when(begins_here, f.col("start_time_ms"))
-    rows = (
-        of_clients(records.where(f.col("kind") == USAGE_KIND.name))
-        .withColumn("series_hash", f.xxhash64(*USAGE_KIND.series))
-        .withColumns(
-            {
-                "start_ms": f.coalesce(f.max("time_ms").over(before), began),
-                **{
-                    f"new_{name}": f.col(name) - f.coalesce(f.max(name).over(before), f.lit(0))
-                    for name in ("bytes", "requests")
-                },
-            }
+    # One transform after the other: an expression that a lambda uses twice is computed twice.
+    def span(point: Column, index: Column) -> Column:
+        before = f.get("points", index - 1)
+        begin = f.when(index == 0, f.when(is_known, f.col("previous_ms"))).otherwise(base + before["ms"])
+        reached = f.greatest(f.coalesce(before["value"], f.lit(0)), f"reached_{value}")
+        return f.struct(
+            begin.alias("begin_ms"),
+            (base + point["ms"]).alias("until_ms"),
+            f.greatest(point["value"] - reached, f.lit(0)).alias("amount"),
+            point["second"].cast("double").alias("second"),
         )
-    )
-    rows = rows.withColumn("of_topic", f.col("topic").isNotNull()).join(
-        f.broadcast(pace(records)), ["sidecar", "incarnation", "of_topic"], "left"
-    )
-    was_idle = f.col("time_ms") - f.col("start_ms") <= SNAPSHOT_MS + f.col("pace_ms")
-    read_before = f.when(was_idle, f.col("time_ms") - f.col("pace_ms"))
-    return rows.where(f.col("start_ms") < f.col("time_ms")).select(
-        *USAGE_KIND.series,
-        f.greatest("start_ms", read_before).alias("start_ms"),
-        f.col("time_ms").alias("end_ms"),
-        *(f.greatest(f"new_{name}", f.lit(0)).alias(name) for name in ("bytes", "requests")),
-    )
+
+    def read(each: Column) -> Column:
+        begin, until, pace_ms = each["begin_ms"], each["until_ms"], f.col("pace_ms")
+        since = f.when(until - begin <= SNAPSHOT_MS + pace_ms, f.greatest(begin, until - pace_ms)).otherwise(begin)
+        return each.withField("since_ms", since)
+
+    def rated(each: Column) -> Column:
+        rate = each["amount"] * 1000 / (each["until_ms"] - each["since_ms"])
+        return each.withField("rate", rate).withField("peak", f.greatest(rate, each["second"]))
+
+    found = f.filter(f.transform("points", span), lambda each: each["begin_ms"] < each["until_ms"])
+    return rows.withColumn("points", points).withColumn("spans", f.transform(f.transform(found, read), rated))
 
 
-def rates_quarterly(records: DataFrame, members: DataFrame) -> DataFrame:
-    """`records` of some dates and `members` to rates_quarterly.
+def profiles(found: DataFrame, kind: Kind) -> DataFrame:
+    """`spans` to their rows with `runs`: the quarter hour as runs of slots of one rate, in order, idle ones too.
+
+    at: the first slot; n: how many; rate, and burst (how far the largest second is above the rate, squared).
+    """
+    series = Window.partitionBy("series_hash", *kind.series).orderBy("quarter", "first_ms")
+    base = f.col("quarter") * QUARTER_MS
+    # Up to the end of the quarter hour it is known from the next one's first span.
+    following = f.lead(f.get("spans", f.lit(0))).over(series)
+    is_next = following["begin_ms"] == f.col("last_ms")
+    rows = found.withColumn("spans", f.concat("spans", f.when(is_next, f.array(following)).otherwise(f.array())))
+
+    def slots(each: Column) -> Column:
+        times = [slot(each[f"{name}_ms"] - base).alias(name) for name in ("begin", "since", "until")]
+        return f.struct(
+            *times, each["rate"].alias("rate"), f.pow(each["peak"] - each["rate"], f.lit(2.0)).alias("burst")
+        )
+
+    def cut(each: Column) -> Column:
+        since = f.greatest(f.least(each["since"], each["until"] - 1), each["begin"])
+        ends = {"begin": each["begin"], "since": since, "until": each["until"]}
+        within = [f.greatest(f.least(at, f.lit(_SLOTS)), f.lit(0)).alias(name) for name, at in ends.items()]
+        return f.struct(*within, each["rate"].alias("rate"), each["burst"].alias("burst"))
+
+    def runs(each: Column) -> Column:
+        begin, since, nothing = each["begin"], each["since"], f.lit(0.0)
+        used = _run(since, each["until"] - since, each["rate"], each["burst"])
+        return f.array(_run(begin, since - begin, nothing, nothing), used)
+
+    every = f.flatten(f.transform(f.transform(f.transform("spans", slots), cut), runs))
+    return rows.withColumn("runs", f.filter(every, lambda run: run["n"] > 0))
+
+
+def _run(at: Column, n: Column, rate: Column, burst: Column) -> Column:
+    return f.struct(at.alias("at"), n.alias("n"), rate.alias("rate"), burst.alias("burst"))
+
+
+def rates_quarterly(sampled: DataFrame, members: DataFrame) -> DataFrame:
+    """usage_samples of some dates and `members` to rates_quarterly.
 
     One row for each sidecar, entity and quarter hour. A client without a limit is an entity by itself. Rates are bytes
     per second: mean over the seconds that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes
-    by rate, each with its highest rate.
+    by rate, each with its highest rate. has_seconds: of each member that sent anything, the largest seconds are known.
     """
-    found = by_entity(intervals(records).withColumn("cluster", cluster()), members)
-    return _quarters(_segments(_by_quarter(found)))
+    paces = pace(sampled)
+    rows = profiles(spans(of_clients(sampled), USAGE_KIND, paces), USAGE_KIND)
+    apart = f.coalesce("pace_ms", QUARTER_MS / f.size("points"))
+    is_seen = f.forall("spans", lambda each: (each["amount"] == 0) | each["second"].isNotNull())
+    more = {"cluster": cluster(), "apart": apart / 1000, "is_seen": is_seen}
+    each = by_entity(
+        rows.select(
+            "date", "quarter", "sidecar", *_USED[1:], "runs", *(column.alias(name) for name, column in more.items())
+        ),
+        members,
+        "date",
+    )
+    found = each.groupBy(*_QUARTER).agg(
+        f.filter(f.collect_list("runs"), lambda runs: f.size(runs) > 0).alias("members"),
+        f.min("apart").alias("interval_s"),
+        f.bool_and("is_seen").alias("has_seconds"),
+    )
+    found = found.where(f.size("members") > 0)
+    is_one, first = f.size("members") == 1, f.get("members", f.lit(0))
+    found = found.withColumns({f"{name}s": f.when(~is_one, _summed(name)) for name in ("rate", "burst")})
+
+    def is_start(index: Column) -> Column:
+        same = [f.get(name, index) == f.get(name, index - 1) for name in ("rates", "bursts")]
+        return ~f.coalesce(same[0] & same[1], f.lit(False))
+
+    starts = f.filter(f.sequence(f.lit(0), f.size("rates") - 1), is_start)
+    found = found.withColumn("starts", f.when(~is_one, starts))
+    found = found.withColumn("runs", f.when(is_one, first).otherwise(_runs_of_slots()))
+    found = found.withColumn("bins", f.array_sort(_bins(f.col("runs"))))
+    return found.select(
+        "*",
+        f.timestamp_millis(f.col("quarter") * QUARTER_MS).alias("time"),
+        (_sum("bins", "bytes") / _sum("bins", "seconds")).alias("mean"),
+        f.coalesce(_exceeded_for(_P99_S), f.lit(0.0)).alias("p99"),
+        f.get("bins", f.size("bins") - 1)["top"].alias("peak"),
+    )
 
 
-def by_entity(rows: DataFrame, members: DataFrame) -> DataFrame:
-    """Rows of clients with `limit` and `entity`: once for each limit of the client, or once as its own entity."""
-    known = members.where(f.col("limit").isin(*DIRECTIONS)).select(*_USED, "limit", "entity")
+def by_entity(rows: DataFrame, members: DataFrame, time: str) -> DataFrame:
+    """Rows of clients with `limit` and `entity`: once for each limit of the client, or once as its own entity.
+
+    time: the column with their time: a limit is one of the client up to LOOKBACK_DAYS after it was seen last.
+    """
+    others = {name: f"of_{name}" for name in _USED}
+    known = members.where(f.col("limit").isin(*DIRECTIONS)).select(*_USED, "limit", "entity", "last")
+    same = [f.col(name) == f.col(other) for name, other in others.items()]
+    same.append(f.to_date(time) <= f.date_add("last", LOOKBACK_DAYS))
+    rows = rows.join(f.broadcast(known.withColumnsRenamed(others)), same, "left").drop(*others.values(), "last")
     names = f.create_map(*(f.lit(each) for limit, way in DIRECTIONS.items() for each in (way, limit)))
     own = {"limit": f.coalesce("limit", names[f.col("direction")]), "entity": f.coalesce("entity", own_entity())}
-    return rows.join(f.broadcast(known), list(_USED), "left").withColumns(own)
+    return rows.withColumns(own)
 
 
 def own_entity() -> Column:
@@ -116,6 +203,11 @@ def own_entity() -> Column:
     return f.when(is_user, both).otherwise(client)
 
 
+def entity_of_topic(name: str) -> Column:
+    """The entity of a topic as quotas name it."""
+    return f.concat(f.lit("topic:"), _quoted(name))
+
+
 def _quoted(name: str) -> Column:
     """A name as quotas.entity writes it."""
     escaped = f.regexp_replace(name, r'([\\"])', r"\\$1")
@@ -124,65 +216,65 @@ def _quoted(name: str) -> Column:
     )
 
 
-def _by_quarter(found: DataFrame) -> DataFrame:
-    """Intervals, each cut at the boundaries of quarter hours: from_ms, until_ms, rate."""
-    first, last = (f.floor(each / QUARTER_MS).cast("bigint") for each in (f.col("start_ms"), f.col("end_ms") - 1))
-    cut = found.withColumn("quarter", f.explode(f.sequence(first, last)))
-    begin = f.col("quarter") * QUARTER_MS
-    return cut.select(
-        f.to_date(f.timestamp_millis(begin)).alias("date"),
-        "quarter",
-        "sidecar",
-        *_SCOPE,
-        f.greatest("start_ms", begin).alias("from_ms"),
-        f.least(f.col("end_ms"), begin + QUARTER_MS).alias("until_ms"),
-        (f.col("bytes") * 1000 / (f.col("end_ms") - f.col("start_ms"))).alias("rate"),
-        (f.col("end_ms") - f.col("start_ms")).alias("interval_ms"),
-    )
+def _summed(name: str) -> Column:
+    """Rates or bursts of several members, added up slot by slot."""
+
+    def slots(runs: Column) -> Column:
+        leading = f.array_repeat(f.lit(0.0), f.get(runs, f.lit(0))["at"])
+        return f.concat(leading, f.flatten(f.transform(runs, lambda run: f.array_repeat(run[name], run["n"]))))
+
+    def add(left: Column, right: Column) -> Column:
+        return f.coalesce(left, f.lit(0.0)) + f.coalesce(right, f.lit(0.0))
+
+    nothing = f.array().cast("array<double>")
+    return f.reduce("members", nothing, lambda sums, runs: f.zip_with(sums, slots(runs), add))
 
 
-def _segments(pieces: DataFrame) -> DataFrame:
-    """The rate of each entity from one change to the next: rate, seconds. interval_ms: of its shortest interval."""
-    ends = f.array(
-        *(
-            f.struct(f.col(at).alias("at"), (f.col("rate") * sign).alias("change"))
-            for at, sign in (("from_ms", 1), ("until_ms", -1))
-        )
-    )
-    changes = (
-        pieces.select(*_QUARTER, "interval_ms", f.inline(ends))
-        .groupBy(*_QUARTER, "at")
-        .agg(f.sum("change").alias("change"), f.min("interval_ms").alias("interval_ms"))
-    )
-    ordered = Window.partitionBy(*_QUARTER).orderBy("at")
-    rate = f.sum("change").over(ordered)
-    seconds = (f.lead("at").over(ordered) - f.col("at")) / 1000
-    rows = changes.select(*_QUARTER, rate.alias("rate"), seconds.alias("seconds"), "interval_ms")
-    # What is left of sums that should be 0 is rounding.
-    return rows.where(f.col("seconds") > 0).withColumn(
-        "rate", f.when(f.col("rate") > 1e-3, f.col("rate")).otherwise(0.0)
-    )
+def _runs_of_slots() -> Column:
+    """The slots `rates` and `bursts` as runs; `starts`: the first slot of each."""
+    rate, burst = f.col("rates"), f.col("bursts")
+
+    def run(start: Column, index: Column) -> Column:
+        n = f.coalesce(f.get("starts", index + 1), f.size(rate)) - start
+        return _run(start, n, f.get(rate, start), f.get(burst, start))
+
+    return f.transform("starts", run)
 
 
-def _quarters(segments: DataFrame) -> DataFrame:
-    step = f.when(f.col("rate") >= 1, f.floor(f.log("rate") / f.log(f.lit(STEP)))).otherwise(-1).cast("int")
-    bins = segments.groupBy(*_QUARTER, step.alias("step")).agg(
-        f.sum("seconds").alias("seconds"),
-        f.sum(f.col("rate") * f.col("seconds")).alias("bytes"),
-        f.max("rate").alias("top"),
-        f.min("interval_ms").alias("interval_ms"),
-    )
-    above = f.sum("seconds").over(Window.partitionBy(*_QUARTER).orderBy(f.desc("step")))
-    entry = f.struct("step", "seconds", "bytes", "top")
-    return (
-        bins.withColumn("above", above)
-        .groupBy(*_QUARTER)
-        .agg(
-            (f.sum("bytes") / f.sum("seconds")).alias("mean"),
-            f.coalesce(f.max(f.when(f.col("above") > _P99_S, f.col("top"))), f.min("top")).alias("p99"),
-            f.max("top").alias("peak"),
-            (f.min("interval_ms") / 1000).alias("interval_s"),
-            f.collect_list(entry).alias("bins"),
-        )
-        .withColumn("time", f.timestamp_millis(f.col("quarter") * QUARTER_MS))
-    )
+def _bins(runs: Column) -> Column:
+    """Runs as bins: the seconds that the bytes of each need at its largest rate, and one of all idle seconds."""
+
+    def top(run: Column) -> Column:
+        return run["rate"] + f.sqrt(run["burst"])
+
+    def busy_s(run: Column) -> Column:
+        return run["n"] * (SLOT_MS / 1000) * run["rate"] / top(run)
+
+    def used(run: Column) -> Column:
+        step = f.when(top(run) >= 1, f.floor(f.log(top(run)) / f.log(f.lit(STEP)))).otherwise(-1).cast("int")
+        return _bin(step, busy_s(run), run["n"] * (SLOT_MS / 1000) * run["rate"], top(run))
+
+    busy = f.filter(runs, lambda run: run["rate"] > 0)
+    slots = f.reduce(runs, f.lit(0), lambda sums, run: sums + run["n"])
+    idle_s = slots * (SLOT_MS / 1000) - f.reduce(busy, f.lit(0.0), lambda sums, run: sums + busy_s(run))
+    return f.concat(f.transform(busy, used), f.array(_bin(f.lit(-1), idle_s, f.lit(0.0), f.lit(0.0))))
+
+
+def _bin(step: Column, seconds: Column, size: Column, top: Column) -> Column:
+    return f.struct(step.alias("step"), seconds.alias("seconds"), size.alias("bytes"), top.alias("top"))
+
+
+def _sum(bins: str, name: str) -> Column:
+    return f.reduce(bins, f.lit(0.0), lambda sums, each: sums + each[name])
+
+
+def _exceeded_for(seconds: float) -> Column:
+    """The lowest top of the fastest bins that are more than so many seconds together."""
+
+    def add(found: Column, each: Column) -> Column:
+        above = found["above"] + each["seconds"]
+        top = f.coalesce(found["top"], f.when(above > seconds, each["top"]))
+        return f.struct(above.alias("above"), top.alias("top"))
+
+    nothing = f.struct(f.lit(0.0).alias("above"), f.lit(None).cast("double").alias("top"))
+    return f.reduce(f.reverse("bins"), nothing, add, lambda found: found["top"])

@@ -54,6 +54,9 @@ def quota_recommendations(
         f.count("*").alias("intervals"),
         f.sum("censored").alias("throttled_intervals"),
         f.countDistinct(f.to_date("time")).alias("days"),
+        f.countDistinct(f.when(f.col("has_seconds"), f.to_date("time"))).alias("seconds_days"),
+        f.to_date(f.min("time")).alias("first_day"),
+        f.to_date(f.max("time")).alias("last_day"),
         f.percentile_approx("interval_s", 0.5, 100).alias("interval_s"),
     )
     found = summary.join(demand(sampled), list(_ENTITY)).join(needs(rates), list(_ENTITY))
@@ -62,6 +65,7 @@ def quota_recommendations(
         found = found.join(known, list(_ENTITY), "left").withColumn(
             "current_limit", f.coalesce("in_force", "current_limit")
         )
+    # An entity of which no client is left has no parts.
     return _for_clients(_proposals(found).join(parts, list(_ENTITY)))
 
 
@@ -84,6 +88,7 @@ def samples(rates: DataFrame, throttled: DataFrame) -> DataFrame:
             f.max((f.coalesce(f.col("throttled_ms"), f.lit(0)) > CENSORED_MS).cast("int")).alias("censored"),
             f.max("limit_value").alias("limit_value"),
             f.min("interval_s").alias("interval_s"),
+            f.bool_and("has_seconds").alias("has_seconds"),
         )
     )
 
@@ -95,11 +100,11 @@ def parts(usage: DataFrame, members: DataFrame, team: Column) -> DataFrame:
     """
     keys = ["cluster", "user", "client_id", "direction"]
     usage = usage.withColumn("cluster", cluster())
-    used = of_clients(usage).groupBy(*keys, "labels").agg(total("bytes").alias("bytes"))
-    both = by_entity(used, members)
-    nothing = {"topic": f.lit(None).cast("string"), "time": f.lit(None).cast("timestamp")}
+    used = of_clients(usage).groupBy(*keys, "labels").agg(total("bytes").alias("bytes"), f.max("time").alias("time"))
+    both = by_entity(used, members, "time")
     rows = (
-        both.withColumns(nothing)
+        # The owner is the one of the newest use.
+        both.withColumn("topic", f.lit(None).cast("string"))
         .groupBy(team.alias("team"), *keys, *_ENTITY)
         .agg(f.sum(f.col("bytes").cast("double")).alias("bytes"))
     )
@@ -233,16 +238,18 @@ def _why() -> Column:
     return f.concat(
         share, f.lit(" % of the quarter hours were throttled; needs "), bound, f.format_number("need", 0),
         f.lit(" bytes/s, peak "), f.format_number("peak", 0),
-        f.lit(f" bytes/s; throttled below 1 % of the time at {HEADROOM} times that"),
+        f.lit(f" bytes/s; throttled below 1 % of the time at {HEADROOM} times that; from "),
+        f.col("days").cast("string"), f.lit(" days, "), f.col("first_day").cast("string"), f.lit(" to "),
+        f.col("last_day").cast("string"),
     )  # fmt: skip
 
 
 def _confidence() -> Column:
-    """high: a week or more of records at most 15 s apart; medium: two days or more, at most 90 s apart; else low, and
-    where the demand is a lower bound.
+    """high: a week or more of records at most 15 s apart that have the largest second; medium: two days or more, at
+    most 90 s apart; else low, and where the demand is a lower bound.
     """
     is_low = (
         f.col("demand_is_lower_bound") | (f.col("intervals") < 2 * _QUARTERS_PER_DAY) | (f.col("interval_s") > COARSE_S)
     )
-    is_high = (f.col("days") >= 7) & (f.col("interval_s") <= FINE_S)
+    is_high = (f.col("seconds_days") >= 7) & (f.col("interval_s") <= FINE_S)
     return f.when(is_low, "low").when(is_high, "high").otherwise("medium")

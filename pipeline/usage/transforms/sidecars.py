@@ -8,13 +8,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from pipeline.usage.records import IDLE
 from pipeline.usage.schemas import KEPT_DAYS
 from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.rates import of_clients
 from pipeline.usage.transforms.sums import total
 
 SILENT_MS: Final = 1_200_000
-"""A sidecar with clients writes at least every 10 minutes."""
+"""A proxy that writes idle records writes something every 5 minutes."""
+SNAPSHOT_MS: Final = 600_000
+"""The longest time between two readings."""
 MAX_GAPS: Final = 100
 """That are named, of a run and day."""
 _RUN = ("sidecar", "incarnation")
@@ -34,6 +37,7 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
         f.min(lag).alias("least_lag_ms"),
         f.max(lag).alias("most_lag_ms"),
         f.bool_or("final").alias("final"),
+        f.count_if(f.col("kind") == IDLE).alias("idle"),
         f.max(cluster()).alias("cluster"),
     )
     before = Window.partitionBy(*keys).orderBy("word")
@@ -55,6 +59,7 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
             f.min("least_lag_ms").alias("least_lag_ms"),
             f.max("most_lag_ms").alias("most_lag_ms"),
             f.bool_or("final").alias("final"),
+            f.sum("idle").alias("idle"),
             f.slice(f.sort_array(f.collect_list(f.when(f.col("missing") > 0, f.col("gap")))), 1, MAX_GAPS).alias(
                 "gaps"
             ),
@@ -69,14 +74,19 @@ def sidecars(days: DataFrame) -> DataFrame:
     """sidecar_days of all dates to sidecars.
 
     state: running; ended (it wrote a last record); replaced (a newer run of the sidecar began after its last record);
-    silent (no record for SILENT_MS, and others wrote). ended_cleanly: null where that is not known.
-    estimated_missing_bytes: one interval of its last day's mean rate, if it did not end by itself.
+    silent (no record for SILENT_MS, and others wrote). Times are compared by Kafka's clock. ended_cleanly: null where
+    that is not known: a proxy without idle records may have had nothing to write, also at its end.
+    estimated_missing_bytes: of one interval at its last day's mean rate, or of the time until the next run.
     """
-    rows = days.withColumn("next_seq", f.lag("last_seq").over(Window.partitionBy(*_RUN).orderBy("date")) + 1)
     # Of a run that is older than what is kept, the first days are gone.
     is_old = f.datediff(f.max("date").over(Window.partitionBy(f.lit(0))), "date") > KEPT_DAYS - 31
-    begin = f.coalesce("next_seq", f.when(is_old, f.col("first_seq")), f.lit(0))
-    rows = rows.withColumn("missing", f.greatest(f.col("last_seq") + 1 - begin - f.col("records"), f.lit(0)))
+    # By number, not by date: a clock that was set back writes later records into an earlier day.
+    by_seq = Window.partitionBy(*_RUN).orderBy("first_seq")
+    before = f.max("last_seq").over(by_seq.rowsBetween(Window.unboundedPreceding, -1)) + 1
+    begin = f.coalesce(before, f.when(is_old, f.col("first_seq")), f.lit(0))
+    numbers = f.greatest(f.col("last_seq") + 1, begin) - begin
+    rows = days.withColumns({"numbers": numbers, "has_gap": numbers > f.col("records")})
+    missing = f.greatest(f.sum("numbers") - f.sum("records"), f.lit(0))
     last = f.max_by(f.struct("bytes", "first_ms", "last_ms", "pace_ms"), "date")
     runs = rows.groupBy(*_RUN).agg(
         f.max("cluster").alias("cluster"),
@@ -84,29 +94,37 @@ def sidecars(days: DataFrame) -> DataFrame:
         f.max("last_ms").alias("last_ms"),
         f.sum("records").alias("records"),
         f.sum("repeated").alias("repeated"),
-        f.sum("missing").alias("missing_records"),
-        f.max(f.when(f.col("missing") > 0, f.col("date"))).alias("last_gap"),
-        f.min("least_lag_ms").alias("least_lag_ms"),
+        missing.alias("missing_records"),
+        f.max(f.when(f.col("has_gap"), f.col("date"))).alias("last_gap"),
+        f.min("least_lag_ms").alias("offset_ms"),
         f.max("most_lag_ms").alias("lag_ms"),
         f.bool_or("final").alias("final"),
+        (f.sum("idle") > 0).alias("writes_idle"),
         total("bytes").alias("bytes"),
         last.alias("last"),
     )
-    newer = f.max("first_ms").over(Window.partitionBy("cluster", "sidecar")) > f.col("last_ms")
-    newest = f.max("last_ms").over(Window.partitionBy(f.lit(0)))
+    began, ended = (f.col(name) + f.coalesce("offset_ms", f.lit(0)) for name in ("first_ms", "last_ms"))
+    runs = runs.withColumns({"began": began, "ended": ended})
+    of_sidecar = Window.partitionBy("cluster", "sidecar")
+    newest = f.max("ended").over(Window.partitionBy(f.lit(0)))
     state = (
         f.when(f.col("final"), "ended")
-        .when(newer, "replaced")
-        .when(f.col("last_ms") < newest - SILENT_MS, "silent")
+        .when(f.max("began").over(of_sidecar) > f.col("ended"), "replaced")
+        .when(f.col("ended") < newest - SILENT_MS, "silent")
         .otherwise("running")
     )
-    # A proxy that says how it ends says so in each record; of another one a silence is all there is.
-    is_lost = f.when(f.col("final").isNotNull(), state.isin("replaced", "silent")).otherwise(state == "silent")
-    ended = f.when(state == "ended", True).when(is_lost, False)
-    lived_ms = f.greatest(f.col("last.last_ms") - f.col("last.first_ms"), f.lit(1))
-    interval = f.least(f.coalesce("last.pace_ms", lived_ms), lived_ms)
+    following = f.min("began").over(of_sidecar.orderBy("began").rowsBetween(1, Window.unboundedFollowing))
+    until = f.coalesce(f.when(following > f.col("ended"), following), newest)
+    runs = runs.withColumns({"state": state, "gap_ms": until - f.col("ended")})
+    # Without idle records, only a proxy that had clients shortly before the next run would have written a last record.
+    had_clients = (f.col("state") == "replaced") & f.col("final").isNotNull() & (f.col("gap_ms") <= SILENT_MS)
+    is_lost = f.when(f.col("writes_idle"), f.col("state").isin("replaced", "silent")).otherwise(had_clients)
+    cleanly = f.when(f.col("state") == "ended", True).when(is_lost, False)
+    interval = f.least(f.coalesce("last.pace_ms", f.lit(SNAPSHOT_MS)), f.greatest("gap_ms", f.lit(1)))
+    lived_ms = f.greatest(f.col("last.last_ms") - f.col("last.first_ms"), interval, f.lit(1))
     estimate = f.floor(f.least(f.col("last.bytes") * (interval / lived_ms), f.lit(2.0**53))).cast("bigint")
-    return runs.withColumns({"state": state, "ended_cleanly": ended}).select(
+    runs = runs.withColumns({"ended_cleanly": cleanly, "estimate": estimate})
+    return runs.select(
         "cluster",
         *_RUN,
         f.timestamp_millis("first_ms").alias("first_record"),
@@ -116,11 +134,11 @@ def sidecars(days: DataFrame) -> DataFrame:
         "records",
         "repeated",
         "missing_records",
-        "last_gap",
+        f.when(f.col("missing_records") > 0, f.col("last_gap")).alias("last_gap"),
         "lag_ms",
-        f.col("least_lag_ms").alias("clock_offset_ms"),
+        f.col("offset_ms").alias("clock_offset_ms"),
         "bytes",
-        f.when(f.col("ended_cleanly") == f.lit(False), estimate).otherwise(0).alias("estimated_missing_bytes"),
+        f.when(f.col("ended_cleanly") == f.lit(False), f.col("estimate")).otherwise(0).alias("estimated_missing_bytes"),
     )
 
 

@@ -56,6 +56,14 @@ def throttle_record(**changes: Any) -> dict[str, Any]:
     }
 
 
+def idle_record(**changes: Any) -> dict[str, Any]:
+    """A valid idle record with these fields changed."""
+    common = usage_record(user="", client_id="", listener="", final=False)
+    for name in ("topic", "direction", "bytes", "record_bytes", "requests", "messages"):
+        del common[name]
+    return {**common, "kind": "idle", **changes}
+
+
 def kafka_row(record: dict[str, Any], offset: int = 0) -> KafkaRow:
     """A record as a row of Spark's Kafka source; columns in KAFKA_COLUMNS."""
     return raw_row(value(record), key(record), offset)

@@ -1,34 +1,17 @@
-"""Neighbours, demand, bypass: small cases whose answer can be worked out by hand."""
+"""Demand, bypass: small cases whose answer can be worked out by hand."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage import price_list
 from pipeline.usage.transforms.bypass import bypass_check, from_offsets
-from pipeline.usage.transforms.neighbours import noisy_neighbours, shared_waiting, waiting_cost
 from pipeline.usage.transforms.recommendations import demand, quota_recommendations
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 QUARTER = timedelta(minutes=15)
-
-
-def team() -> Column:
-    """The client id up to its dash."""
-    return f.split("client_id", "-")[0]
-
-
-def usage(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
-    """rows: (quarter hours after noon, sidecar, client id, bytes)."""
-    columns = (
-        "time timestamp, sidecar string, labels string, user string, client_id string, topic string, direction string, "
-        "has_total boolean, bytes bigint"
-    )
-    made = [(NOON + n * QUARTER, s, "{}", "u", c, "t", "produce", None, b) for n, s, c, b in rows]
-    return spark.createDataFrame(made, columns)
 
 
 def throttled(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
@@ -39,64 +22,6 @@ def throttled(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
     )
     made = [(NOON + n * QUARTER, s, "{}", "u", c, "producer_byte_rate", e, ms) for n, s, c, e, ms in rows]
     return spark.createDataFrame(made, columns)
-
-
-GROUP = "resource-group:g"
-SHARED = [
-    pytest.param({"a": (900, 20), "b": (50, 7), "c": (50, 3)}, {"a": 10.0}, id="an aggressor that waits a lot"),
-    pytest.param({"a": (900, 0), "b": (50, 7), "c": (50, 3)}, {"a": 10.0}, id="an aggressor that never waits"),
-    # d wants 50 only, so the fair share is 950 / 3; the excesses are 550 / 3 and 250 / 3.
-    pytest.param({"a": (500, 5), "b": (400, 0), "c": (50, 8), "d": (50, 0)}, {"a": 5.5, "b": 2.5}, id="two aggressors"),
-    pytest.param({"a": (500, 9), "b": (500, 9)}, {}, id="all equal: none caused it"),
-    # d wants 100 only, so the others share 900: 300 each, and only a is above.
-    pytest.param({"a": (500, 0), "b": (300, 6), "c": (100, 4), "d": (100, 0)}, {"a": 10.0}, id="one wants little"),
-]
-
-
-@pytest.mark.parametrize(("members", "expected"), SHARED)
-def test_waiting_is_caused_by_those_above_their_fair_share(
-    spark: SparkSession, members: dict[str, tuple[int, int]], expected: dict[str, float]
-) -> None:
-    """members: team → (bytes, seconds of waiting). expected: team → seconds caused."""
-    used = usage(spark, [(0, "p", f"{name}-1", size) for name, (size, _) in members.items()])
-    # An aggressor that is never held has no throttle record: it is a member by the scope of the limit, the user.
-    waits = [(0, "p", f"{name}-1", "user:u", 1_000 * s) for name, (_, s) in members.items() if s]
-    found = shared_waiting(used, throttled(spark, waits), team())
-    caused = {row["team"]: row["caused_throttled_ms"] / 1000 for row in noisy_neighbours(found).collect()}
-    assert set(caused) == set(members)
-    assert {name: seconds for name, seconds in caused.items() if seconds} == pytest.approx(expected)
-    prices = price_list.parse(
-        'currency = "EUR"\n[[price]]\naxis = "waiting"\namount = "3.60"\nper = "hour"\nfrom = 2026-01-01'
-    )
-    costs = waiting_cost(found, prices).collect()
-    assert sum(row["waited_ms"] for row in costs) == pytest.approx(1_000 * sum(s for _, s in members.values()))
-    for row in costs:
-        assert float(row["cost"]) == pytest.approx(row["waited_ms"] / 1e6), "3.60 EUR an hour are 1 EUR in 1,000 s"
-        is_own = row["caused_by"] == row["team"]
-        assert is_own or row["caused_by"] in expected
-
-
-def test_a_victim_of_two_limits_waits_for_another_at_each(spark: SparkSession) -> None:
-    """v shares a group with a, and the total with all: b is above its share there, and a is not."""
-    used = usage(spark, [(0, "p", "a-1", 400), (0, "p", "v-1", 100), (0, "p", "b-1", 900), (0, "q", "a-1", 1)])
-    waits = [(0, "p", "a-1", GROUP, 0), (0, "p", "v-1", GROUP, 2_000), (0, "p", "v-1", "total", 5_000)]
-    waits += [(0, "p", "b-1", "client-id:b-1", 9_000), (0, "q", "a-1", GROUP, 500)]
-    rows = noisy_neighbours(shared_waiting(used, throttled(spark, waits), team())).collect()
-    caused = {(row["entity"], row["team"]): row["caused_throttled_ms"] for row in rows if row["caused_throttled_ms"]}
-    # Of 1,400 the fair share of the total is 400 for a, which did not wait for it, and 500 for b and v.
-    assert caused == {(GROUP, "a"): 2_000.0, ("total", "b"): 5_000.0}
-    assert {row["entity"] for row in rows} == {GROUP, "total"}, "a limit of one client is not shared"
-
-
-def test_the_pods_of_a_job_are_one_member(spark: SparkSession) -> None:
-    """Ten pods of the job `a`, told apart by a label, take 90 each; b waits, with 100 of 1,000."""
-    pods = usage(spark, [(0, "p", "a-1", 90)] * 10).withColumn(
-        "labels", f.format_string('{"pod":"%d"}', f.monotonically_increasing_id())
-    )
-    used = pods.unionByName(usage(spark, [(0, "p", "b-1", 100)]))
-    rows = noisy_neighbours(shared_waiting(used, throttled(spark, [(0, "p", "b-1", "user:u", 3_000)]), team()))
-    found = {row["team"]: (row["bytes"], row["caused_throttled_ms"]) for row in rows.collect()}
-    assert found == {"a": (900, 3_000.0), "b": (100, 0.0)}
 
 
 def samples(spark: SparkSession, rates: list[tuple[float, int]]) -> DataFrame:
@@ -128,11 +53,11 @@ def test_a_limit_that_was_just_raised_is_not_recommended_down_again(spark: Spark
     seconds = [(NOON + n * QUARTER, 200.0 if n == 299 else 50.0) for n in range(300)]
     rates = spark.createDataFrame(
         [
-            (at, "p", "", "producer_byte_rate", entity, rate, 10.0, [(int(rate), 900.0, 900 * rate, rate)])
+            (at, "p", "", "producer_byte_rate", entity, rate, 10.0, [(int(rate), 900.0, 900 * rate, rate)], True)
             for at, rate in seconds
         ],
         "time timestamp, sidecar string, cluster string, limit string, entity string, p99 double, interval_s double, "
-        "bins array<struct<step:int,seconds:double,bytes:double,top:double>>",
+        "bins array<struct<step:int,seconds:double,bytes:double,top:double>>, has_seconds boolean",
     )
     held = throttled(spark, [(n, "p", "etl", entity, 400_000) for n in range(0, 299, 2)])
     clients = spark.sql(

@@ -10,14 +10,16 @@ from pyspark.sql import functions as f
 from pipeline.usage import owners
 from pipeline.usage.jobs import runs
 from pipeline.usage.jobs.report import Rules, report, warnings
-from pipeline.usage.schemas import TABLES
+from pipeline.usage.schemas import TABLES, USAGE_KIND
 from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.deltas import deltas, samples
 from pipeline.usage.transforms.hourly import usage_hourly
 from pipeline.usage.transforms.sidecars import sidecar_days, sidecars, topic_holes
-from tests.pipeline.usage.fleets import NOON_MS, usage_record
+from tests.pipeline.usage.fleets import NOON_MS, idle_record, usage_record
 from tests.pipeline.usage.test_deltas import all_deltas, records_frame
 
 INTERVAL_MS = 10_000
+PACES = "sidecar string, incarnation string, pace_ms bigint"
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
 
@@ -57,11 +59,15 @@ def test_records_of_older_proxies_count_each_byte_once(spark: SparkSession) -> N
     assert by_topic(all_deltas(spark, made)) == {None: 70, "a": 700}
 
 
-def readings(sidecar: str, count: int, *, start: int = 0, **more: Any) -> list[dict[str, Any]]:
-    """One record each 10 s from noon on."""
+def idle(seq: int, sidecar: str) -> dict[str, Any]:
+    return idle_record(sidecar=sidecar, seq=seq, time_ms=NOON_MS, start_time_ms=NOON_MS)
+
+
+def readings(sidecar: str, count: int, *, start: int = 0, first: int = 0, **more: Any) -> list[dict[str, Any]]:
+    """One record each 10 s from noon on; the first one has this number."""
     return [
         usage_record(
-            sidecar=sidecar, seq=n, time_ms=NOON_MS + (start + n) * INTERVAL_MS, start_time_ms=NOON_MS,
+            sidecar=sidecar, seq=first + n, time_ms=NOON_MS + (start + n) * INTERVAL_MS, start_time_ms=NOON_MS,
             bytes=1_000 * (n + 1), **more,
         )
         for n in range(count)
@@ -69,8 +75,7 @@ def readings(sidecar: str, count: int, *, start: int = 0, **more: Any) -> list[d
 
 
 def runs_of(spark: SparkSession, made: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
-    columns = "sidecar string, incarnation string, pace_ms bigint"
-    paces = spark.createDataFrame([(each["sidecar"], each["incarnation"], INTERVAL_MS) for each in made], columns)
+    paces = spark.createDataFrame([(each["sidecar"], each["incarnation"], INTERVAL_MS) for each in made], PACES)
     days = sidecar_days(records_frame(spark, made), all_deltas(spark, made), paces.distinct())
     return {(row["sidecar"], row["incarnation"]): row for row in sidecars(days).collect()}
 
@@ -78,12 +83,16 @@ def runs_of(spark: SparkSession, made: list[dict[str, Any]]) -> dict[tuple[str, 
 def test_each_run_of_a_proxy_says_what_is_missing(spark: SparkSession) -> None:
     complete = readings("complete", 300)
     gaps = [each for each in readings("gaps", 300) if not 130 <= each["seq"] < 140 and each["seq"] != 7]
-    silent = readings("silent", 30)
+    # Of proxies that write idle records the silence says something.
+    silent = [idle(0, "silent"), *readings("silent", 30, first=1)]
+    quiet = readings("quiet", 30, final=False)
     killed = readings("killed", 20, final=False) + readings("killed", 270, start=21, incarnation="run-2", final=False)
     ended = [*readings("ended", 9), usage_record(sidecar="ended", seq=9, time_ms=NOON_MS + 95_000, final=True)]
+    # It had no clients for hours; then it is stopped, and starts again.
+    was_idle = readings("was-idle", 9, final=False) + readings("was-idle", 9, start=250, incarnation="run-2")
     # Two proxies of one host.
     beside = readings("host", 300, final=False) + readings("host", 290, start=9, incarnation="run-2", final=False)
-    found = runs_of(spark, [*complete, *complete[:5], *gaps, *silent, *killed, *ended, *beside])
+    found = runs_of(spark, [*complete, *complete[:5], *gaps, *silent, *quiet, *killed, *ended, *was_idle, *beside])
     shown = {
         name: (row["state"], row["ended_cleanly"], row["missing_records"], row["repeated"])
         for name, row in found.items()
@@ -92,9 +101,12 @@ def test_each_run_of_a_proxy_says_what_is_missing(spark: SparkSession) -> None:
         ("complete", "run-1"): ("running", None, 0, 5),
         ("gaps", "run-1"): ("running", None, 11, 0),
         ("silent", "run-1"): ("silent", False, 0, 0),
+        ("quiet", "run-1"): ("silent", None, 0, 0),
         ("killed", "run-1"): ("replaced", False, 0, 0),
         ("killed", "run-2"): ("running", None, 0, 0),
         ("ended", "run-1"): ("ended", True, 0, 0),
+        ("was-idle", "run-1"): ("replaced", None, 0, 0),
+        ("was-idle", "run-2"): ("running", None, 0, 0),
         ("host", "run-1"): ("running", None, 0, 0),
         ("host", "run-2"): ("running", None, 0, 0),
     }
@@ -102,6 +114,95 @@ def test_each_run_of_a_proxy_says_what_is_missing(spark: SparkSession) -> None:
     assert found["killed", "run-1"]["bytes"] == 20_000
     assert found["killed", "run-1"]["estimated_missing_bytes"] == pytest.approx(1_000, rel=0.1)
     assert found["complete", "run-1"]["estimated_missing_bytes"] == 0
+
+
+def test_what_is_missing_is_what_could_pass_in_the_gap(spark: SparkSession) -> None:
+    """A killed proxy with a record a minute, of which the pace is not known: it was away for 30 s."""
+    begin = {"start_time_ms": NOON_MS, "final": False, "client_id": "c"}
+    made = [usage_record(**begin, seq=n, time_ms=NOON_MS + 60_000 * n, bytes=10**9 * n) for n in range(1, 100)]
+    again = {"incarnation": "run-2", "time_ms": NOON_MS + 99 * 60_000 + 30_000}
+    made = [idle_record(seq=0, time_ms=NOON_MS), *made, idle_record(**again)]
+    days = sidecar_days(records_frame(spark, made), all_deltas(spark, made), spark.createDataFrame([], PACES))
+    found = {row["incarnation"]: row for row in sidecars(days).collect()}
+    assert found["run-1"]["ended_cleanly"] is False
+    assert found["run-1"]["estimated_missing_bytes"] == pytest.approx(0.5e9, rel=0.05)
+
+
+def test_a_clock_that_was_set_back_over_midnight_lacks_no_records(spark: SparkSession) -> None:
+    midnight = NOON_MS + 43_200_000
+    times = [midnight + n * 60_000 for n in (*range(5), *range(-30, -20), *range(5, 9))]
+    made = [usage_record(seq=seq, time_ms=time_ms) for seq, time_ms in enumerate(times)]
+    (row,) = runs_of(spark, made).values()
+    assert (row["missing_records"], row["last_gap"]) == (0, None)
+    (row,) = runs_of(spark, [each for each in made if each["seq"] != 7]).values()
+    assert row["missing_records"] == 1
+
+
+HOUR_MS = 3_600_000
+
+
+def lives(spark: SparkSession, made: list[tuple[str, str, int, int, int, int, int, bool]]) -> DataFrame:
+    """made: (sidecar, run, first hour, last hour, first and last hour of day with clients, clock's offset in minutes,
+    whether it ends by itself). A record each 5 minutes: idle ones while there are no clients, the first one too.
+    """
+    columns = (
+        "sidecar string, incarnation string, first bigint, last bigint, opens int, closes int, off bigint, ends boolean"
+    )
+    begin = f.lit(NOON_MS - 12 * HOUR_MS)
+    at = f.posexplode(f.sequence(begin + f.col("first") * HOUR_MS, begin + f.col("last") * HOUR_MS, f.lit(300_000)))
+    rows = spark.createDataFrame(made, columns).select("*", at.alias("seq", "true_ms"))
+    hour = f.floor(f.col("true_ms") / HOUR_MS) % 24
+    is_busy = (f.col("seq") > 0) & (hour >= f.col("opens")) & (hour < f.col("closes"))
+    time_ms = f.col("true_ms") + f.col("off") * 60_000
+    values = {
+        "kind": f.when(is_busy, "usage").otherwise("idle"), "time_ms": time_ms, "user": f.when(is_busy, "u"),
+        "start_time_ms": begin + f.col("first") * HOUR_MS + f.col("off") * 60_000, "labels": f.lit("{}"),
+        "bytes": f.when(is_busy, f.col("seq").cast("bigint") * 10**9), "direction": f.when(is_busy, "produce"),
+        "final": f.col("ends") & (f.col("true_ms") == begin + f.col("last") * HOUR_MS),
+        "date": f.to_date(f.timestamp_millis(time_ms)), "kafka_time": f.timestamp_millis(f.col("true_ms") + 700),
+    }  # fmt: skip
+    return rows.withColumns(values).withColumns(
+        {name: f.lit(None).cast(kind) for name, kind in (("topic", "string"), ("has_total", "boolean"),
+         ("client_id", "string"), ("listener", "string"), ("record_bytes", "bigint"), ("messages", "bigint"),
+         ("requests", "bigint"), ("max_second_bytes", "bigint"), ("kafka_offset", "bigint"))}
+    )  # fmt: skip
+
+
+MONTH = 31 * 24
+CLEAN = [
+    # All month: one run that idles at night, one with a restart each day, a clock that is behind, one ahead.
+    *((f"office-{n}", "run-0", n, MONTH, 9, 17, 0, False) for n in range(4)),
+    *((f"daily-{n}", f"run-{d:02}", 24 * d + n, 24 * d + n + 23, 0, 24, 0, True) for n in range(2) for d in range(30)),
+    ("behind", "run-0", 0, MONTH, 0, 24, -25, False),
+    ("ahead", "run-0", 0, MONTH, 8, 9, 9, False),
+    # They start, work or idle, and stop: nightly batches, and pods that no client ever came to.
+    *((f"batch-{n}", f"run-{d:02}", 24 * d + 1, 24 * d + 4, 2, 3, n - 10, True) for n in range(20) for d in range(31)),
+    *((f"unused-{n}", f"run-{n}", 30 * n, 30 * n + 3, 0, 0, 0, True) for n in range(22)),
+]  # fmt: skip
+
+
+def sidecars_of(made: DataFrame) -> DataFrame:
+    paces = made.sparkSession.createDataFrame([], PACES)
+    return sidecars(sidecar_days(made, deltas(samples(made, USAGE_KIND), None, USAGE_KIND), paces))
+
+
+@pytest.mark.timeout(600)
+def test_a_clean_month_of_50_sidecars_gives_no_warning(spark: SparkSession, warehouse: Warehouse) -> None:
+    assert len({each[0] for each in CLEAN}) == 50
+    days = [date(2026, 1, 5) + timedelta(days=n) for n in range(-1, 33)]
+    warehouse.replace("sidecars", sidecars_of(lives(spark, CLEAN)))
+    assert warnings(warehouse, days) == []
+    states = warehouse.read("sidecars").groupBy("state").count().collect()
+    assert {row["state"]: row["count"] for row in states} == {"running": 6, "ended": 60 + 620 + 22}
+    # Two of them die: one for good, and one whose next run begins an hour later.
+    killed = [
+        (*each[:7], False) if each[:2] in (("batch-3", "run-30"), ("daily-1", "run-07")) else each for each in CLEAN
+    ]
+    warehouse.replace("sidecars", sidecars_of(lives(spark, killed)))
+    found = warnings(warehouse, days)
+    assert [line.partition(": it ended without a last record")[0] for line in found] == [
+        "sidecar batch-3, run run-30", "sidecar daily-1, run run-07",
+    ]  # fmt: skip
 
 
 def test_records_of_days_that_were_deleted_are_not_missing(spark: SparkSession) -> None:
@@ -113,7 +214,8 @@ def test_records_of_days_that_were_deleted_are_not_missing(spark: SparkSession) 
         {
             "date": f.date_sub(day, f.col("ago")), "cluster": f.lit(""), "incarnation": f.lit("run-1"),
             "last_seq": f.col("first_seq") + 9, "records": f.lit(10), "repeated": f.lit(0), "final": f.lit(False),
-            **{name: f.lit(0) for name in ("first_ms", "last_ms", "least_lag_ms", "most_lag_ms", "bytes", "pace_ms")},
+            **{name: f.lit(0) for name in ("first_ms", "last_ms", "least_lag_ms", "most_lag_ms", "bytes", "idle")},
+            "pace_ms": f.lit(0),
         }
     )  # fmt: skip
     found = {row["sidecar"]: (row["missing_records"], row["last_gap"]) for row in sidecars(days).collect()}

@@ -46,7 +46,7 @@ def figures(html: str) -> list[str]:
 
 def labels(html: str) -> list[str]:
     """The time axis of the first figure."""
-    return re.findall('<text class="day"[^>]*>([^<]*)<', html.partition("</svg>")[0])
+    return re.findall('<span class="day[^>]*>([^<]*)<', html.partition("</figure>")[0])
 
 
 def cells(html: str, title: str) -> list[str]:
@@ -60,6 +60,8 @@ def test_without_usage_there_are_no_figures(warehouse: Warehouse) -> None:
     assert "no usage yet" in html
     assert "<section>" not in html, "empty sections are folded"
     assert html.count("<details>") == 8
+    assert "<summary>Throttling<span>Nothing was throttled.</span></summary>" in html, "a folded section says why"
+    assert "<b>complete</b><span>records of proxies</span>" in html
 
 
 def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> None:
@@ -67,9 +69,12 @@ def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> Non
     html = render(warehouse)
     assert figures(html) == ["Produced by client id"]
     assert "2026-01-05 12:00 to 13:00; made " in html
-    assert ">106 MB</text>" in html
-    assert ">7 B</text>" in html
-    assert "<td>etl</td><td>producer_byte_rate</td><td>client-id:etl</td>" in html
+    assert '<span class="name">etl</span>' in html
+    assert '<span class="value">106 MB</span>' in html
+    assert '<span class="value">7 B</span>' in html
+    assert cells(html, "Throttling")[-5:] == ["verify", "producer_byte_rate", "client-id:verify", "1 s", "1.0 h"]
+    assert "<b>2 s</b><span>that clients waited, in 2.0 h of traffic</span>" in html
+    assert '<td class=n data-name="waited">1 s</td>' in html, "beside its name where columns do not fit"
 
 
 def test_a_day_is_drawn_by_hour_with_the_hours_of_no_usage(warehouse: Warehouse, elsewhere: None) -> None:
@@ -78,7 +83,7 @@ def test_a_day_is_drawn_by_hour_with_the_hours_of_no_usage(warehouse: Warehouse,
     html = render(warehouse, date(2026, 1, 5), date(2026, 1, 6))
     assert figures(html) == ["Produced by team and hour B", "Throttled time by hour s"]
     assert labels(html) == ["12:00", "13:00", "14:00", "15:00"], "of the chosen period"
-    assert "<details><summary>Chargeback</summary>" in html
+    assert "<details><summary>Chargeback<span>No price list was given, or all amounts are 0.</span></summary>" in html
 
 
 def test_weeks_are_drawn_by_day_with_the_days_of_no_usage(warehouse: Warehouse) -> None:
@@ -103,6 +108,7 @@ def test_a_month_over_its_budget_is_flagged(warehouse: Warehouse) -> None:
 
 def test_a_limit_is_shown_once_and_topics_only_where_something_was_unseen(warehouse: Warehouse) -> None:
     quota = {"limit": "producer_byte_rate", "entity": "total", "proposed": 5e6, "need": 4e6, "confidence": "low"}
+    quota |= {"peak": 6e6, "first_day": "2026-01-05", "last_day": "2026-01-12"}
     more = {"intervals": 8, "throttled_intervals": 2, "demand_is_lower_bound": False}
     hour = {"date": "2026-01-05", "hour": "2026-01-05 12:00:00", "measure": "messages", "broker_count": 10}
     for client, part, seen in (("small", 0.2, 10), ("large", 0.8, 4)):
@@ -112,7 +118,8 @@ def test_a_limit_is_shown_once_and_topics_only_where_something_was_unseen(wareho
             warehouse.append(name, warehouse.row(name, {each: f.lit(value) for each, value in values.items()}))
     html = render(warehouse)
     assert cells(html, "Quotas") == [
-        "total", "producer_byte_rate", "2", "large", "80 %", "5 MB/s", "25 %", "low", "4 MB/s",
+        "total", "producer_byte_rate", "2", "large", "80 %", "6 MB/s", "5 MB/s", "25 %", "low", "4 MB/s",
+        "2026-01-05 to 2026-01-12",
     ]  # fmt: skip
     assert cells(html, "Bypass") == ["of-large", "messages", "10", "4", "6", "60.0 %"]
 

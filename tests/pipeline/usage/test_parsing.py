@@ -11,7 +11,15 @@ from pyspark.sql import functions as f
 
 from pipeline.usage import records
 from pipeline.usage.transforms.parsing import CLOCK_AHEAD_MS, invalid, parsed, valid
-from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
+from tests.pipeline.usage.fleets import (
+    KAFKA_COLUMNS,
+    NOON_MS,
+    idle_record,
+    kafka_row,
+    raw_row,
+    throttle_record,
+    usage_record,
+)
 
 SPARK = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -26,6 +34,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"bytes": 2**53}, "bytes is missing or negative or absurd"),
     ({"bytes": 2**52}, "bytes grew faster than 1 Tbit/s"),
     ({"messages": -1}, "messages is negative or absurd"),
+    ({"max_second_bytes": 2**53}, "max_second_bytes is negative or absurd"),
     ({"direction": "sideways"}, "unknown direction"),
     ({"start_time_ms": NOON_MS + 1}, "start_time_ms is after time_ms"),
     ({"time_ms": NOON_MS + CLOCK_AHEAD_MS + 1}, "time_ms is in the future"),
@@ -69,7 +78,8 @@ CHANGES = st.fixed_dictionaries(
     {},
     optional={
         "schema": st.sampled_from([1, 1, 1, 2, None]),
-        "kind": st.sampled_from(["usage", "throttle", "other", None]),
+        "kind": st.sampled_from(["usage", "throttle", "idle", "other", None]),
+        "max_second_bytes": COUNT,
         "sidecar": TEXT,
         "incarnation": TEXT,
         "seq": COUNT,
@@ -93,7 +103,11 @@ CHANGES = st.fixed_dictionaries(
 
 @pytest.mark.timeout(300)
 @SPARK
-@given(drawn=st.lists(st.tuples(st.sampled_from([usage_record, throttle_record]), CHANGES), min_size=60, max_size=120))
+@given(
+    drawn=st.lists(
+        st.tuples(st.sampled_from([usage_record, throttle_record, idle_record]), CHANGES), min_size=60, max_size=120
+    )
+)
 def test_spark_accepts_what_the_schema_accepts(spark: SparkSession, drawn: list[Any]) -> None:
     made = [make(**changes) for make, changes in drawn]
     rows = [kafka_row(record, offset) for offset, record in enumerate(made)]

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from pipeline.usage.jobs.apply import quotas_toml, recommended
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.jobs.simulate import Engine, Offer, simulate
 from pipeline.usage.quotas_in_force import load
+from pipeline.usage.schemas import USAGE_KIND
 from pipeline.usage.tables import Warehouse
+from pipeline.usage.transforms.deltas import samples
 from pipeline.usage.transforms.members import members
 from pipeline.usage.transforms.rates import rates_quarterly
-from pipeline.usage.transforms.recommendations import needs
+from pipeline.usage.transforms.recommendations import needs, quota_recommendations
 from quotas.parsing.file import load_quotas
 from tests.pipeline.usage.fleets import throttle_record, usage_record
 from tests.pipeline.usage.test_deltas import records_frame
@@ -32,20 +35,25 @@ EMPTY = (
 )
 
 
-def recorded(loads: dict[str, Load], hours: int) -> list[dict[str, Any]]:
-    """What a sidecar sends: a record each 10 s where something changed, else every 10 minutes."""
+def recorded(loads: dict[str, Load], hours: int, *, seconds: bool = False) -> list[dict[str, Any]]:
+    """What a sidecar sends: a record each 10 s where something changed, else every 10 minutes.
+
+    seconds: with the largest second of that time.
+    """
     made: list[dict[str, Any]] = []
     for client, load_of in loads.items():
         total = sent_at = 0.0
         before = -1.0
         for second in range(0, hours * HOUR_S, 10):
-            total += sum(load_of(each) for each in range(second, second + 10))
+            sizes = [load_of(each) for each in range(second, second + 10)]
+            total += sum(sizes)
             if total != before or second - sent_at >= 600:
                 made.append(
                     usage_record(
                         client_id=client, seq=len(made), start_time_ms=START_MS,
                         time_ms=START_MS + (second + 10) * 1000,
                         bytes=int(total), requests=int(total) // 16_384,
+                        max_second_bytes=int(max(sizes)) if seconds else None,
                     )
                 )  # fmt: skip
                 before, sent_at = total, second
@@ -75,10 +83,14 @@ def held_s(offers: Iterable[Offer], entity: str, rate: float) -> float:
 
 
 def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None) -> DataFrame:
-    frame = records_frame(spark, made).localCheckpoint()
-    held = [] if entity is None else [(None, "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
+    frame = records_frame(spark, made).where("kind = 'usage'").localCheckpoint()
+    held = (
+        []
+        if entity is None
+        else [(datetime(2026, 1, 5, tzinfo=UTC), "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
+    )
     known = members(frame, spark.createDataFrame(held, EMPTY))
-    return rates_quarterly(frame, known).localCheckpoint()
+    return rates_quarterly(samples(frame, USAGE_KIND), known).localCheckpoint()
 
 
 def minute_an_hour(second: int) -> float:
@@ -136,6 +148,15 @@ LOADS: list[Any] = [
         id="working hours",
         marks=pytest.mark.nightly,
     ),
+    # Spark's micro-batches.
+    pytest.param({"c0": lambda second: 5e6 if second % 10 < 2 else 0.0}, None, id="two seconds of ten"),
+    pytest.param({"c0": lambda second: 9e6 if second % 60 < 5 else 1e4}, None, id="five seconds a minute"),
+    pytest.param(
+        {f"c{n}": lambda second, n=n: 2e6 if (second + 3 * (n // 2)) % 10 < 2 else 1e4 for n in range(3)},
+        "user:alice",
+        id="shared micro-batches",
+        marks=pytest.mark.nightly,
+    ),
 ]
 
 
@@ -146,7 +167,7 @@ def test_the_engine_holds_a_client_at_its_proposal_for_less_than_one_percent(
 ) -> None:
     """And at a third of it for more: no proposal is above three times what that took."""
     hours = 8
-    row = needs(rates(spark, recorded(loads, hours), shared)).first()
+    row = needs(rates(spark, recorded(loads, hours, seconds=True), shared)).first()
     proposed = row["need"] * 1.2
     allowed_s = 0.01 * hours * HOUR_S
     assert held_s(arrivals(loads, hours), row["entity"], proposed) < allowed_s
@@ -169,7 +190,7 @@ def test_a_week_of_records_recommends_what_the_engine_then_holds_for_less_than_o
     spark: SparkSession, warehouse: Warehouse
 ) -> None:
     """Report, apply, and the quotas file in the engine with the true arrivals, second by second; a third holds more."""
-    made = [{**each, "user": user} for user, loads in WEEKLY.items() for each in recorded(loads, WEEK)]
+    made = [{**each, "user": user} for user, loads in WEEKLY.items() for each in recorded(loads, WEEK, seconds=True)]
     limit = {"entity": "user:shared", "user": "shared", "client_id": "c0", "limit_value": 1e6}
     made.append(throttle_record(**limit, start_time_ms=START_MS, time_ms=START_MS + 10_000))
     warehouse.append("records", records_frame(spark, made))
@@ -186,6 +207,54 @@ def test_a_week_of_records_recommends_what_the_engine_then_holds_for_less_than_o
         print(user, rate, held)
     assert proposed == {}
     assert all(at_rate < allowed_s < at_a_third for _, at_rate, at_a_third in found.values()), found
+
+
+@pytest.mark.timeout(600)
+def test_a_proposal_ends_with_its_entity_and_names_its_days(spark: SparkSession, warehouse: Warehouse) -> None:
+    """Two weeks ago `user:shop` had a limit for all its clients; since then each pair of user and client id has one."""
+    day_ms = 24 * HOUR_S * 1000
+    moved = START_MS + 14 * day_ms
+    made = []
+    for start, client, entity, limit in (
+        *((START_MS, name, "user:shop", 2.8e6) for name in ("cart", "stock")),
+        *((moved + n * day_ms, "cart", "user:shop,client-id:cart", 5e6) for n in range(7)),
+        *((moved + n * day_ms, "stock", None, None) for n in range(7)),
+    ):
+        common = {"user": "shop", "client_id": client, "start_time_ms": start, "incarnation": f"{start}"}
+        for n in range(1, 7):
+            at = {**common, "time_ms": start + 10_000 * n}
+            second = {} if client == "stock" else {"max_second_bytes": 5_000_000}
+            made.append(usage_record(**at, **second, bytes=30_000_000 * n))
+            if entity is not None:
+                made.append(throttle_record(**at, entity=entity, limit_value=limit, throttled_ms=n))
+    warehouse.append("records", records_frame(spark, [record | {"seq": n} for n, record in enumerate(made)]))
+    report(warehouse, Rules())
+    found = {row["entity"]: row for row in warehouse.read("quota_recommendations").collect()}
+    assert set(found) == {"user:shop,client-id:cart", "user:shop,client-id:stock"}
+    cart, stock = found["user:shop,client-id:cart"], found["user:shop,client-id:stock"]
+    assert cart["why"].endswith("from 8 days, 2026-01-05 to 2026-01-25")
+    assert [str(cart[name]) for name in ("first_day", "last_day")] == ["2026-01-05", "2026-01-25"]
+    assert (cart["current_limit"], cart["peak"], stock["peak"]) == (5e6, 5e6, 3e6)
+    assert stock["confidence"] == "low", "of a few minutes"
+
+
+@pytest.mark.parametrize(("has_seconds", "confidence"), [(True, "high"), (False, "medium")])
+def test_only_records_with_the_largest_second_give_high_confidence(
+    spark: SparkSession, has_seconds: bool, confidence: str
+) -> None:
+    quarters = spark.range(7 * 96).withColumns(
+        {
+            "time": f.timestamp_millis(f.lit(START_MS) + f.col("id") * 900_000), "sidecar": f.lit("p"),
+            "cluster": f.lit(""), "limit": f.lit("producer_byte_rate"), "entity": f.lit("client-id:c"),
+            "p99": f.lit(5.0), "interval_s": f.lit(10.0), "has_seconds": f.lit(has_seconds),
+            "bins": f.array(f.struct(f.lit(1).alias("step"), f.lit(900.0).alias("seconds"), f.lit(9.0).alias("bytes"),
+                                     f.lit(5.0).alias("top"))),
+        }
+    )  # fmt: skip
+    names = {"part": f.lit(1.0), "mean_record_bytes": f.lit(1.0), "direction": f.lit("produce")}
+    clients = quarters.select("cluster", "limit", "entity").limit(1).withColumns(names)
+    row = quota_recommendations(quarters, spark.createDataFrame([], EMPTY), clients).first()
+    assert row["confidence"] == confidence
 
 
 BURSTS: list[Any] = [

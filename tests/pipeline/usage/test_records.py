@@ -7,18 +7,29 @@ from jsonschema import Draft202012Validator
 
 from deploy.local.artifacts import PROJECT
 from pipeline.usage import records, schemas
-from tests.pipeline.usage.fleets import throttle_record, usage_record
+from tests.pipeline.usage.fleets import idle_record, throttle_record, usage_record
 
 
-def test_the_schema_is_one_and_accepts_both_kinds() -> None:
+def test_the_schema_is_one_and_accepts_all_kinds() -> None:
     Draft202012Validator.check_schema(records.schema())
     assert records.errors(usage_record()) == []
     assert records.errors(throttle_record()) == []
+    assert records.errors(idle_record()) == []
+    assert records.errors(usage_record(max_second_bytes=7)) == []
     assert records.errors(usage_record(topic="orders", messages=5, labels={"team": "a"})) == []
 
 
 @pytest.mark.parametrize(
-    "changes", [{"schema": 2}, {"seq": -1}, {"seq": 1.5}, {"user": None}, {"labels": {"a": 1}}, {"bytes": 2**53}]
+    "changes",
+    [
+        {"schema": 2},
+        {"seq": -1},
+        {"seq": 1.5},
+        {"user": None},
+        {"max_second_bytes": -1},
+        {"labels": {"a": 1}},
+        {"bytes": 2**53},
+    ],
 )
 def test_the_schema_refuses(changes: dict[str, object]) -> None:
     assert records.errors(usage_record(**changes))
@@ -27,7 +38,9 @@ def test_the_schema_refuses(changes: dict[str, object]) -> None:
 def test_each_field_is_in_the_documentation_and_in_sparks_schema() -> None:
     text = (PROJECT / "docs" / "pipeline" / "records.md").read_text(encoding="utf-8")
     common = set(records.schema()["properties"])
-    for kind, own in zip(schemas.KINDS, records.schema()["oneOf"], strict=True):
+    *kinds, idle = records.schema()["oneOf"]
+    assert idle["properties"] == {"kind": {"const": records.IDLE}}
+    for kind, own in zip(schemas.KINDS, kinds, strict=True):
         fields = common | set(own["properties"])
         assert fields == {*schemas.SERIES_COMMON, *kind.own, *kind.counters, *kind.gauges} | {
             "schema", "kind", "seq", "time_ms", "final",

@@ -218,3 +218,11 @@ async def test_what_is_not_there_and_what_is_not_allowed() -> None:
 async def test_head_has_the_status_and_no_body(page: str) -> None:
     async with admin() as client:
         assert await text_of(client.head(page)) == (200, (await text_of(client.get(page)))[1], "")
+
+
+async def test_a_limit_that_a_fleet_shares_has_columns_of_its_own() -> None:
+    shared = WAITING._replace(fleet="team", fleet_members=40, allowed_here=1_300_000)
+    lines = table([WAITING, shared], total=2).splitlines()
+    assert lines[0].endswith("FLEET  FLEET MEMBERS  ALLOWED HERE")
+    assert lines[2].split()[-3:] == ["team", "40", "1300000"]
+    assert "FLEET" not in table([WAITING], total=1)

@@ -218,7 +218,9 @@ def test_connections_of_one_limit_differ_by_one_frame_of_each(
     late_ns: tuple[int, ...],
     work_ns: int,
 ) -> None:
-    """In bytes, over any time in which both always want to send; from the time on at which all have waited."""
+    """In bytes, over any time in which both always want to send; from the time on at which all have waited. And by one
+    more where timers are late: meanwhile the limit earns, and the frame that had its turn goes on without a new one.
+    """
     clients = tuple(Client("A", each) for each in frames)
     scene, senders = Case({"A": rate_and_burst}, clients, read_size, late_ns, work_ns).build(frames=150)
     while len({wait.sender for wait in scene.waits}) < len(senders) and scene.loop.next():
@@ -234,7 +236,8 @@ def test_connections_of_one_limit_differ_by_one_frame_of_each(
         for other in senders:
             if other is not one:
                 ahead[one, other] = max(ahead[one, other], passed[one] - passed[other])
-                assert ahead[one, other] + ahead[other, one] <= largest[one] + largest[other]
+                more = max(largest[one], largest[other]) if any(late_ns) else 0
+                assert ahead[one, other] + ahead[other, one] <= largest[one] + largest[other] + more
 
 
 def test_every_second_is_at_the_rate_for_every_client() -> None:

@@ -58,6 +58,7 @@ def test_each_state_and_event_is_in_the_table() -> None:
     assert set(EXPECTED) == {(state, event) for state in Life for event in LifeEvent}
 
 
+@pytest.mark.pure  # of an abstract class
 @pytest.mark.parametrize(("state", "event"), EXPECTED, ids=lambda each: each.name.lower())
 def test_each_cell(state: Life, event: LifeEvent) -> None:
     request = Request()

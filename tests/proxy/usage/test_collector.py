@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, EntityMetrics
 from proxy.observability.throttle_tallies import EXPIRED_AT_ONCE
 from proxy.observability.topic_traffic import TrafficByTopic
-from proxy.usage.collector import SAMPLES_PER_SERIES, SNAPSHOT_MS, TOPIC_INTERVAL_MS, Collector
+from proxy.usage.collector import IDLE_MS, SAMPLES_PER_SERIES, SNAPSHOT_MS, TOPIC_INTERVAL_MS, Collector
 from proxy.usage.records import Origin
 from proxy.usage.series import SERIES_IDLE_MS
 from quotas.parsing.parse import parse_spec
@@ -37,9 +37,13 @@ Record = dict[str, Any]
 
 
 class Scene:
-    """A proxy's counters, the collector, and the records that were taken."""
+    """A proxy's counters, the collector, and the records that were taken. `begins`: with an idle record,
+    as a process does.
+    """
 
-    def __init__(self, max_series: int = 100, max_entities: int = 100, quotas: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, max_series: int = 100, max_entities: int = 100, quotas: tuple[str, ...] = (), *, begins: bool = False
+    ) -> None:
         self.world = World(
             [parse_spec(quota) for quota in quotas],
             observability=ObservabilityOptions(max_metric_entities=max_entities),
@@ -49,7 +53,11 @@ class Scene:
         origin = Origin("pod-1", "run-1", "127.0.0.1:19092")
         entities, is_in_use = self.world.metrics.entities, self.world.registry.is_in_use
         self.collector = Collector(origin, self.world.config.usage, entities, is_in_use, self.now_ms)
+        self.collector._has_begun = not begins
+        #: All records, in order: those of series are in `taken`, the others in `idle`.
+        self.written: list[Record] = []
         self.taken: list[Record] = []
+        self.idle: list[Record] = []
         self.true = Counter[tuple[str, ...]]()
 
     def pass_time(self, ms: int) -> None:
@@ -82,9 +90,13 @@ class Scene:
             pass
 
     def take(self, most: int = 10**9) -> list[Record]:
+        """Records of series."""
         new = [json.loads(record) for record in self.collector.take(most)]
-        self.taken += new
-        return new
+        self.written += new
+        self.idle += [record for record in new if record["kind"] == "idle"]
+        of_series = [record for record in new if record["kind"] != "idle"]
+        self.taken += of_series
+        return of_series
 
     def report(self, *, is_last: bool = False) -> list[Record]:
         self.read(is_last=is_last)
@@ -116,7 +128,7 @@ def check_all(records: list[Record]) -> None:
     for record in records:
         assert published.errors(record) == []
         assert record["start_time_ms"] <= record["time_ms"]
-        assert record["kind"] == "throttle" or record["has_total"]
+        assert record["kind"] != "usage" or record["has_total"]
         earlier = before.get(series_of(record))
         if earlier is not None:
             assert earlier["time_ms"] <= record["time_ms"]
@@ -189,8 +201,8 @@ def test_records_add_up_to_the_counters(steps: list[tuple[Any, ...]], max_series
     run(scene, steps)
     scene.pass_time(1)
     scene.report(is_last=True)
-    check_all(scene.taken)
-    gaps = scene.taken[-1]["seq"] + 1 - len(scene.taken) if scene.taken else 0
+    check_all(scene.written)
+    gaps = scene.written[-1]["seq"] + 1 - len(scene.written) if scene.written else 0
     assert gaps <= scene.collector.lost
     if not scene.collector.lost:
         assert totals(scene.taken) + Counter() == scene.true + Counter()
@@ -222,6 +234,7 @@ def test_a_reading_has_what_is_new_and_only_what_changed() -> None:
         "record_bytes": None,
         "requests": 1,
         "messages": None,
+        "max_second_bytes": 100,
         "has_total": True,
     }
     scene.pass_time(10_000)
@@ -492,6 +505,23 @@ def test_the_value_of_a_limit_is_the_present_one(limited: tuple[Scene, Identity]
     assert [each["limit_value"] for each in scene.report(is_last=True)] == [None]
 
 
+def test_a_limit_that_a_fleet_shares_has_the_value_of_all_and_the_part_of_this_process(
+    limited: tuple[Scene, Identity],
+) -> None:
+    scene, who = limited
+    limit = who.limits.produce.limits[0]
+    limit.whole = SimpleNamespace(fleet="team", members=40, rate=50_000)
+    scene.world.report.exceeded(who.client, limit, 1)
+    [record] = scene.report()
+    assert published.errors(record) == []
+    assert (record["limit_value"], record["fleet"], record["fleet_cap"]) == (50_000, "team", 1_000)
+    limit.whole = None
+    scene.world.report.exceeded(who.client, limit, 1)
+    [record] = scene.report()
+    assert record["limit_value"] == 1_000
+    assert record.keys().isdisjoint({"fleet", "fleet_cap"})
+
+
 def test_limits_after_the_bound_are_counted_together() -> None:
     scene = Scene(max_series=1)
     tallies = scene.world.metrics.entities.throttle_tallies
@@ -579,3 +609,87 @@ def test_an_idle_limit_is_forgotten_and_comes_back(limited: tuple[Scene, Identit
     scene.world.report.exceeded(who.client, limit, 7)
     [record] = scene.report()
     assert (record["delayed_bytes"], record["start_time_ms"]) == (7, scene.now_ms)
+
+
+# ---- the largest second, and idle records
+
+
+def end_second(scene: Scene) -> None:
+    scene.pass_time(1_000)
+    for _ in scene.collector.end_second():
+        pass
+
+
+def peaks(records: list[Record]) -> dict[str, int | None]:
+    return {record["direction"]: record["max_second_bytes"] for record in records}
+
+
+def test_a_burst_is_seen_by_its_largest_second() -> None:
+    scene = Scene()
+    for size in (0, 5_000, 3_000, 0):
+        scene.count("etl", "produce", size)
+        end_second(scene)
+    scene.count("etl", "fetch", 10)  # in a second that is not over
+    assert peaks(scene.report()) == {"produce": 5_000, "fetch": 10}
+    scene.count("etl", "produce", 100)
+    end_second(scene)
+    assert peaks(scene.report()) == {"produce": 100}
+    scene.pass_time(SNAPSHOT_MS)
+    assert peaks(scene.report()) == {"produce": 0, "fetch": 0}
+
+
+def test_a_second_that_a_reading_cuts_counts_whole_after_it() -> None:
+    scene = Scene()
+    scene.count("etl", "produce", 700)
+    assert peaks(scene.report()) == {"produce": 700}
+    scene.count("etl", "produce", 500)
+    end_second(scene)
+    assert peaks(scene.report()) == {"produce": 1_200}
+
+
+def test_a_record_that_is_replaced_before_it_is_written_leaves_its_largest_second() -> None:
+    scene = Scene()
+    scene.count("etl", "produce", 5_000)
+    end_second(scene)
+    scene.read()
+    scene.count("etl", "produce", 10)
+    end_second(scene)
+    assert peaks(scene.report()) == {"produce": 5_000}
+    scene.count("etl", "produce", 10)
+    end_second(scene)
+    assert peaks(scene.report()) == {"produce": 10}
+
+
+def test_seconds_of_several_clients_in_one_series_are_not_known() -> None:
+    scene = Scene(max_series=1)
+    for client_id in CLIENTS[:3]:
+        scene.count(client_id, "produce", 10)
+    records = scene.report()
+    assert {record["client_id"]: record["max_second_bytes"] for record in records} == {"etl": 10, OTHER: None}
+
+
+def test_a_process_begins_with_an_idle_record_and_writes_one_when_it_has_nothing_else() -> None:
+    scene = Scene(begins=True)
+    scene.report()
+    (first,) = scene.idle
+    assert (first["seq"], first["start_time_ms"], first["time_ms"], first["final"]) == (0, START_MS, START_MS, False)
+    scene.count("etl", "produce", 10)
+    scene.pass_time(IDLE_MS - 1)
+    scene.report()
+    scene.pass_time(IDLE_MS - 1)
+    scene.report()
+    assert scene.idle == [first], "the record of a series is one, too"
+    scene.pass_time(1)
+    scene.report()
+    assert [record["time_ms"] for record in scene.idle] == [START_MS, START_MS + 2 * IDLE_MS - 1]
+    scene.report(is_last=True)
+    assert len(scene.idle) == 2, "its series end it"
+    check_all(scene.written)
+
+
+def test_a_process_without_series_ends_with_an_idle_record() -> None:
+    scene = Scene(begins=True)
+    scene.report()
+    scene.report(is_last=True)
+    assert [record["final"] for record in scene.idle] == [False, True]
+    check_all(scene.written)

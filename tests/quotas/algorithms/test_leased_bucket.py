@@ -81,6 +81,7 @@ def in_model(model: SlowLease, step: Step, now_ns: int) -> None:
     model.pass_time(now_ns)  # the lease may be over at once
 
 
+@pytest.mark.pure  # it copies a bucket
 @given(whole, bursts_ns, schedules(whole))
 def test_agrees_with_the_slow_model_exactly(rate: int, burst_ns: int, schedule: Schedule) -> None:
     bucket, model = LeasedBucket(rate, burst_ns), SlowLease(rate, burst_ns)
@@ -164,6 +165,7 @@ def test_in_any_time_the_integral_of_the_rate_the_burst_and_one_charge_pass(
             now_ns += step.elapsed_ns // 10
 
 
+@pytest.mark.pure  # it copies a bucket
 @given(few, bursts_ns, schedules(few), st.lists(st.integers(0, 30 * SECOND), max_size=20))
 def test_the_end_of_a_lease_is_found_whenever_it_is_asked(
     rate: int, burst_ns: int, schedule: Schedule, looks: list[int]
