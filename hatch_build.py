@@ -20,6 +20,7 @@ COMPILED = ("protocol", "quotas", "proxy/streams", "proxy/enforcement", "proxy/s
 #: Cold, and full of what mypyc compiles to nothing faster; wires have subclasses outside of the compiled code.
 INTERPRETED = (
     "quotas/connections.py",
+    "quotas/fleet",
     "quotas/parsing",
     "proxy/sessions/gate.py",
     "proxy/sessions/proxy_headers.py",

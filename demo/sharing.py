@@ -180,7 +180,7 @@ def main() -> int:
     )
     try:
         with KafkaCluster(1) as cluster:
-            admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
             admin.create_topics([NewTopic(TOPIC, 4)])[TOPIC].result(30)
             runs = []
             for title, flags in plans:

@@ -1,0 +1,21 @@
+"""The topic of fleets where there are three brokers: three replicas, of which two have each record."""
+
+from collections.abc import Callable
+
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from deploy.local.cluster import KafkaCluster
+from proxy.fleet.topic_check import check_topic
+
+
+async def test_the_topic_has_three_replicas(kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    topic, servers = unique_name("fleet"), kafka_cluster3.bootstrap_servers
+    for _ in range(2):  # the second time it is there, and is right
+        await check_topic({"bootstrap_servers": servers}, topic, str)
+    admin = AdminClient({"bootstrap.servers": servers})
+    [partition] = admin.list_topics(topic, timeout=20).topics[topic].partitions.values()
+    assert len(partition.replicas) == 3
+    [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    config = {name: entry.value for name, entry in described.result(20).items()}
+    assert (config["min.insync.replicas"], config["cleanup.policy"]) == ("2", "delete")
+    assert config["unclean.leader.election.enable"] == "false"
