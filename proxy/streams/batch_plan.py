@@ -43,7 +43,7 @@ from proxy.streams.response_stream import InFlight
 from proxy.streams.steps import PIECES_PER_STEP
 from proxy.streams.topic_charges import TopicChargesCache
 from quotas.admission.client_limits import ClientLimits, TopicCharges
-from quotas.admission.limit_set import BatchCharge
+from quotas.admission.frame import Charge
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 #: The longest prefix.
@@ -65,10 +65,6 @@ def _layout(prefix_size: int, width: int) -> tuple[Callable[[bytearray, int], tu
     """
     unpack = Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
     return unpack, (1 << 8 * width) - 1, PREFIX_SIZE + prefix_size + _INDEX + width
-
-
-Spending = tuple[list[BatchCharge], tuple[int, ...]]
-"""What requests are charged: see `spend_all`."""
 
 
 class BatchPlan:
@@ -100,7 +96,7 @@ class BatchPlan:
         return False
 
     @abstractmethod
-    def spending(self, client: ClientLimits, size: int, now_ns: int) -> Spending:
+    def charges_of(self, client: ClientLimits, size: int, now_ns: int) -> list[Charge]:
         """What the requests found, of `size` bytes together, are charged."""
 
     @abstractmethod
@@ -130,12 +126,12 @@ class PartitionPlan(BatchPlan):
     """
 
     __slots__ = (
-        "_charges",
         "_field",
         "_layout",
         "_records",
         "_tags",
         "_topic",
+        "_units",
         "_width",
         "client",
         "generation",
@@ -156,7 +152,7 @@ class PartitionPlan(BatchPlan):
         self._topic: Final = charges.topic
         records = [(limit, 2) for limit in charges.bytes_in] + [(limit, 3) for limit in charges.messages_in]
         #: The sums are bytes, requests, bytes of records, messages.
-        self._charges: Final = [*client.charges, *records]
+        self._units: Final = [*client.units, *records]
         #: At the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
         #: Bytes of the length of the records, and what reads a request where it has so many.
@@ -216,9 +212,10 @@ class PartitionPlan(BatchPlan):
         self._width, self._layout, self._field = width, _layout(len(self.prefix), width), (-1, -1)
         return True
 
-    def spending(self, client: ClientLimits, size: int, now_ns: int) -> Spending:
+    def charges_of(self, client: ClientLimits, size: int, now_ns: int) -> list[Charge]:
         self._topic.last_ns = now_ns
-        return self._charges, (size, self.count, *self._records)
+        sums = (size, self.count, *self._records)
+        return [(limit, sums[at]) for limit, at in self._units]
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         counters = traffic[self._topic.name]
@@ -272,12 +269,12 @@ class TopicsPlan(BatchPlan):
         self._found += added
         return True
 
-    def spending(self, client: ClientLimits, size: int, now_ns: int) -> Spending:
+    def charges_of(self, client: ClientLimits, size: int, now_ns: int) -> list[Charge]:
         amounts = dict(client.charges_of(size, self.count))
         for charges, record_bytes, messages in self._found:
             charges.topic.last_ns = now_ns
             charges.add_to(amounts, record_bytes, messages)
-        return [(limit, at) for at, limit in enumerate(amounts, 1)], (size, *amounts.values())
+        return list(amounts.items())
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         for charges, record_bytes, messages in self._found:

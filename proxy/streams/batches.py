@@ -54,7 +54,7 @@ class Batches:
                 missing = passed_to - end
             size = passed_to - pos - 4 * count - missing
             if limits.requests.limits:
-                room = spend_all(limits.charges, (size, count), now_ns)
+                room = spend_all(limits.charges_of(size, count), size, now_ns)
             else:
                 room = limits.produce.spend(size, now_ns)
         if not count:
@@ -97,7 +97,8 @@ class Batches:
             return pos, 0, -1
         room = -1
         if plan.is_known(identity.limits, now_ns):
-            room = spend_all(*plan.spending(identity.limits, passed_to - pos - 4 * plan.count, now_ns), now_ns)
+            size = passed_to - pos - 4 * plan.count
+            room = spend_all(plan.charges_of(identity.limits, size, now_ns), size, now_ns)
         traffic = identity.entity.topics
         if room >= 0 and traffic is not None:
             plan.count_topics(traffic)

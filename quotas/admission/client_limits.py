@@ -5,8 +5,11 @@ from typing import Final, final
 
 from quotas.admission.frame import Charge
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import NO_LIMITS, BatchCharge, LimitSet
+from quotas.admission.limit_set import NO_LIMITS, LimitSet
 from quotas.algorithms.producer_ids import ProducerIdQuota
+
+Unit = tuple[Limit, int]
+"""A limit, and the place of its unit among the sums of some requests: their bytes, their number."""
 
 
 class ClientLimits:
@@ -51,7 +54,7 @@ class ClientLimits:
         self.messages_in: tuple[Limit, ...] = ()
         self.walks = False
         self.generation = -1
-        self._mixed: Sequence[BatchCharge] = ()  # `charges` if some are by number: few clients need a list of their own
+        self._mixed: Sequence[Unit] = ()  # `units` if some are by number: few clients need a list of their own
         self.fetches = 0
 
     def set_produce(self, produce: LimitSet, requests: LimitSet) -> None:
@@ -61,7 +64,7 @@ class ClientLimits:
         self._mixed = sorted(mixed, key=_rank) if requests.limits else ()
 
     @property
-    def charges(self) -> Sequence[BatchCharge]:
+    def units(self) -> Sequence[Unit]:
         """Of Produce requests, in the order in which a frame passes them: each limit of `produce` (0: by bytes) and of
         `requests` (1: by number).
         """
@@ -76,8 +79,8 @@ class ClientLimits:
         return [(limit, requests if unit else size) for limit, unit in self._mixed]
 
 
-def _rank(charge: BatchCharge) -> int:
-    return charge[0].rank
+def _rank(unit: Unit) -> int:
+    return unit[0].rank
 
 
 class ProducerIdLimit:

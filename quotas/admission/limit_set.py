@@ -9,13 +9,11 @@ from operator import itemgetter
 from typing import Final
 
 from quotas.admission.decision import ADMITTED, Decision
+from quotas.admission.frame import Charge
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import NS_PER_SECOND, UNLIMITED, Algorithm
 from quotas.algorithms.ewma import Ewma
 from quotas.algorithms.token_bucket import AMPLE, TokenBucket
-
-BatchCharge = tuple[Limit, int]
-"""A limit, and which of the sums of some requests it is charged with."""
 
 
 class LimitSet:
@@ -62,7 +60,7 @@ class LimitSet:
         """Charge every limit if none has waiters and this leaves none in debt: as each of several requests with this
         sum would. Returns the whole units left; -1 if nothing was charged.
         """
-        return spend_all([(limit, 0) for limit in self.limits], (amount,), now_ns)
+        return spend_all([(limit, amount) for limit in self.limits], amount, now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that fit before a limit is in debt; `UNLIMITED` without limits, 0 with waiters."""
@@ -73,16 +71,16 @@ class LimitSet:
         return min((limit.algorithm.rate * span_ns // NS_PER_SECOND for limit in self.limits), default=UNLIMITED)
 
 
-def spend_all(charges: Sequence[BatchCharge], sums: tuple[int, ...], now_ns: int) -> int:
-    """Charge each limit with its sum if that leaves none in debt and none has waiters: so some requests could pass one
-    by one. Each limit once. The first sum is that of bytes.
+def spend_all(charges: Sequence[Charge], size: int, now_ns: int) -> int:
+    """Charge each limit if that leaves none in debt and none has waiters: so some requests of `size` bytes together
+    could pass one by one. Each limit once.
 
     Returns how many bytes more of such requests fit: `AMPLE` for that or more. -1: nothing was charged.
     """
-    fitting, size = AMPLE, sums[0]
+    fitting = AMPLE
     asked: list[tuple[Algorithm, int]] = []
-    for limit, unit in charges:
-        amount, algorithm = sums[unit], limit.algorithm
+    for limit, amount in charges:
+        algorithm = limit.algorithm
         # Those that wait come first, though there may be room for this one.
         if limit.waiters.waiting:
             left = -1
@@ -94,7 +92,7 @@ def spend_all(charges: Sequence[BatchCharge], sums: tuple[int, ...], now_ns: int
                 left = -1
             asked.append((algorithm, amount))
         if left < 0:
-            _unspend(charges, sums, limit)
+            _unspend(charges, limit)
             return -1
         # In bytes of such requests: a limit on messages has room for so many times their bytes.
         if left < AMPLE:
@@ -104,20 +102,14 @@ def spend_all(charges: Sequence[BatchCharge], sums: tuple[int, ...], now_ns: int
     return fitting
 
 
-def spend_charges(charges: Sequence[tuple[Limit, int]], size: int, now_ns: int) -> int:
-    """As `spend_all`, with the units of each limit; `size`: the bytes that they are charged for."""
-    sums = (size, *[units for _, units in charges])
-    return spend_all([(limit, at) for at, (limit, _) in enumerate(charges, 1)], sums, now_ns)
-
-
-def _unspend(charges: Sequence[BatchCharge], sums: tuple[int, ...], refusing: Limit) -> None:
+def _unspend(charges: Sequence[Charge], refusing: Limit) -> None:
     """Undo the charges of the limits before the one that refuses: within this call nothing has passed."""
-    for limit, unit in charges:
+    for limit, amount in charges:
         if limit is refusing:
             return
         algorithm = limit.algorithm
         if isinstance(algorithm, TokenBucket):
-            algorithm.unspend(sums[unit])
+            algorithm.unspend(amount)
 
 
 def _decision_of(debts: list[tuple[Limit, int]]) -> Decision:

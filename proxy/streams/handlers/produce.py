@@ -31,7 +31,7 @@ from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS, REPLACE, YIELD
 from quotas.admission.frame import room_for
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import spend_charges
+from quotas.admission.limit_set import spend_all
 from quotas.limit_kinds import PRODUCER_BYTE_RATE
 
 #: First version with broker addresses in responses (KIP-951).
@@ -116,7 +116,7 @@ class ProduceRequest(Request):
         # Far from any limit one call charges all of them, or none. After a hold the order of limits matters.
         room = -1
         if requests.room and not self.served:
-            room = spend_charges(charges, read, now_ns)
+            room = spend_all(charges, read, now_ns)
         if room >= 0:
             self.charges = []
         elif not self.pass_limits(connection, read, left, now_ns):

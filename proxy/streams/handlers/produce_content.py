@@ -65,7 +65,17 @@ class ProduceContent:
     counted     usages for the response, the first ones; None where no threshold counts accepted records
     """
 
-    __slots__ = ("_most_counted", "counted", "found", "lists_partitions", "new_ids", "partitions", "refusal", "walk")
+    __slots__ = (
+        "_by_id",
+        "_most_counted",
+        "counted",
+        "found",
+        "lists_partitions",
+        "new_ids",
+        "partitions",
+        "refusal",
+        "walk",
+    )
 
     def __init__(self, kind: Kind, length: int, *, lists_partitions: bool) -> None:
         made = ProducePartitionsWalk if lists_partitions else ProduceRequestWalk
@@ -77,6 +87,7 @@ class ProduceContent:
         self.refusal: Refusal | None = None
         self.counted: list[TopicUsage] | None = None
         self._most_counted = 0
+        self._by_id: Final = kind.version >= FIRST_WITH_TOPIC_IDS
 
     def read(self, buf: bytearray, pos: int, end: int) -> int:
         """Read on. Returns up to where, and sets `found` and `partitions`. Raises MalformedFrame."""
@@ -95,6 +106,8 @@ class ProduceContent:
 
     def has_unknown_topic(self, topics: TopicChargesCache) -> bool:
         """Whether the latest read has a topic of which the name is not known, though a limit needs it."""
+        if not self._by_id:
+            return False
         is_unknown = topics.is_unknown
         return any(is_unknown(usage.topic) for usage in self.found) or is_unknown(self.walk.topic)
 
@@ -108,7 +121,7 @@ class ProduceContent:
         topics.add_records(amounts, self.found, now_ns)
         if producer_ids is not None:
             seen = {each for usage in self.found for each in usage.producer_ids}
-            self.new_ids = producer_ids.known.unknown(seen, now_ns)
+            self.new_ids = producer_ids.known.unknown(seen, now_ns) if seen else ()
             if self.new_ids:
                 amounts[producer_ids.limit] = len(self.new_ids)
         return in_order(amounts)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.frame import decide, in_order, next_number
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import limit_set, spend_charges
+from quotas.admission.limit_set import limit_set, spend_all
 from quotas.admission.topic_thresholds import count_throttled
 from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
 from quotas.algorithms.token_bucket import AMPLE, TokenBucket
@@ -57,7 +57,7 @@ def test_the_request_and_each_of_its_topics_are_charged_in_their_own_units() -> 
     charges_of("b", (b, total)).add_to(amounts, 30, 9)
     charges_of("a", (a, total), (a_messages,)).add_to(amounts, 20, 1)
     assert amounts == {size: 500, number: 1, a: 60, total: 90, a_messages: 3, b: 30}
-    assert spend_charges(list(amounts.items()), 500, 0) == 10 * 500 // 90, (
+    assert spend_all(list(amounts.items()), 500, 0) == 10 * 500 // 90, (
         "the total is the first that such requests would exceed"
     )
     left = {limit: limit.algorithm.headroom(0) for limit in amounts}
@@ -153,7 +153,7 @@ def test_spending_together_is_admitting_one_by_one(
                 limits[waits].enqueue("early", 1)
         sums = {limit: sum(each[at] for each in requests) for at, limit in enumerate(together)}
         size = sum(map(sum, requests)) + 1
-        fitting = spend_charges(list(sums.items()), size, now_ns)
+        fitting = spend_all(list(sums.items()), size, now_ns)
         if fitting < 0:
             for each in requests:
                 admit(dict(zip(together, each, strict=False)), now_ns)
