@@ -131,6 +131,7 @@ def test_two_proxies_hold_one_quota_and_its_parts_go_where_they_are_wanted(fleet
     eventually(lambda: one.metric("quota_limit") > 0.95 * QUOTA, 10, "what it gave back is used")
 
 
+@pytest.mark.nightly  # the short form: tests/proxy/fleet, in virtual time
 @pytest.mark.timeout(300)
 def test_the_topic_away_stops_nobody_and_makes_nobody_unlimited(
     fleet: Fleet, unique_name: Callable[[str], str]

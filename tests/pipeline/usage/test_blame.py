@@ -192,7 +192,13 @@ def records(case: Case) -> Iterator[dict[str, Any]]:
                 yield usage_record(**common, **count, bytes=size)
 
 
-@pytest.fixture(scope="module", params=["", QUOTAS], ids=["by records", "by a quotas file, too"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("", id="by records"),
+        pytest.param(QUOTAS, id="by a quotas file, too", marks=pytest.mark.nightly),
+    ],
+)
 def reported(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[Case], Warehouse]:

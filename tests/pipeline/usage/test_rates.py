@@ -209,6 +209,7 @@ def test_a_week_of_records_recommends_what_the_engine_then_holds_for_less_than_o
     assert all(at_rate < allowed_s < at_a_third for _, at_rate, at_a_third in found.values()), found
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_proposal_ends_with_its_entity_and_names_its_days(spark: SparkSession, warehouse: Warehouse) -> None:
     """Two weeks ago `user:shop` had a limit for all its clients; since then each pair of user and client id has one."""
