@@ -211,7 +211,8 @@ class ProduceRequestWalk(FrameWalk):
         self._producer_ids: set[int] = set()
 
     @property
-    def _by_id(self) -> bool:
+    def by_id(self) -> bool:
+        """Whether topics are named by their ids."""
         return self._version >= FIRST_WITH_TOPIC_IDS
 
     def take(self) -> list[TopicUsage]:
@@ -238,7 +239,7 @@ class ProduceRequestWalk(FrameWalk):
         if self._version >= FIRST_WITH_TRANSACTIONAL_ID:
             yield from self._skip_string(compact, "transactional id")
         yield from self._skip(ACKS_AND_TIMEOUT, "acks, timeout")
-        smallest = TOPIC_ID_SIZE + 2 if self._by_id else 3 if compact else 6
+        smallest = TOPIC_ID_SIZE + 2 if self.by_id else 3 if compact else 6
         self.topics_left = topics = yield from self._items(compact, smallest, "topic count")
         for _ in range(topics):
             if not self._skip_plain_topic():
@@ -250,7 +251,7 @@ class ProduceRequestWalk(FrameWalk):
         """Skip the topic at hand, if it is plain and has arrived whole."""
         if not self._compact or self.work_left <= 1:
             return False
-        read = read_plain_topic(self._buf, self._pos, self._end, self._by_id, self.work_left - 1)
+        read = read_plain_topic(self._buf, self._pos, self._end, self.by_id, self.work_left - 1)
         if read is None:
             return False
         (self.topic, record_bytes, messages, producer_id), count, self._pos = read
@@ -260,7 +261,7 @@ class ProduceRequestWalk(FrameWalk):
         return True
 
     def _walk_topic(self) -> Steps:
-        self.topic = yield from self._topic_of(self._compact, self._by_id)
+        self.topic = yield from self._topic_of(self._compact, self.by_id)
         smallest = _SMALLEST_COMPACT_PARTITION if self._compact else _SMALLEST_PARTITION
         partitions = yield from self._items(self._compact, smallest, "partition count")
         self.topics_left -= 1

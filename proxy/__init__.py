@@ -18,6 +18,7 @@ From the outside in; each imports only what is listed after it:
     fleet/          limits that several proxies share, through a topic
     brokers/        the map between brokers and ports, and connections to them
     own_client      how the proxy's own Kafka clients connect
+    own_topic       how topics of its own are read and made
     tls             contexts of connections, made of files again when these change
     file_watch      files again when they change, whole or not at all
     observability/  what is counted and logged

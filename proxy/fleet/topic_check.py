@@ -4,17 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
 
 from proxy.fleet.log import LogFailed, LogRefused
 from proxy.observability.logs import EventLog
+from proxy.own_topic import NotAllowed, NotCreated, config_of, create, written
 
 REPLICAS: Final = 3
 MUST_BE: Final[Mapping[str, str]] = {
@@ -27,7 +20,6 @@ _NEW: Final[Mapping[str, str]] = {
     "segment.ms": "600000",  # only whole segments are deleted
     "unclean.leader.election.enable": "false",
 }
-_NOT_ALLOWED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 _log = EventLog("proxy.fleet")
 
@@ -66,19 +58,12 @@ def _differences(topic: str, config: Mapping[str, str], partitions: int) -> Iter
 
 async def _config_of(admin: Any, topic: str, masked: Callable[[str], str]) -> dict[str, str] | None:
     """Its configuration; None: there is no such topic. Empty: this client may not read it."""
-    resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=dict.fromkeys(MUST_BE))
-    [answer] = await admin.describe_configs([resource])
-    [(code, message, _, _, entries)] = answer.resources
-    error = for_code(code)
-    if error is UnknownTopicOrPartitionError:
-        return None
-    if error in _NOT_ALLOWED:
-        hint = f"allow DescribeConfigs on the topic, or check that it has {_written(MUST_BE)}"
-        _log.warning("fleet_topic_not_checked", topic=topic, message=masked(message or ""), hint=hint)
+    try:
+        return await config_of(admin, topic, MUST_BE)
+    except NotAllowed as error:
+        hint = f"allow DescribeConfigs on the topic, or check that it has {written(MUST_BE)}"
+        _log.warning("fleet_topic_not_checked", topic=topic, message=masked(str(error)), hint=hint)
         return {}
-    if code:
-        raise error(message)
-    return {str(name): str(value) for name, value, *_ in entries}
 
 
 async def _create(admin: Any, topic: str) -> None:
@@ -87,25 +72,11 @@ async def _create(admin: Any, topic: str) -> None:
     config = dict(_NEW)
     if replicas == REPLICAS:
         config["min.insync.replicas"] = "2"
-    answer = await admin.create_topics([NewTopic(topic, 1, replicas, topic_configs=config)])
-    [(_, code, message)] = answer.topic_errors
-    error = for_code(code)
-    if error in _NOT_ALLOWED:
-        raise LogFailed(
-            "topic_missing",
-            f"--fleet-topic {topic} does not exist, and this client may not create it: create it with one partition, "
-            f"{REPLICAS} replicas, {_written(config)}",
-        )
-    if code and error is not TopicAlreadyExistsError:
-        raise LogFailed("topic_missing", f"--fleet-topic {topic} cannot be created: {error.__name__}: {message}")
-    if not code:
-        _log.info(
-            "fleet_topic_created",
-            topic=topic,
-            replicas=replicas,
-            **{key.replace(".", "_"): config[key] for key in config},
-        )
-
-
-def _written(config: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in config.items())
+    how = f"one partition, {REPLICAS} replicas, {written(config)}"
+    try:
+        is_new = await create(admin, NewTopic(topic, 1, replicas, topic_configs=config), "--fleet-topic", how)
+    except NotCreated as error:
+        raise LogFailed("topic_missing", str(error)) from None
+    if is_new:
+        settings = {key.replace(".", "_"): value for key, value in config.items()}
+        _log.info("fleet_topic_created", topic=topic, replicas=replicas, **settings)

@@ -32,6 +32,11 @@ class TopicTraffic:
     produce_messages: int = 0
     fetch_bytes: int = 0
 
+    def add_produced(self, size: int, messages: int) -> None:
+        """So many more were produced."""
+        self.produce_bytes += size
+        self.produce_messages += messages
+
 
 class Histogram:
     """Counts of observations in seconds, by upper bound (inclusive), as in Prometheus."""

@@ -218,9 +218,7 @@ class PartitionPlan(BatchPlan):
         return [(limit, sums[at]) for limit, at in self._units]
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
-        counters = traffic[self._topic.name]
-        counters.produce_bytes += self._records[0]
-        counters.produce_messages += self._records[1]
+        traffic[self._topic.name].add_produced(*self._records)
 
 
 @final
@@ -278,9 +276,7 @@ class TopicsPlan(BatchPlan):
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
         for charges, record_bytes, messages in self._found:
-            counters = traffic[charges.topic.name]
-            counters.produce_bytes += record_bytes
-            counters.produce_messages += messages
+            traffic[charges.topic.name].add_produced(record_bytes, messages)
 
 
 @final

@@ -83,9 +83,8 @@ class TopicChargesCache:
         traffic = self._identity.entity.topics
         if traffic is not None:
             for usage in usages:
-                counters = traffic[self._context.topics.name_of(usage.topic) or OTHER_TOPICS]
-                counters.produce_bytes += usage.record_bytes
-                counters.produce_messages += usage.messages
+                name = self._context.topics.name_of(usage.topic) or OTHER_TOPICS
+                traffic[name].add_produced(usage.record_bytes, usage.messages)
 
     def is_unknown(self, topic: Topic) -> bool:
         """Whether the id of this topic is not known, though some limit needs its name. Not in a dry run, which refuses

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from asyncio import AbstractEventLoop, Task
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import uniform
 from typing import Final
@@ -54,8 +54,12 @@ class Emitter:
         self._failures = RateLimited(SAME_FAILURE_NS)
 
     def start(self, loop: AbstractEventLoop) -> None:
-        forever = (self._read_forever, self._write_forever, self._count_seconds)
-        self._tasks = [loop.create_task(each()) for each in forever]
+        forever = (
+            self._repeat(self._read_and_wake, self._jittered),
+            self._write_forever(),
+            self._repeat(self._end_second, lambda: 1.0),
+        )
+        self._tasks = [loop.create_task(each) for each in forever]
 
     async def close(self) -> None:
         """Write a last record of each series, for at most `EXIT_SECONDS`."""
@@ -85,26 +89,30 @@ class Emitter:
 
     # ---- reading
 
-    async def _read_forever(self) -> None:
+    async def _repeat(self, act: Callable[[], Awaitable[None]], pause: Callable[[], float]) -> None:
+        """Act again and again, `pause()` seconds after the time that was due before."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            due = max(loop.time(), due + self.interval_seconds * uniform(1 - JITTER, 1))  # noqa: S311 - no secret
+            due = max(loop.time(), due + pause())
             await asyncio.sleep(due - loop.time())
             try:
-                await self._read(PAUSE_SECONDS)
+                await act()
             except Exception:  # noqa: BLE001 - a defect that one reading shows must not end the others
                 self._report_defect()
+
+    def _jittered(self) -> float:
+        return self.interval_seconds * uniform(1 - JITTER, 1)  # noqa: S311 - no secret
+
+    async def _read_and_wake(self) -> None:
+        try:
+            await self._read(PAUSE_SECONDS)
+        finally:
             self._has_new.set()
 
-    async def _count_seconds(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        while True:
-            due = max(loop.time(), due + 1)
-            await asyncio.sleep(due - loop.time())
-            for _ in self.collector.end_second():
-                await asyncio.sleep(PAUSE_SECONDS)
+    async def _end_second(self) -> None:
+        for _ in self.collector.end_second():
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _read(self, pause_seconds: float, *, is_last: bool = False) -> None:
         for _ in self.collector.collect(self.wall_ms(), is_last=is_last):

@@ -6,11 +6,10 @@ A compacted topic keeps the last record of each key, and the key is the process:
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from proxy.observability.logs import EventLog
+from proxy.own_topic import NotAllowed, NotCreated, config_of, create, written
 from proxy.usage.sink import SinkFailed, SinkRefused
 
 PARTITIONS: Final = 6
@@ -24,7 +23,6 @@ TOPIC_CONFIG: Final[Mapping[str, str]] = {
 BROKER_DEFAULT: Final = -1
 
 _POLICY: Final = "cleanup.policy"
-_NOT_ALLOWED: Final = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 
 _log = EventLog("proxy.usage")
 
@@ -54,34 +52,21 @@ async def check_topic(client: Mapping[str, Any], topic: str, masked: Callable[[s
 
 async def _policy_of(admin: Any, topic: str, masked: Callable[[str], str]) -> str | None:
     """The cleanup policy; None: there is no such topic. `unknown`: this client may not read it."""
-    resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={_POLICY: None})
-    [answer] = await admin.describe_configs([resource])
-    [(code, message, _, _, entries)] = answer.resources
-    error = errors.for_code(code)
-    if error is errors.UnknownTopicOrPartitionError:
-        return None
-    if error in _NOT_ALLOWED:
+    try:
+        found = await config_of(admin, topic, [_POLICY])
+    except NotAllowed as error:
         hint = "allow DescribeConfigs on the topic: a compacted one would lose records"
-        _log.warning("usage_topic_not_checked", topic=topic, message=masked(message or ""), hint=hint)
+        _log.warning("usage_topic_not_checked", topic=topic, message=masked(str(error)), hint=hint)
         return "unknown"
-    if code:
-        raise error(message)
-    return str(entries[0][1])
+    return None if found is None else found[_POLICY]
 
 
 async def _create(admin: Any, topic: str) -> None:
     # Empty assignments beside a replication factor of -1: aiokafka demands them there, the broker takes its default.
     new = NewTopic(topic, PARTITIONS, BROKER_DEFAULT, replica_assignments={}, topic_configs=dict(TOPIC_CONFIG))
-    answer = await admin.create_topics([new])
-    [(_, code, message)] = answer.topic_errors
-    error = errors.for_code(code)
-    if error in _NOT_ALLOWED:
-        raise SinkFailed(
-            "topic_missing",
-            f"--usage-topic {topic} does not exist, and this client may not create it: create it with "
-            f"{', '.join(f'{key}={value}' for key, value in TOPIC_CONFIG.items())}",
-        )
-    if code and error is not errors.TopicAlreadyExistsError:
-        raise SinkFailed("topic_missing", f"--usage-topic {topic} cannot be created: {error.__name__}: {message}")
-    if not code:
+    try:
+        is_new = await create(admin, new, "--usage-topic", written(TOPIC_CONFIG))
+    except NotCreated as error:
+        raise SinkFailed("topic_missing", str(error)) from None
+    if is_new:
         _log.info("usage_topic_created", topic=topic, partitions=PARTITIONS, retention_ms=RETENTION_MS)

@@ -19,16 +19,16 @@ MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 CODE_LINES = {
     "protocol": 2_505,
     "quotas": 3_440,  # 456 of them quotas/fleet: one quota for many proxies
-    "proxy": 1_200,  # own_client was of proxy/usage
+    "proxy": 1_240,  # own_client and own_topic were of proxy/usage and proxy/fleet
     "proxy/admin": 560,
     "proxy/brokers": 591,
     "proxy/config": 1_719,
     "proxy/enforcement": 362,
-    "proxy/fleet": 660,
+    "proxy/fleet": 643,
     "proxy/observability": 566,
     "proxy/sessions": 1_875,
     "proxy/streams": 2_426,
-    "proxy/usage": 759,  # idle records, and the largest second of each series
+    "proxy/usage": 693,  # with idle records, and the largest second of each series
 }
 SLACK = 1.04
 MAX_CODE_LINES_OF_A_CLASS = 250

@@ -66,7 +66,6 @@ class ProduceContent:
     """
 
     __slots__ = (
-        "_by_id",
         "_most_counted",
         "counted",
         "found",
@@ -87,7 +86,6 @@ class ProduceContent:
         self.refusal: Refusal | None = None
         self.counted: list[TopicUsage] | None = None
         self._most_counted = 0
-        self._by_id: Final = kind.version >= FIRST_WITH_TOPIC_IDS
 
     def read(self, buf: bytearray, pos: int, end: int) -> int:
         """Read on. Returns up to where, and sets `found` and `partitions`. Raises MalformedFrame."""
@@ -106,7 +104,7 @@ class ProduceContent:
 
     def has_unknown_topic(self, topics: TopicChargesCache) -> bool:
         """Whether the latest read has a topic of which the name is not known, though a limit needs it."""
-        if not self._by_id:
+        if not self.walk.by_id:
             return False
         is_unknown = topics.is_unknown
         return any(is_unknown(usage.topic) for usage in self.found) or is_unknown(self.walk.topic)
