@@ -19,7 +19,7 @@ from protocol.node_endpoints import EndpointsWalk
 from protocol.throttle_time import raise_int32
 from protocol.topics import TOPIC_ID_SIZE, Topic
 from protocol.walk import Steps
-from protocol.wire import INT32
+from protocol.wire import INT32, unpack_int32
 
 FIRST_WITH_THROTTLE = 1
 FIRST_WITH_APPEND_TIME = 2
@@ -49,10 +49,10 @@ _USUAL_WITH_NAME = {
 _NAME_SIZE_LESS_ONE = Struct(">4xHB0xB30xIiB").size - 1
 
 # The same with the length before it, and what precedes the topic's name or id: for responses of equal size in a row.
-_RUNS_WITH_ID = {layout.size: (layout.iter_unpack, b"\x00\x02") for layout in (Struct(">ii2s16xB30xI4xB"),)}
+_RUNS_WITH_ID = {layout.size: (layout.iter_unpack, b"\x00\x02") for layout in (Struct(">ii2s16xB30xIiB"),)}
 _RUNS_WITH_NAME = {
     layout.size: (layout.iter_unpack, bytes((0, 2, length + 1)))
-    for length, layout in ((length, Struct(f">ii3s{length}xB30xI4xB")) for length in range(1, 127))
+    for length, layout in ((length, Struct(f">ii3s{length}xB30xIiB")) for length in range(1, 127))
 }
 
 # A partition of a flexible version without messages and tags; the fields before these.
@@ -80,7 +80,8 @@ def finish_usual_produce_response(buf: bytearray, start: int, end: int, version:
         throttle_time_ms: the proxy's; the response then contains the larger of this and the broker's.
 
     Returns:
-        False if the response has another shape. Nothing is changed then: use `ProduceResponseWalk`.
+        False if the response has another shape, or a throttle time of the broker. Nothing is changed then: use
+        `ProduceResponseWalk`, which reads that.
     """
     if version < FIRST_FLEXIBLE:
         return _finish_old_response(buf, start, end, version, throttle_time_ms)
@@ -96,7 +97,9 @@ def finish_usual_produce_response(buf: bytearray, start: int, end: int, version:
             topics = 0
     if topics != 2 or partitions != 2 or lengths != _USUAL_LENGTHS or tags:
         return _finish_plain_response(buf, start, end, id_size, throttle_time_ms)
-    if throttle_time_ms > throttle:
+    if throttle:
+        return False
+    if throttle_time_ms:
         INT32.pack_into(buf, end - _FROM_END_TO_THROTTLE, throttle_time_ms)
     return True
 
@@ -118,8 +121,9 @@ def usual_produce_run(frames: memoryview, size: int, version: int) -> list[int]:
         return ids
     iter_unpack, before_topic = runs[size]
     length = size - 4
-    for seen, correlation_id, start, partitions, lengths, tags in iter_unpack(frames[: len(frames) // size * size]):
-        if seen != length or start != before_topic or partitions != 2 or lengths != _USUAL_LENGTHS or tags:
+    whole = frames[: len(frames) // size * size]
+    for seen, correlation_id, start, partitions, lengths, throttle, tags in iter_unpack(whole):
+        if seen != length or start != before_topic or partitions != 2 or lengths != _USUAL_LENGTHS or throttle or tags:
             break
         ids.append(correlation_id)
     return ids
@@ -135,7 +139,7 @@ def _finish_plain_response(buf: bytearray, start: int, end: int, id_size: int, t
         pos = _after_plain_topic(buf, pos, last, id_size)
         if not pos:
             return False
-    if pos != last:
+    if pos != last or unpack_int32(buf, last)[0]:
         return False
     raise_int32(buf, last, throttle_time_ms)
     return True
@@ -168,7 +172,7 @@ def _have_plain_ends(buf: bytearray, pos: int, partitions: int) -> bool:
 def _finish_old_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
     if version < FIRST_WITH_THROTTLE:
         return True
-    if end - start < _SMALLEST_OLD_RESPONSE:
+    if end - start < _SMALLEST_OLD_RESPONSE or unpack_int32(buf, end - _THROTTLE_SIZE)[0]:
         return False
     raise_int32(buf, end - _THROTTLE_SIZE, throttle_time_ms)
     return True
@@ -226,6 +230,7 @@ class ProduceResponseWalk(EndpointsWalk):
             yield from self._skip(max(0, self._limit - self._pos - throttle_size), "topics")
         if self._version >= FIRST_WITH_THROTTLE:
             yield from self._need(_THROTTLE_SIZE, "throttle time")
+            self.broker_throttle_ms = unpack_int32(self._buf, self._pos)[0]
             raise_int32(self._buf, self._pos, self._throttle_time_ms)
             self._pos += _THROTTLE_SIZE
         if self._version >= FIRST_WITH_NODE_ENDPOINTS:

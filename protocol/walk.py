@@ -37,6 +37,8 @@ class FrameWalk:
     _limit = 0
     """Position after the frame's last byte, most often greater than `_end`."""
     _steps: Iterator[None] | None = None
+    broker_throttle_ms = 0
+    """The throttle time that the broker wrote, where the walk reads it."""
     work_left = UNBOUNDED
     """How many pieces (topics, partitions, batches, tagged fields) the next `advance` may read, plus two at most. A
     piece takes a few microseconds. It counts down. Callers set it before each call to bound the time of the call.

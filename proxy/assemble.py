@@ -9,6 +9,7 @@ from functools import partial
 from proxy.brokers.connect import ask_for_topics
 from proxy.brokers.health import Health
 from proxy.brokers.nodes import BindAny, Nodes
+from proxy.brokers.response_times import BrokerTimes
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.config import Config, QuotaOptions
@@ -72,6 +73,7 @@ def assemble(
         upstream=Upstream(loop, clock),
         faults=Faults(metrics, clock),
         health=Health(config, metrics.errors.upstream, clock),
+        brokers=BrokerTimes(),
         tls=tls,
         wires=Wires(loop, turns, tls),
     )

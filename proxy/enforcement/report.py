@@ -104,6 +104,22 @@ class Report:
         of = _Throttle(*client.names, name, str(verdict.entity), verdict.limit_value)
         self._log(of, PAUSE, DEBT, wait_ns, wait_ns, now_ns)
 
+    def broker_throttled(self, client: Client, throttle_ms: int, now_ns: int) -> None:
+        """A response of the broker contains a throttle time: the client is above a quota of the broker."""
+        client.entity.broker_throttled_seconds += throttle_ms / 1000
+        self._lines.event(
+            _log.warning,
+            "broker_throttles",
+            (client.user, client.client_id, "broker"),
+            now_ns,
+            client_id=client.client_id,
+            user=client.user,
+            peer=client.peer,
+            throttle_ms=throttle_ms,
+            effect="the client waits for a quota that the broker has for it, not this proxy",
+            hint="kafka-configs.sh --describe --entity-type clients (or users) shows it",
+        )
+
     def lock_at_risk(self, client: Client, limit: Limit, held_ns: int, lock_timeout_ms: int, now_ns: int) -> None:
         """A ShareFetch response was held for so long that its records may be delivered again (KIP-932)."""
         self._lines.event(

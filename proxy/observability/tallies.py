@@ -2,11 +2,16 @@
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
+from proxy.observability.labels import OTHER, entity_label
+from proxy.observability.wait_clock import STATES, Key
+
+MAX_LIMITS_OF_A_CLIENT: Final = 32
+"""Of which the time is told apart: each of its topics may have one."""
 WINDOW_SLOTS: Final = 10
 WINDOW_SLOT_NS: Final = 3_000_000_000
 """The window of throttle_time_max/avg is 30 s long and slides in steps of 3 s."""
@@ -116,8 +121,10 @@ class EntityMetrics:
 
     The session increments a count of requests for each data request, and a byte count by the bytes charged.
     `data_during_notice`: data requests that found debt before a throttle time was over. `sessions`: open connections of
-    the client. `topics`: the same traffic by topic; None without `--usage-by-topic`. `throttles`: by limit and mode,
+    the client. `broker_throttled_seconds`: throttle times that its responses had from brokers. `topics`: the same traffic by topic; None without `--usage-by-topic`. `throttles`: by limit and mode,
     which both come from the code. `excess`: bytes of requests and responses that found a limit in debt, by its name.
+    `wait_ns`: where the time of its connections went, by `wait_clock.STATES`; `limit_ns`: that of `limit` by name and
+    entity.
     """
 
     user: str
@@ -125,12 +132,15 @@ class EntityMetrics:
     window: ThrottleWindow
     _changed_at_ns: int
     topics: dict[str, TopicTraffic] | None = None
+    wait_ns: list[int] = field(default_factory=lambda: [0] * len(STATES))
+    limit_ns: dict[tuple[str, str], int] = field(default_factory=dict)
     produce_bytes: int = 0
     fetch_bytes: int = 0
     produce_requests: int = 0
     fetch_requests: int = 0
     sessions: int = 0
     data_during_notice: int = 0
+    broker_throttled_seconds: float = 0
     throttles: dict[tuple[str, str], Histogram] = field(default_factory=dict)
     excess: dict[str, int] = field(default_factory=dict)
     _seen: tuple[int, ...] = (0, 0, 0, 0)
@@ -139,6 +149,15 @@ class EntityMetrics:
     def requests(self) -> int:
         """Produce and Fetch requests."""
         return self.produce_requests + self.fetch_requests
+
+    def add_waits(self, spent_ns: Sequence[int], limits_ns: Mapping[Key, int]) -> None:
+        """So much of a connection's time went there."""
+        self.wait_ns = [before + more for before, more in zip(self.wait_ns, spent_ns, strict=True)]
+        for (name, entity), more in limits_ns.items():
+            key = (name, entity_label(entity))
+            if key not in self.limit_ns and len(self.limit_ns) >= MAX_LIMITS_OF_A_CLIENT:
+                key = (name, OTHER)
+            self.limit_ns[key] = self.limit_ns.get(key, 0) + more
 
     def exceed(self, limit_name: str, size: int) -> None:
         """Data of `size` bytes found a limit of this name in debt."""

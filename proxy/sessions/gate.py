@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from proxy.config.addresses import format_address
+from proxy.observability.wait_clock import LIMIT
 from proxy.sessions.session import Session
 from proxy.sessions.shared import ClientAddress, Shared
 from quotas.connections import ConnectionQuotas, Verdict
@@ -70,6 +71,7 @@ class Gate:
         if not verdict.wait_ns:
             serve()
             return
+        session.connection.waits.turn(LIMIT, now_ns, now_ns, (verdict.limit_name or "", verdict.entity), stands=True)
         self._refused += not verdict.admitted
         timer = self._shared.loop.call_later(verdict.wait_ns / NS_PER_SECOND, self._end_wait, session, serve)
         self.pending[session] = PendingConnection(verdict, now_ns, timer)

@@ -6,6 +6,7 @@ from typing import final
 
 from proxy.brokers.upstream import Attempt
 from proxy.config.addresses import Address
+from proxy.observability.wait_clock import BROKER
 from proxy.sessions.faults import HandshakeFailed
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.wire import Wire
@@ -37,6 +38,7 @@ class Opening:
         user = None if certificate is None else shared.tls.principal_of(certificate)
         if user is not None:
             self._pair.connection.identity.authenticate(user, now_ns)
+        self._pair.connection.waits.turn(BROKER, now_ns, now_ns, stands=True)
         self._attempt = shared.upstream.connect(
             route(self._pair.client),
             shared.wires.to_broker,

@@ -19,6 +19,7 @@ from proxy.sessions.pump_set import (
     RESPONSE_MEMORY,
     STOPPED,
     TURN,
+    WAITS,
     Direction,
     PumpSet,
 )
@@ -47,6 +48,10 @@ class Owner(Protocol):
     @abstractmethod
     def on_delay(self) -> None:
         """A response is delayed: see `ResponseStream.delay`. The pump has been paused."""
+
+    @abstractmethod
+    def on_wait(self) -> None:
+        """A wait has begun or ended that may change where the connection's time goes."""
 
     @abstractmethod
     def on_source_ended(self, pump: "Pump", error: OSError | None = None) -> None:
@@ -110,6 +115,8 @@ class Pump(Turn, Direction):
         self._shared.paused[REASON_NAMES[reason]] += 1
         if not before:
             self.source.stop_reading()
+        if reason & WAITS:
+            self._owner.on_wait()
 
     def resume(self, reason: int) -> None:
         """Remove `reason`; reading resumes when it was the last."""
@@ -117,6 +124,8 @@ class Pump(Turn, Direction):
             return
         self.paused &= ~reason
         self._shared.paused[REASON_NAMES[reason]] -= 1
+        if reason & WAITS:
+            self._owner.on_wait()
         if not self.paused:
             # The loop reports what is in the socket, not what was read from it. And a turn of its own, not this one:
             # the caller is in the middle of another connection's, perhaps.

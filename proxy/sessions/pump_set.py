@@ -22,6 +22,8 @@ DELAY: Final = 512
 LOGIN: Final = 1024
 REASON_NAMES: Final = {1 << bit: name for bit, name in enumerate(PAUSE_REASONS)}
 
+#: Those for which the time of the connection is counted: see `proxy.sessions.wait_states`.
+WAITS: Final = QUOTA | WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | DELAY | LOGIN
 #: Not a reason: the pump is done, nothing resumes it.
 STOPPED: Final = 1 << 30
 

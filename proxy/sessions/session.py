@@ -7,6 +7,7 @@ from typing import final
 from proxy.config.addresses import Address, format_address
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import ThrottleStatus, throttle_status
+from proxy.observability.wait_clock import CLIENT
 from proxy.sessions.broker_watch import BrokerWatch
 from proxy.sessions.client_timeouts import ClientTimeouts
 from proxy.sessions.ending import Ending
@@ -18,6 +19,7 @@ from proxy.sessions.pump import Pump
 from proxy.sessions.pump_set import CONNECTING, IN_FLIGHT, QUOTA
 from proxy.sessions.shared import ClientAddress, Shared
 from proxy.sessions.throttling import Throttling
+from proxy.sessions.wait_states import turn
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.held_request import HeldRequest, HoldOwner
@@ -82,6 +84,8 @@ class Session(ConnectionPair, HoldOwner):
 
     def connect(self, route: Callable[[Wire], Sequence[Address]]) -> None:
         """Open the client's wire, then connect to the first broker of its route that answers."""
+        now_ns = self.shared.clock()
+        self.connection.waits.turn(CLIENT, now_ns, now_ns)  # a limit on connections kept it waiting, perhaps
         self.opening = Opening(self, self._on_connected)
         self.opening.begin(route, self.origin.header_ns)
 
@@ -90,6 +94,8 @@ class Session(ConnectionPair, HoldOwner):
         self.upstream = upstream
         shared = self.shared
         now_ns = shared.clock()
+        self.connection.waits.turn(CLIENT, now_ns, 0)
+        self.connection.timer.times = shared.brokers.times_of(address)
         self.response_stream = ResponseStream(self.connection)
         self.request_stream = RequestStream(self.connection, self.response_stream, shared.kinds)
         self.requests = Pump(shared.pumps, self, self.request_stream, self.client, upstream)
@@ -134,6 +140,7 @@ class Session(ConnectionPair, HoldOwner):
 
     def _close(self) -> None:
         shared = self.shared
+        self._count_waits(shared.clock())
         if self.opening is not None:
             self.opening.cancel()
         if self.login is not None:
@@ -175,6 +182,8 @@ class Session(ConnectionPair, HoldOwner):
         pump.parse_kept()  # which may close the session: then nothing below has an effect
         if stream.held is None:
             pump.resume(QUOTA)
+        else:  # at another limit, perhaps
+            self.on_wait()
         for _ in range(reads):
             pump.read_on()
 
@@ -182,6 +191,18 @@ class Session(ConnectionPair, HoldOwner):
 
     def on_delay(self) -> None:
         self.throttling.begin_delay()
+
+    def on_wait(self) -> None:
+        if self.upstream is not None and self.state is not State.CLOSED:
+            self.connection.timer.left = 0  # what waits now is not the broker's time
+            turn(self, self.shared.clock())
+
+    def _count_waits(self, now_ns: int) -> None:
+        """Add the time since the last call to that of the client. Before the first request there is none."""
+        if self.upstream is not None:
+            turn(self, now_ns)
+        if self.identity.wire_client_id is not None:
+            self.identity.entity.add_waits(*self.connection.waits.take())
 
     def after_step(self) -> None:
         """See `Connection.needs_session`."""
@@ -235,6 +256,8 @@ class Session(ConnectionPair, HoldOwner):
             self.throttling.check(now_ns)
             self.timeouts.check(now_ns)
             self.watch.check(now_ns)
+            self._count_waits(now_ns)
+            self.connection.timer.arm()
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether the client has had `timeout_ns` for its handshakes and its first request, which is not complete."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxy.brokers.health import Health
+from proxy.brokers.response_times import BrokerTimes
 from proxy.brokers.upstream import Upstream
 from proxy.sessions.faults import Faults
 from proxy.sessions.pump_set import PumpSet
@@ -40,5 +41,6 @@ class Shared:
     upstream: Upstream
     faults: Faults
     health: Health
+    brokers: BrokerTimes
     tls: TlsContexts
     wires: Wires

@@ -70,6 +70,8 @@ class Batches:
         entity.produce_requests += count
         if not kind.answered:
             requests.connection.sent_unanswered = True
+        else:
+            self._begin(requests, kind, count)
         # Its notice is sent when it has passed whole: it may leave debt before.
         if missing:
             self._go_on(requests, kind, missing)
@@ -83,7 +85,15 @@ class Batches:
         if requests.connection.identity.limits.requests.spend(count, now_ns) < 0:
             return self._undo(requests, kind, pos, count)
         kind.counter.value += count
+        if count:
+            self._begin(requests, kind, count)
         return passed_to
+
+    def _begin(self, requests: Requests, kind: Kind, count: int) -> None:
+        """So many have passed, and are in flight."""
+        before = len(requests.responses.in_flight) - count
+        if before <= requests.connection.timer.attention:
+            requests.begin(kind, before)
 
     def _spend_records(
         self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int

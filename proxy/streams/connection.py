@@ -5,9 +5,11 @@ from typing import final
 
 from protocol.errors import LoginRequired
 from protocol.sasl import Exchange
-from proxy.enforcement.identity import Identity
+from proxy.enforcement.identity import NS_PER_MS, Identity, Notice
+from proxy.observability.wait_clock import BROKER_QUOTA, LIMIT, PROXY, WaitClock, key_of
 from proxy.streams.context import Context
 from proxy.streams.memory import READ_SIZE, Holding
+from proxy.streams.response_timer import ResponseTimer
 from proxy.streams.topic_charges import TopicChargesCache
 
 
@@ -27,6 +29,8 @@ class Connection:
     last_batch        bytes of the latest Fetch response, if its first batch was above its `max_bytes`; else 0
     needs_session     the session has something to do besides the bytes: see `Session.after_step`
     is_negotiated     the broker has answered ApiVersions
+    waits             where its time goes
+    timer             of the broker's responses
     """
 
     __slots__ = (
@@ -41,7 +45,9 @@ class Connection:
         "refused",
         "sent_unanswered",
         "takes_requests",
+        "timer",
         "topics",
+        "waits",
     )
 
     def __init__(self, context: Context, identity: Identity) -> None:
@@ -57,6 +63,8 @@ class Connection:
         self.topics: TopicChargesCache | None = None
         self.refused: object | None = None
         self.exchange: Exchange | None = None
+        self.waits = WaitClock(context.metrics.clock_ns())
+        self.timer = ResponseTimer()
 
     def check_login(self) -> None:
         """Raises LoginRequired: else clients that never log in could use limits up. `--principal` reads no login."""
@@ -64,6 +72,19 @@ class Connection:
         is_read = config.upstream.clients_log_in and config.quotas.principal is None
         if is_read and (exchange is None or not exchange.has_ended):
             raise LoginRequired
+
+    def tell(self, notice: Notice, now_ns: int) -> int:
+        """The throttle time in ms of a response that is written now: the client keeps it. 0: none."""
+        throttle_ms = notice.throttle_time_ms(now_ns)
+        if throttle_ms:
+            state = PROXY if notice.limit is None else LIMIT
+            self.waits.told(state, key_of(notice.limit), now_ns + throttle_ms * NS_PER_MS)
+        return throttle_ms
+
+    def told_by_broker(self, throttle_ms: int, now_ns: int) -> None:
+        """A response contains a throttle time of the broker, for a quota of its own."""
+        self.waits.told(BROKER_QUOTA, None, now_ns + throttle_ms * NS_PER_MS)
+        self.context.measures.report.broker_throttled(self.identity.client, throttle_ms, now_ns)
 
     def close(self) -> None:
         """Begin no frame from now on."""
@@ -77,12 +98,13 @@ class Stream:
     buf         the shared read buffer
     want        bytes that the next read may take
     remaining   bytes of the current frame that have not been forwarded
+    taken_ns    when its latest bytes were looked at
     holding     what this direction keeps in memory; the pump updates it
     output, resume_at
                 operands of steps
     """
 
-    __slots__ = ("buf", "connection", "holding", "output", "remaining", "resume_at", "want")
+    __slots__ = ("buf", "connection", "holding", "output", "remaining", "resume_at", "taken_ns", "want")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -92,6 +114,7 @@ class Stream:
         self.remaining = 0
         self.output = b""
         self.resume_at = 0
+        self.taken_ns = 0
 
     @abstractmethod
     def take(self, pos: int, end: int, now_ns: int) -> int:

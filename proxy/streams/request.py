@@ -15,11 +15,12 @@ from typing import Final, final
 
 from protocol.apis import FETCH, PRODUCE, SHARE_FETCH, Treatment
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
-from protocol.throttle_time import clients_wait
+from protocol.throttle_time import clients_wait, throttle_needs
 from proxy.enforcement.identity import Client
 from proxy.enforcement.measures import Reply
 from proxy.observability.metrics import Metrics
 from proxy.observability.tallies import Cell
+from proxy.observability.wait_clock import BROKER, DATA
 from proxy.streams.connection import Connection, Stream
 from proxy.streams.context import Context
 from proxy.streams.held_request import HeldRequest
@@ -71,9 +72,28 @@ class Requests(Stream):
         """The request at `pos` passes: `pending` answers for it."""
         kind.counter.value += 1
         if kind.answered:
-            self.responses.in_flight.append((unpack_prefix(self.buf, pos)[2], pending))
+            in_flight = self.responses.in_flight
+            if len(in_flight) <= self.connection.timer.attention:
+                self.begin(kind, len(in_flight))
+            in_flight.append((unpack_prefix(self.buf, pos)[2], pending))
         else:
             self.connection.sent_unanswered = True
+
+    def begin(self, kind: "Kind", before: int) -> None:
+        """A request passes behind so many: none, or it is to be timed."""
+        connection, now_ns = self.connection, self.taken_ns
+        if not before:
+            connection.waits.begin(DATA if kind.may_be_late else BROKER, now_ns, self.responses.taken_ns)
+        if connection.timer.attention and not kind.may_be_late:
+            connection.timer.begin(before, now_ns, is_produce=kind.api_key == PRODUCE)
+
+    def sent(self, now_ns: int) -> None:
+        """The last byte of a request has passed that did not arrive at once: the broker has it from now on."""
+        connection, before = self.connection, len(self.responses.in_flight)
+        if before == 1:
+            connection.waits.sent(now_ns)
+        if connection.timer.left == before:
+            connection.timer.since_ns = now_ns
 
     def forward(self, kind: "Kind", pending: Pending, pos: int, end: int) -> int:
         """Forward the request at `pos`, without parsing what has not arrived. Returns the step."""
@@ -128,6 +148,7 @@ class Kind(Pending):
     reply       what the response to a data request can do against debt
     batchable   see `Handler`
     counter     of requests, for metrics
+    throttle_at   where the throttle time stands in a response, from its length on, without header tags; 0: it has none
     unseen, produce_version, may_be_late
                 see `Pending`
     """
@@ -150,6 +171,7 @@ class Kind(Pending):
         self.unseen = handler.unseen
         self.produce_version = header.version if self.api_key == PRODUCE else -1
         self.may_be_late = self.api_key in _LONG_POLLS
+        self.throttle_at = throttle_needs(header.api, header.version)
 
     def length_at(self, buf: bytearray, pos: int, end: int) -> int:
         """The length field of the request at `pos`, if its head has arrived and is of this kind. Else -1."""

@@ -41,6 +41,7 @@ class RequestStream(Requests):
         return request if request is not None and request.is_held else None
 
     def take(self, pos: int, end: int, now_ns: int) -> int:
+        self.taken_ns = now_ns
         if self.remaining:
             return self._go_on(pos, min(end, pos + self.remaining), now_ns)
         connection = self.connection
@@ -126,9 +127,14 @@ class RequestStream(Requests):
             identity = self.connection.identity
             if identity.generation != identity.registry.generation:
                 identity.refresh(now_ns)
-            return self._after(request.go_on(self, pos, end, now_ns), pos)
+            step = self._after(request.go_on(self, pos, end, now_ns), pos)
+            if not self.remaining:
+                self.sent(now_ns)
+            return step
         self.remaining -= end - pos
         step = end
+        if not self.remaining:
+            self.sent(now_ns)
         if self.is_discarding:
             self.is_discarding = self.remaining > 0
             self.output, self.resume_at, step = b"", end, REPLACE

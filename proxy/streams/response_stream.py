@@ -148,7 +148,7 @@ class Answers:
             in_flight.popleft()
             frame, at = answer.frame, answer.throttle_at
             if at:
-                throttle_ms = self._connection.identity.notice.throttle_time_ms(now_ns)
+                throttle_ms = self._connection.tell(self._connection.identity.notice, now_ns)
                 frame = frame[:at] + INT32.pack(throttle_ms) + frame[at + 4 :]
             due.append(frame)
         frames = b"".join(due)
@@ -203,6 +203,9 @@ class ResponseStream(Stream):
         return self.connection.context.config.security.max_response_bytes
 
     def take(self, pos: int, end: int, now_ns: int) -> int:
+        self.taken_ns = now_ns
+        if self.connection.timer.left:
+            return self._take_timed(pos, end, now_ns)
         if self.remaining:
             return self._go_on(pos, min(end, pos + self.remaining), now_ns)
         self.want, self.read_size = self.read_size, READ_SIZE
@@ -217,6 +220,14 @@ class ResponseStream(Stream):
         elif not self.connection.context.measures.enforces:
             identity.drop_notices()
         return self._take_response(pos, end, now_ns)
+
+    def _take_timed(self, pos: int, end: int, now_ns: int) -> int:
+        """As `take`, and count the responses up to the one that is timed."""
+        timer, before = self.connection.timer, len(self.in_flight)
+        left, timer.left = timer.left, 0
+        step = self.take(pos, end, now_ns)
+        timer.passed(left, before - len(self.in_flight), step, now_ns)
+        return step
 
     def _take_response(self, pos: int, end: int, now_ns: int) -> int:
         """The step for the response that begins at `pos`."""
@@ -315,7 +326,7 @@ class ResponseStream(Stream):
         if identity.notice.until_ns:
             if identity.generation != identity.registry.generation:  # its limit may be gone
                 identity.refresh(now_ns)
-            notice_ms = identity.notice.throttle_time_ms(now_ns)
+            notice_ms = self.connection.tell(identity.notice, now_ns)
         return max(notice_ms, self._shown_delay_ms)
 
     def begin(self, pos: int, end: int, length: int) -> int:
@@ -388,6 +399,8 @@ class ResponseStream(Stream):
 
     def _end(self, current: Pending, now_ns: int) -> None:
         current.on_end(self, now_ns)
+        if self.walk is not None and self.walk.broker_throttle_ms > 0:
+            self.connection.told_by_broker(self.walk.broker_throttle_ms, now_ns)
         self.walk = self.current = None
 
     def _walk_on(self, walk: FrameWalk, pos: int, end: int, now_ns: int) -> int:

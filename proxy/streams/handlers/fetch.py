@@ -16,6 +16,7 @@ from protocol.request_header import RequestHeader
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle
 from protocol.walk import FrameWalk
+from protocol.wire import unpack_int32
 from proxy.enforcement.identity import NS_PER_MS, Client
 from proxy.enforcement.report import NOTIFY
 from proxy.observability.topic_traffic import OTHER_TOPICS
@@ -97,6 +98,9 @@ class FetchRequest(Request):
         if self.delay is not None and responses.postpone(self.delay, now_ns) != PASS:
             return DELAY_RESPONSE
         read_to = pos + self.size - self.unread
+        at = pos + kind.throttle_at
+        if kind.throttle_at and at + 4 <= end and unpack_int32(responses.buf, at)[0] > 0:
+            responses.connection.told_by_broker(unpack_int32(responses.buf, at)[0], now_ns)
         throttle_ms = responses.throttle_ms(now_ns)
         if throttle_ms:
             raise_throttle(responses.buf, pos + 4, read_to, kind.header.api, kind.version, throttle_ms)

@@ -50,7 +50,7 @@ class Forward(Handler):
         `PASS`, or a step: more bytes are needed.
         """
         notice = responses.connection.identity.request_notice
-        throttle_ms = max(least_ms, notice.throttle_time_ms(now_ns) if notice.until_ns else 0)
+        throttle_ms = max(least_ms, responses.connection.tell(notice, now_ns) if notice.until_ns else 0)
         if not throttle_ms:
             return PASS
         api = kind.header.api

@@ -34,8 +34,6 @@ from quotas.admission.limit import Limit
 from quotas.admission.limit_set import spend_all
 from quotas.limit_kinds import PRODUCER_BYTE_RATE
 
-#: First version with broker addresses in responses (KIP-951).
-FIRST_WITH_NODE_ENDPOINTS: Final = 10
 #: Longest response that the fast path handles as a whole.
 _USUAL_RESPONSE: Final = 512
 #: With so many bytes of its body more the first topic of a request can be read, but for a long transactional id.
@@ -258,10 +256,8 @@ def notify_early(connection: Connection, kind: Kind, now_ns: int) -> None:
 
 
 def _respond(responses: ResponseStream, version: int, pos: int, end: int, length: int, now_ns: int) -> int:
-    """The step for a response of which only throttle time and endpoints are changed."""
+    """The step for a response of which only throttle time and endpoints are read and changed."""
     throttle_ms = responses.throttle_ms(now_ns)
-    if not throttle_ms and version < FIRST_WITH_NODE_ENDPOINTS:
-        return responses.begin(pos, end, length)
     frame_end = pos + 4 + length
     if frame_end > end and length <= _USUAL_RESPONSE:
         responses.want = frame_end - end
