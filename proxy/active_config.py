@@ -4,10 +4,11 @@ While enforcement is off the proxy behaves as with `--dry-run`: held frames are 
 Enforcement begins without the debts of that time: other clients would wait for these, too.
 """
 
+from itertools import islice
 from math import inf
 from typing import Final
 
-from proxy.config.cautions import unmatched
+from proxy.config.cautions import unmatched, unmatched_entities
 from proxy.config.config import Config
 from proxy.config.quota_sources import Quotas
 from proxy.observability.logs import EventLog, configure
@@ -15,6 +16,8 @@ from proxy.sessions.shared import Shared
 
 #: Limits that are updated in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
+#: Entries and limits that are compared in one turn: about 2 ms.
+MOST_SEARCHED: Final = 5_000
 UNMATCHED_NS: Final = 300_000_000_000
 """An entry that matched nothing for this long is warned about, once. The time begins with the first request."""
 
@@ -52,6 +55,13 @@ class ActiveConfig:
         registry.replace(quotas.configured, now_ns, share=quotas.share, most=MOST_REFRESHED)
         self._begin_refresh()
         self._search_ns = None
+
+    def unmatched(self) -> list[str]:
+        """The entries that nothing has matched; none where there are too many entries or limits to look at at once."""
+        limits = list(islice(self._shared.context.registry.limits_in_use(), MOST_SEARCHED))
+        if len(self.quotas.entries) + len(limits) >= MOST_SEARCHED:
+            return []
+        return [str(each) for each in unmatched_entities(self.quotas.entries, limits)]
 
     def warn_of_unmatched(self, now_ns: int) -> None:
         """Look for entries that matched nothing, if it is time; a thread does this, since there may be a million."""

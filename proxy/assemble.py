@@ -63,6 +63,8 @@ def assemble(
     registry.rate_observers.append(wakeups.rate_changed)
     metrics.limits_in_use = registry.limits_in_use
     metrics.produced = lambda: registry.produced(clock())
+    brokers = BrokerTimes(clock)
+    metrics.response_times = brokers.histograms
     return Shared(
         loop=loop,
         clock=clock,
@@ -73,7 +75,7 @@ def assemble(
         upstream=Upstream(loop, clock),
         faults=Faults(metrics, clock),
         health=Health(config, metrics.errors.upstream, clock),
-        brokers=BrokerTimes(),
+        brokers=brokers,
         tls=tls,
         wires=Wires(loop, turns, tls),
     )

@@ -1,4 +1,5 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `fleet`, `schema`, `install-help`.
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `explain`, `top`, `fleet`, `schema`,
+`install-help`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
 Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
@@ -23,6 +24,7 @@ from proxy.config.limits_help import CommandWithLimits
 from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Setting, setting
 from proxy.config.values import parse_address, parse_duration
 from proxy.observability.build import BUILD
+from proxy.observability.logs import one_line
 from quotas.problems import Problem
 
 EXIT_FAILURE: Final = 1
@@ -191,12 +193,89 @@ def healthcheck(ctx: click.Context, /, metrics_listen: Any, timeout: Any, *, rea
     sys.exit(0 if ok else EXIT_FAILURE)
 
 
-@main.command("fleet", short_help="Show who shares limits with a running proxy.")
-@setting(
+def _page(ctx: click.Context, proxy: Any, path: str) -> str:
+    """The body of a page of a running proxy. Raises ClickException if it does not answer, or not with 200."""
+    from http.client import OK, HTTPException
+
+    from proxy.admin.healthcheck import get, url_of
+
+    problems = Given(ctx).problems
+    if problems:
+        raise ConfigError(problems)
+    try:
+        status, body = get(proxy, path, timeout_seconds=10)
+    except (OSError, HTTPException) as error:
+        hint = "does the proxy run, and is this its --metrics-listen? Else give --proxy HOST:PORT"
+        raise click.ClickException(f"{url_of(proxy, path)}: {error or type(error).__name__}; {hint}") from error
+    if status != OK:
+        raise click.ClickException(f"{url_of(proxy, path)}: {body.strip()}")
+    return body
+
+
+_proxy_option = setting(
     "--proxy",
     Checked("HOST:PORT", parse_address, default="127.0.0.1:19404"),
-    "The admin port of a member, its --metrics-listen.",
+    "The admin port of a running proxy, its --metrics-listen.",
 )
+
+
+@main.command("explain", short_help="Say where the time of each client goes: is it the proxy?")
+@_proxy_option
+@cloup.option("--json", "as_json", is_flag=True, help="A list of findings, for programs.")
+@cloup.argument("client", required=False, metavar="[CLIENT]", help="Only the clients with this client id or user.")
+@click.pass_context
+def explain(ctx: click.Context, /, proxy: Any, client: str | None, *, as_json: bool) -> None:
+    """Say where the time of each client went in the last minute: at a limit of this proxy, at brokers, at a quota of
+    the brokers, or by itself; which limit, who shares it, and what would help.
+
+    \b
+      kafka-quota-proxy explain etl
+
+    Exit codes: 0, 1 if the proxy does not answer or has not seen this client, 2 for a wrong option.
+    """
+    from proxy.admin.explain import Finding, text_of
+
+    found = [Finding(**each) for each in json.loads(_page(ctx, proxy, "/explain"))]
+    shown = [each for each in found if client in {None, each.client_id, each.user}]
+    if client is not None and not shown:
+        close = difflib.get_close_matches(client, [each.client_id for each in found], n=3, cutoff=0)
+        seen = ", ".join(map(one_line, close)) or "none"
+        raise click.ClickException(f"no client {client!r} in the last minute; seen: {seen}")
+    click.echo(json.dumps([each._asdict() for each in shown]) if as_json else "\n".join(text_of(shown)))
+
+
+@main.command("top", short_help="Watch clients, limits or brokers of a running proxy.")
+@_proxy_option
+@setting("--interval", Checked("DURATION", parse_duration, default="2s"), "Time between two looks.")
+@cloup.option("--once", is_flag=True, help="Look once, for scripts.")
+@cloup.argument("what", type=cloup.Choice(["clients", "limits", "brokers"]), default="clients", help="The table.")
+@click.pass_context
+def top(ctx: click.Context, /, proxy: Any, interval: float, what: str, *, once: bool) -> None:
+    """Watch the clients of a running proxy, its limits or its brokers: a table that is drawn again, until Ctrl-C.
+
+    LIMIT and BROKER are parts of the clients' time in the last minute, USED is the part of their nearest limit.
+    """
+    import shutil
+    import time
+
+    from proxy.admin.healthcheck import url_of
+    from proxy.admin.tables import TABLES, table
+
+    while True:
+        rows = json.loads(_page(ctx, proxy, f"/{what}"))
+        lines = shutil.get_terminal_size().lines - 4
+        text = table(TABLES[what], rows, most=len(rows) if once else max(1, lines))
+        if not once:
+            click.clear()
+            click.echo(f"{what} at {url_of(proxy, '/')}, {time.strftime('%H:%M:%S')}; Ctrl-C ends\n")
+        click.echo(text if rows else f"no {what} in the last minute", nl=not rows)
+        if once:
+            return
+        time.sleep(interval)
+
+
+@main.command("fleet", short_help="Show who shares limits with a running proxy.")
+@_proxy_option
 @cloup.option("--json", "as_json", is_flag=True, help="The page /fleet as it is.")
 @cloup.argument("name", required=False, metavar="[NAME]", help="The fleet that it should be a member of.")
 @click.pass_context
@@ -205,20 +284,10 @@ def fleet(ctx: click.Context, /, proxy: Any, name: str | None, *, as_json: bool)
 
     Exit codes: 0, 1 if the proxy does not answer or is not in this fleet, 2 for a wrong option.
     """
-    from http.client import OK, HTTPException
-
     from proxy.admin.fleet import text_of
-    from proxy.admin.healthcheck import get, url_of
+    from proxy.admin.healthcheck import url_of
 
-    problems = Given(ctx).problems
-    if problems:
-        raise ConfigError(problems)
-    try:
-        status, body = get(proxy, "/fleet", timeout_seconds=5)
-    except (OSError, HTTPException) as error:
-        raise click.ClickException(f"{url_of(proxy, '/fleet')}: {error}") from error
-    if status != OK:
-        raise click.ClickException(f"{url_of(proxy, '/fleet')}: {body.strip()}")
+    body = _page(ctx, proxy, "/fleet")
     page = json.loads(body)
     if name not in {None, page["fleet"]}:
         raise click.ClickException(f"{url_of(proxy, '/fleet')}: this proxy is in fleet {page['fleet']}, not in {name}")

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from proxy.active_config import ActiveConfig
+from proxy.admin.activity import Activity
 from proxy.admin.exposition import MetricsPage
 from proxy.admin.fleet import FleetPage
 from proxy.admin.pages import Pages, start_admin
@@ -125,8 +126,15 @@ class Server:
             readiness = Readiness(self.config.bootstrap_servers, self.tls, shared.health, self._clock, self._not_ready)
             throttles = partial(throttled, self.sessions, self.gate, self._clock)
             throttles_page = ThrottlesPage(throttles, lambda: active.quotas.exemptions)
-            fleet = FleetPage(self.fleet)
-            pages = Pages(MetricsPage(self.metrics, self.fleet), throttles_page, self._health, readiness.check, fleet)
+            activity = Activity(shared, self.sessions, self.gate, self._ticks.recorder, active.unmatched)
+            pages = Pages(
+                MetricsPage(self.metrics, self.fleet),
+                throttles_page,
+                self._health,
+                readiness.check,
+                activity,
+                FleetPage(self.fleet),
+            )
             admin = await start_admin(self.config.observability, pages)
             ending.push_async_callback(admin.close)
             ending.callback(readiness.close)

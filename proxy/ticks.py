@@ -1,5 +1,5 @@
 """Ten times a second: measures the loop's lag, sweeps sessions, removes idle entities, warns of
-entries that match nothing.
+entries that match nothing, records what the last minute was like.
 """
 
 import gc
@@ -7,6 +7,7 @@ from asyncio import TimerHandle
 from typing import Final
 
 from proxy.active_config import ActiveConfig
+from proxy.recorder import Recorder
 from proxy.sessions.shared import Shared
 from proxy.sessions.sweep import Sweep
 
@@ -27,6 +28,7 @@ class Ticks:
         self._shared = shared
         self.sweep = sweep
         self._active = active
+        self.recorder = Recorder(shared)
         self._count = 0
         self._due = shared.loop.time() + TICK_SECONDS
         self._timer: TimerHandle = shared.loop.call_at(self._due, self._tick)
@@ -46,6 +48,7 @@ class Ticks:
         connections.memory_paused = shared.pumps.is_short
         now_ns = shared.clock()
         metrics.entities.tick(now_ns)
+        self.recorder.tick(now_ns)
         self._sweep()
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:

@@ -24,6 +24,7 @@ from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics, UsageMetrics
 from proxy.observability.tallies import EntityMetrics, Histogram
+from proxy.observability.wait_clock import STATES
 from quotas.fleet.parameters import WHOLE
 
 _Kind = type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]
@@ -130,6 +131,7 @@ def families(metrics: Metrics, fleet: Fleet | None = None) -> Iterator[Metric]:
     """Every family. A large one comes in slices: several families of one name in a row."""
     metrics.entities.tick(metrics.clock_ns())
     tables = [_whole_process(metrics), _clients(list(metrics.entities)), _limits(metrics), _usage(metrics.usage)]
+    tables += [_used(metrics), _brokers(metrics)]
     if fleet is not None:
         tables.append(_fleet(fleet, metrics.entities.max_entities))
     for kind, name, text, labels, rows in chain.from_iterable(tables):
@@ -276,6 +278,17 @@ def _clients(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
     text = "How long throttled requests were throttled."
     histograms = ((labels, _buckets(histogram), histogram.sum_seconds) for labels, histogram in _throttles(clients))
     yield HistogramMetricFamily, "throttle_seconds", text, _THROTTLE, histograms
+    text = "Where the time of a client's connections went: each is in one state at a time."
+    spent = (
+        ((state, *_name(client)), each / 1e9)
+        for client in clients
+        for state, each in zip(STATES, client.wait_ns, strict=True)
+        if each
+    )
+    yield CounterMetricFamily, "connection_seconds", text, ("state", *_CLIENT), spent
+    text = "Throttle times of brokers, for quotas of their own, that clients were told."
+    told = ((_name(client), client.broker_throttled_seconds) for client in clients)
+    yield CounterMetricFamily, "broker_throttle_seconds", text, _CLIENT, told
     text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
     largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in clients)
     yield GaugeMetricFamily, "throttle_time_max_seconds", text, _CLIENT, largest
@@ -297,6 +310,28 @@ def _throttles(clients: Iterable[EntityMetrics]) -> Iterator[tuple[tuple[str, ..
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     return [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in histogram.cumulative()]
+
+
+def _brokers(metrics: Metrics) -> Iterator[_Table]:
+    text = (
+        "From the end of a request to its response: one of each connection a second, no long polls."
+    )
+    kinds = ((address, api, each) for address, api, each in metrics.response_times())
+    rows = (((address, api), _buckets(each), each.sum_seconds) for address, api, each in kinds)
+    yield HistogramMetricFamily, "broker_response_seconds", text, ("broker", "api"), rows
+
+
+def _used(metrics: Metrics) -> Iterator[_Table]:
+    """Of limits with one label the largest."""
+    used, waiters = dict[tuple[str, str], float](), dict[tuple[str, str], int]()
+    for limit, ratio in metrics.used_ratios():
+        key = limit.name, entity_label(limit.entity)
+        used[key] = max(used.get(key, 0.0), ratio)
+        waiters[key] = waiters.get(key, 0) + limit.waiters.waiting
+    text = "Rate of the last ten seconds or so, as a part of the limit; above 1 while a burst is used."
+    yield GaugeMetricFamily, "quota_used_ratio", text, ("limit", "entity"), used.items()
+    text = "Connections with a request or response that waits for the limit."
+    yield GaugeMetricFamily, "quota_waiters", text, ("limit", "entity"), waiters.items()
 
 
 def _limits(metrics: Metrics) -> Iterator[_Table]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Final
 
+from proxy.admin.activity import PATHS, Activity
 from proxy.admin.exposition import MetricsPage
 from proxy.admin.fleet import FleetPage
-from proxy.admin.http_server import HttpServer, Response, text_response
+from proxy.admin.http_server import VARY, HttpServer, Response, text_response
 from proxy.admin.throttles import ThrottlesPage
 from proxy.brokers.readiness import Status
 from proxy.config.config import ObservabilityOptions
@@ -18,8 +20,24 @@ INDEX: Final = """kafka-quota-proxy
 /healthz    200: the process works; also while it drains
 /readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
 /throttles  connections that a quota holds now: limit, entity, time; exemptions (JSON; a table for Accept: text/plain)
+/explain    where each client's time went in the last minute, in sentences (JSON; text for Accept: text/plain)
+/clients    clients of the last minute: rates, and where their time went (JSON; a table for Accept: text/plain)
+/limits     limits in use: rate, share of the limit, who waits and who shares it (the same)
+/brokers    brokers: time to respond, oldest request (the same)
 /fleet      the proxies that share limits with this one, and who uses how much (JSON; 404 without --fleet)
+
+In a browser this page shows the same as pictures.
 """
+
+_PAGE: Final = files("proxy.admin").joinpath("page.html").read_bytes()
+#: Of the one file, which loads nothing: its own scripts and styles, and the pages of this port.
+_POLICY: Final = (
+    *VARY,
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'",
+    ),
+)
 
 
 async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServer:
@@ -45,12 +63,17 @@ class Pages:
     throttles: ThrottlesPage
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
+    activity: Activity
     fleet: FleetPage = field(default_factory=FleetPage)
 
     async def respond(self, path: str, accept: str) -> Response:
+        if path in PATHS:
+            return await self.activity.respond(path, accept)
         match path:
             case "/":
-                return text_response(INDEX)
+                if "text/html" in accept.lower():
+                    return Response(_PAGE, "text/html; charset=utf-8", fields=_POLICY)
+                return text_response(INDEX, fields=VARY)
             case "/metrics":
                 return await self.metrics.respond(accept)
             case "/healthz":

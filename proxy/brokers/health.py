@@ -76,6 +76,11 @@ class Health:
         text = _HINTS.get(reason)
         return text and text.replace("FILE", self._file)
 
+    def failing(self, address: str) -> str | None:
+        """The latest reason for which this broker failed; None: it works, as far as is known."""
+        outage = self._outages.get(address)
+        return outage.reason if outage is not None and outage.failures else None
+
     def failed(self, address: str, reason: str, detail: str | None) -> None:
         """A connection to the broker failed, or a request has no response."""
         self._errors[reason] += 1

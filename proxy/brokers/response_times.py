@@ -1,32 +1,62 @@
 """How long each broker takes to respond: to Produce requests, and to others that it answers as soon as it can."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from proxy.brokers.health import MAX_BROKERS
+from proxy.observability.labels import OTHER
+from proxy.observability.past import Past
 from proxy.observability.tallies import Histogram
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-Times = tuple[Histogram, Histogram]
-"""Of Produce requests, and of others."""
+
+@dataclass(slots=True, eq=False)
+class ResponseTimes:
+    """Of one broker. `past`: of `counts`; its line is the mean of both kinds."""
+
+    began_ns: int
+    produce: Histogram = field(default_factory=lambda: Histogram(BUCKETS))
+    others: Histogram = field(default_factory=lambda: Histogram(BUCKETS))
+    past: Past = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.past = Past(self.began_ns, self.counts, per=1)
+
+    @property
+    def counts(self) -> tuple[float, ...]:
+        """Seconds and number of both kinds, then those of each, as `Histogram.counts`."""
+        produce, others = self.produce, self.others
+        both = produce.sum_seconds + others.sum_seconds, produce.count + others.count
+        return (*both, *produce.counts, *others.counts)
 
 
 @final
 class BrokerTimes:
     """By the address of the broker; the `MAX_BROKERS` that were connected last."""
 
-    def __init__(self) -> None:
-        self._times: OrderedDict[str, Times] = OrderedDict()
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._times: OrderedDict[str, ResponseTimes] = OrderedDict()
 
-    def times_of(self, address: str) -> Times:
+    def times_of(self, address: str) -> ResponseTimes:
         """Sessions call this once and keep the result."""
-        times = self._times.pop(address, None) or (Histogram(BUCKETS), Histogram(BUCKETS))
+        times = self._times.pop(address, None) or ResponseTimes(self._clock())
         self._times[address] = times
         if len(self._times) > MAX_BROKERS:
             self._times.popitem(last=False)
         return times
 
-    def __iter__(self) -> Iterator[tuple[str, Times]]:
+    def histograms(self) -> Iterator[tuple[str, str, Histogram]]:
+        """The address of each broker, what it was asked, and how long that took."""
+        for address, times in self.items():
+            yield address, "Produce", times.produce
+            yield address, OTHER, times.others
+
+    def values(self) -> Iterator[ResponseTimes]:
+        return iter(list(self._times.values()))
+
+    def items(self) -> Iterator[tuple[str, ResponseTimes]]:
         return iter(list(self._times.items()))

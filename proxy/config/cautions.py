@@ -78,12 +78,17 @@ def _looks_like_pattern(entity: AnyEntity) -> bool:
     return any(isinstance(name, str) and ("*" in name or name.lower() == DEFAULT_NAME != name) for name in names)
 
 
+def unmatched_entities(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[AnyEntity]:
+    """Of the entries that none of the limits in use is of."""
+    used = {entity for limit in limits for entity in (limit.entity, limit.origin)}
+    return [entry.entity for entry in entries if entry.limits and entry.entity not in used]
+
+
 def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[Caution]:
     """A warning about entries that none of the limits in use is of."""
-    used = {entity for limit in limits for entity in (limit.entity, limit.origin)}
     return _about(
         "quota_matched_nothing",
-        [entry.entity for entry in entries if entry.limits and entry.entity not in used],
+        unmatched_entities(entries, limits),
         "no client, topic or connection had these names yet, or other entries are stronger for all that had",
         hint="kafka_quota_proxy_bytes_total in /metrics has the names of clients so far",
     )

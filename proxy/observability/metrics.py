@@ -100,7 +100,7 @@ class UsageMetrics:
 
 
 class Metrics:
-    """All that this process counts. `proxy.assemble` sets the callables `limits_in_use` and `produced`.
+    """All that this process counts. `proxy.assemble` sets the callables, the recorder `used_ratios`.
 
     `proxy.admin.exposition` says what each is. `certificates`: when they expire, in seconds since 1970, by the side
     that they are shown to.
@@ -120,6 +120,10 @@ class Metrics:
         self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[Limit]] = tuple
+        #: Of limits in use: which part of each was used.
+        self.used_ratios: Callable[[], Iterable[tuple[Limit, float]]] = tuple
+        #: Of brokers: address, Kafka's name of the requests, or `other`, and times.
+        self.response_times: Callable[[], Iterable[tuple[str, str, Histogram]]] = tuple
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.
         self.produced: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         # No collector is in the library's global registry: two proxies in one process (tests) share nothing.

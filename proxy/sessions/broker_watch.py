@@ -26,6 +26,7 @@ class BrokerWatch:
         #: The oldest request in flight, and since when it is; a minute later after each report.
         self._head: object = None
         self._head_ns = now_ns
+        self._since_ns = now_ns
 
     def check(self, now_ns: int) -> None:
         """Report a broker that does not respond for `SILENT_NS`, and one that does.
@@ -39,12 +40,18 @@ class BrokerWatch:
             if head is not self._head and self._is_silent:
                 # It has answered after all. Its answers count again though this connection is older than the report.
                 self._is_silent, self._begun_ns = False, now_ns
-            self._head, self._head_ns = head, now_ns
+            self._head, self._head_ns, self._since_ns = head, now_ns, now_ns
         elif now_ns - self._head_ns >= SILENT_NS:
             self.failed("silent", f"no response for {SILENT_NS // 1_000_000_000} s to a request in flight")
             self._is_silent, self._head_ns = True, now_ns + REPEAT_NS - SILENT_NS
         if self._pair.response_stream.has_begun:
             self._health.worked(self.broker, self._begun_ns)
+
+    def waits_ns(self, now_ns: int) -> int:
+        """How long the oldest request in flight has waited for the broker alone, to the second; 0: none does."""
+        in_flight = self._pair.response_stream.in_flight
+        head: object = cast("Any", in_flight)[0] if in_flight else None
+        return now_ns - self._since_ns if head is self._head and self._is_due() else 0
 
     def _is_due(self) -> bool:
         """Whether a broker answers the oldest of the requests in flight as soon as it can."""

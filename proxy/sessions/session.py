@@ -1,7 +1,7 @@
 """One client connection and its connection to a broker: carries out what streams decide."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 from proxy.config.addresses import Address, format_address
@@ -25,6 +25,7 @@ from proxy.streams.connection import Connection
 from proxy.streams.held_request import HeldRequest, HoldOwner
 from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import ResponseStream
+from quotas.admission.limit import Limit
 
 
 @final
@@ -69,6 +70,18 @@ class Session(ConnectionPair, HoldOwner):
     def in_flight(self) -> int:
         """Requests without a response."""
         return 0 if self.upstream is None else len(self.response_stream.in_flight)
+
+    @property
+    def limits(self) -> Iterator[Limit]:
+        """Those of its client, and of the topics that it produced to last."""
+        yield from self.identity.limits.all()
+        topics = self.connection.topics
+        if topics is not None:
+            yield from topics.limits()
+
+    def broker_waits_ns(self, now_ns: int) -> int:
+        """See `BrokerWatch.waits_ns`."""
+        return 0 if self.upstream is None else self.watch.waits_ns(now_ns)
 
     @property
     def throttle_status(self) -> ThrottleStatus | None:

@@ -66,6 +66,10 @@ class Wakeups:
             if now_ns + wait_ns < self._due_ns[limit]:
                 self._set_timer(limit, wait_ns, now_ns)
 
+    def limits_with_waiters(self) -> Iterable[Limit]:
+        """Those for which something waits; not to be kept."""
+        return self._timers
+
     # ---- delays
 
     def delay(self, delay: Delay, end: Callable[[], None]) -> None:

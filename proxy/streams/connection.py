@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from typing import final
 
+from protocol.api_versions import ClientSoftware
 from protocol.errors import LoginRequired
 from protocol.sasl import Exchange
 from proxy.enforcement.identity import NS_PER_MS, Identity, Notice
@@ -29,6 +30,7 @@ class Connection:
     last_batch        bytes of the latest Fetch response, if its first batch was above its `max_bytes`; else 0
     needs_session     the session has something to do besides the bytes: see `Session.after_step`
     is_negotiated     the broker has answered ApiVersions
+    software          of the client, as it named it in ApiVersions
     waits             where its time goes
     timer             of the broker's responses
     """
@@ -44,6 +46,7 @@ class Connection:
         "needs_session",
         "refused",
         "sent_unanswered",
+        "software",
         "takes_requests",
         "timer",
         "topics",
@@ -60,6 +63,7 @@ class Connection:
         self.last_batch = 0
         self.needs_session = False
         self.is_negotiated = False
+        self.software = ClientSoftware()
         self.topics: TopicChargesCache | None = None
         self.refused: object | None = None
         self.exchange: Exchange | None = None

@@ -10,6 +10,7 @@ request is dropped then.
 
 from typing import Final, final
 
+from proxy.brokers.response_times import ResponseTimes
 from proxy.observability.tallies import Histogram
 from proxy.streams.steps import DELAY_RESPONSE, HOLD
 
@@ -23,7 +24,7 @@ class ResponseTimer:
     attention   with so many requests in flight, or fewer, `Requests.begin` is called for the next one
     left        responses up to that of the request that is timed; 0: none is
     since_ns    when that was forwarded
-    times       of the broker: of Produce requests, and of others; None: it is not known yet
+    times       of the broker; None: none is connected yet
     """
 
     __slots__ = ("_observed", "attention", "left", "since_ns", "times")
@@ -32,7 +33,7 @@ class ResponseTimer:
         self.attention = 0
         self.left = 0
         self.since_ns = 0
-        self.times: tuple[Histogram, Histogram] | None = None
+        self.times: ResponseTimes | None = None
         self._observed: Histogram | None = None
 
     def arm(self) -> None:
@@ -43,8 +44,10 @@ class ResponseTimer:
     def begin(self, before: int, now_ns: int, *, is_produce: bool) -> None:
         """A request is forwarded behind so many."""
         self.attention = 0
-        if self.times is not None:
-            self.left, self.since_ns, self._observed = before + 1, now_ns, self.times[not is_produce]
+        times = self.times
+        if times is not None:
+            self.left, self.since_ns = before + 1, now_ns
+            self._observed = times.produce if is_produce else times.others
 
     def passed(self, left: int, responses: int, step: int, now_ns: int) -> None:
         """So many responses have passed while `left` were left; the step is for the one after them."""

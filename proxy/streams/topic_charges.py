@@ -3,7 +3,7 @@
 Only for clients with a limit on topics, records or producer ids, and where usage is counted by topic.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, final
 
 from protocol.produce_walk import TopicUsage
@@ -69,6 +69,11 @@ class TopicChargesCache:
                 self._charges.clear()
             self._charges[topic] = charges
         return charges
+
+    def limits(self) -> Iterator[Limit]:
+        """Of the topics that are kept."""
+        for charges in {**self._charges, **self._lasting}.values():
+            yield from (*charges.topic.bytes_in, *charges.topic.messages_in)
 
     # ---- the topics of requests
 

@@ -35,6 +35,7 @@ class Negotiate(Forward):
                 if not whole:
                     return NEED
                 software = client_software(whole[kind.header.body_offset - 4 :], kind.version)
+                requests.connection.software = software
                 requests.connection.identity.refusal_error = refusal_error(software)
             return super().admit(requests, kind, pos, end, now_ns)
         self.count(requests, now_ns)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, cast
 
 import pytest
 from aiohttp import ClientSession
@@ -44,7 +45,8 @@ async def admin(
     throttles: Callable[[], Iterable[Sequence[ThrottleStatus]]] = tuple,
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
-    pages = Pages(MetricsPage(Metrics(CONFIG)), ThrottlesPage(throttles, exemptions), health, readiness)
+    activity = cast("Any", None)  # see `test_activity`
+    pages = Pages(MetricsPage(Metrics(CONFIG)), ThrottlesPage(throttles, exemptions), health, readiness, activity)
     server = await start_admin(options, pages)
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:

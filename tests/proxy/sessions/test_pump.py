@@ -45,6 +45,9 @@ class Recorded:
     def on_delay(self) -> None:
         self.told.append("delay")
 
+    def on_wait(self) -> None:
+        """Not asserted: see `test_wait_states`."""
+
     def on_source_ended(self, pump: Pump, error: OSError | None = None) -> None:
         self.told.append("source ended" if error is None else "source failed")
         pump.stop()

@@ -1,0 +1,281 @@
+"""What clients, limits and brokers did in the last minute: the pages /clients, /limits, /brokers and /explain.
+
+A view is collected once a second at most, whoever asks, in rounds of the event loop of about 1 ms. Nothing of it costs
+anything while nobody asks: what it reads is counted for the metrics, too.
+"""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import accumulate, pairwise
+from typing import Any, Final, TypeVar
+
+from proxy.admin.explain import Finding, Known, name_of, text_of
+from proxy.admin.http_server import VARY, Response, text_response
+from proxy.admin.tables import TABLES, table, with_verdicts
+from proxy.brokers.response_times import BUCKETS
+from proxy.observability.labels import entity_label
+from proxy.observability.past import Span
+from proxy.observability.tallies import EntityMetrics
+from proxy.observability.wait_clock import STATES
+from proxy.recorder import Recorder
+from proxy.sessions.gate import Gate
+from proxy.sessions.session import Session
+from proxy.sessions.shared import Shared
+from quotas.admission.limit import Limit
+
+#: Rows of a table: the busiest ones.
+MOST_SHOWN: Final = 500
+#: Names in a row.
+_MOST_NAMES: Final = 10
+_WINDOW_SECONDS: Final = 60
+_COLLECTED_FOR_NS: Final = 1_000_000_000
+#: Connections, clients or limits of one round of the event loop.
+_AT_ONCE: Final = 100
+_COUNTS: Final = 6
+"""Of `EntityMetrics.counts`, before the times."""
+
+PATHS: Final = ("/clients", "/limits", "/brokers", "/explain")
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class View:
+    """The rows of each page; `findings`: one for each client."""
+
+    clients: list[Row] = field(default_factory=list)
+    limits: list[Row] = field(default_factory=list)
+    brokers: list[Row] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Open:
+    """The open connections of one client."""
+
+    sessions: list[Session] = field(default_factory=list)
+    limits: dict[Limit, None] = field(default_factory=dict)
+
+
+class Activity:
+    """Collects a view. `unmatched`: the entries of the quotas that no client has matched."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        sessions: Collection[Session],
+        gate: Gate,
+        recorder: Recorder,
+        unmatched: Callable[[], Sequence[str]],
+    ) -> None:
+        self._shared = shared
+        self._sessions = sessions
+        self._gate = gate
+        self._recorder = recorder
+        self._unmatched = unmatched
+        self._collecting: asyncio.Task[View] | None = None
+        self._collected_ns = 0
+
+    async def view(self) -> View:
+        """At most a second old, or as old as it takes to collect it."""
+        found = self._collecting
+        if found is None or (found.done() and self._shared.clock() - self._collected_ns >= _COLLECTED_FOR_NS):
+            self._collected_ns = self._shared.clock()
+            found = self._collecting = asyncio.ensure_future(self._collect())
+        return await asyncio.shield(found)
+
+    async def respond(self, path: str, accept: str) -> Response:
+        """One of the pages `PATHS`: JSON, or text for people if `accept` names text/plain and not JSON."""
+        view = await self.view()
+        pages: dict[str, list[Row]] = {
+            "/clients": with_verdicts(view.clients, view.findings),
+            "/limits": view.limits,
+            "/brokers": view.brokers,
+            "/explain": [each._asdict() for each in view.findings],
+        }
+        rows = pages[path]
+        accept = accept.lower()
+        if "text/plain" in accept and "application/json" not in accept:
+            if path == "/explain":
+                return text_response("\n".join([*text_of(view.findings), ""]), fields=VARY)
+            return text_response(table(TABLES[path[1:]], rows), fields=VARY)
+        parts = [json.dumps(row) async for row in _in_rounds(rows)]
+        return Response(f"[{', '.join(parts)}]\n".encode(), "application/json; charset=utf-8", fields=VARY)
+
+    # ---- inside
+
+    async def _collect(self) -> View:
+        view = View()
+        clients, by_broker = await self._open()
+        await self._add_clients(view, clients)
+        await self._add_limits(view, clients)
+        async for address, times in _in_rounds(list(self._shared.brokers.items())):
+            span = times.past.last(_WINDOW_SECONDS, self._shared.clock(), times.counts)
+            if by_broker[address] or span.counts[1]:
+                view.brokers.append(self._broker(address, span, list(times.past.line), by_broker[address]))
+        names = [name_of(client) for client in view.clients]
+        known = Known(view.limits, view.brokers, names, self._unmatched())
+        async for shown in _in_rounds(view.clients):
+            view.findings.append(known.explain(shown))
+        return view
+
+    async def _open(self) -> tuple[dict[EntityMetrics, _Open], dict[str, list[Session]]]:
+        """The open connections, by client and by broker."""
+        clients = dict[EntityMetrics, _Open]()
+        by_broker = defaultdict[str, list[Session]](list)
+        async for session in _in_rounds(list(self._sessions)):
+            if session.identity.wire_client_id is not None:
+                of = clients.setdefault(session.identity.entity, _Open())
+                of.sessions.append(session)
+                of.limits |= dict.fromkeys(session.limits)
+                if session.upstream is not None:
+                    by_broker[session.watch.broker].append(session)
+        return clients, by_broker
+
+    async def _add_clients(self, view: View, clients: Mapping[EntityMetrics, _Open]) -> None:
+        busiest: list[tuple[EntityMetrics, Span, _Open]] = []
+        async for entity in _in_rounds(list(self._shared.context.metrics.entities)):
+            span = entity.past.last(_WINDOW_SECONDS, self._shared.clock(), entity.counts)
+            if entity in clients or any(span.counts[_COUNTS:]):
+                busiest.append((entity, span, clients.get(entity, _Open())))
+                if len(busiest) >= 2 * MOST_SHOWN:
+                    busiest = nlargest(MOST_SHOWN, busiest, key=_bytes)
+        async for busy in _in_rounds(nlargest(MOST_SHOWN, busiest, key=_bytes)):
+            view.clients.append(self._client(*busy))
+
+    async def _add_limits(self, view: View, clients: Mapping[EntityMetrics, _Open]) -> None:
+        users = defaultdict[Limit, list[EntityMetrics]](list)
+        async for entity in _in_rounds(clients):
+            for limit in clients[entity].limits:
+                users[limit].append(entity)
+        async for limit in _in_rounds(list(dict.fromkeys([*self._recorder.limits, *users]))):
+            row = self._limit(limit, users[limit])
+            if row["rate_60s"] or row["client_count"] or row["queued_connections"]:
+                view.limits.append(row)
+                if len(view.limits) >= 2 * MOST_SHOWN:
+                    view.limits = nlargest(MOST_SHOWN, view.limits, key=_used)
+        view.limits = nlargest(MOST_SHOWN, view.limits, key=_used) + self._gate_rows()
+
+    def _client(self, entity: EntityMetrics, span: Span, of: _Open) -> Row:
+        seconds, (_, produced, fetched, produces, fetches, unused_ns, *spent_ns) = span
+        total_ns, sessions, now_ns = sum(spent_ns), of.sessions, self._shared.clock()
+        names = {" ".join(session.connection.software).strip() for session in sessions}
+        waits = sorted(entity.limits_of_last_minute().items(), key=lambda each: -each[1])
+        requests = produces + fetches
+        return {
+            "client_id": entity.client_id,
+            "user": entity.user,
+            "software": ", ".join(sorted(names - {""})[:_MOST_NAMES]),
+            "connections": len(sessions),
+            "in_flight": sum(session.in_flight for session in sessions),
+            "produce_bytes_per_second": round(produced / seconds),
+            "fetch_bytes_per_second": round(fetched / seconds),
+            "requests_per_second": round(requests / seconds, 2),
+            "bytes_per_request": round((produced + fetched) / requests) if requests else 0,
+            "produces_per_second": round(produces / seconds, 2),
+            "states": {state: round(each / total_ns, 4) for state, each in zip(STATES, spent_ns, strict=True) if each},
+            "unused_ratio": round(unused_ns / total_ns, 4) if total_ns else 0,
+            "window_seconds": round(seconds, 1),
+            "waits": [
+                {"limit": name, "entity": entity_name, "seconds": ns / 1e9}
+                for (name, entity_name), ns in waits[:_MOST_NAMES]
+            ],
+            "limits": [[limit.name, entity_label(limit.entity)] for limit in of.limits],
+            "brokers": sorted({session.watch.broker for session in sessions if session.upstream is not None}),
+            "oldest_request_seconds": max((each.broker_waits_ns(now_ns) for each in sessions), default=0) / 1e9,
+            "broker_throttled_seconds": round(entity.broker_throttled_seconds, 3),
+            "line": [round(each) for each in entity.past.line],
+        }
+
+    def _limit(self, limit: Limit, users: Sequence[EntityMetrics]) -> Row:
+        now_ns, whole = self._shared.clock(), limit.whole
+        row: Row = {"limit": limit.name, "entity": entity_label(limit.entity), "limit_value": limit.rate}
+        for seconds in (10, _WINDOW_SECONDS):
+            span = self._recorder.last(limit, seconds, now_ns)
+            rate = None if span is None else span.counts[0] / span.seconds
+            row[f"rate_{seconds}s"] = None if rate is None else round(rate, 1)
+            row[f"used_ratio_{seconds}s"] = None if rate is None or not limit.rate else round(rate / limit.rate, 4)
+            row["waiting_ratio"] = None if span is None else round(span.counts[1] / max(span.counts[2], 1), 4)
+        row |= {
+            "queued": limit.waiters.queued,
+            "queued_connections": limit.waiters.waiting,
+            "clients": [{"client_id": each.client_id, "user": each.user} for each in users[:_MOST_NAMES]],
+            "client_count": len(users),
+            "line": self._line(limit),
+        }
+        if whole is not None:
+            row |= {"fleet": whole.fleet, "fleet_members": whole.members, "fleet_value": whole.rate}
+        return row
+
+    def _line(self, limit: Limit) -> list[float]:
+        found = self._recorder.limits.get(limit)
+        return [] if found is None else [round(each, 1) for each in found.past.line]
+
+    def _gate_rows(self) -> list[Row]:
+        """Limits on connections for which some wait now."""
+        waiting = defaultdict[tuple[str, str, Any], int](int)
+        for pending in self._gate.pending.values():
+            verdict = pending.verdict
+            waiting[verdict.limit_name or "", entity_label(verdict.entity), verdict.limit_value] += 1
+        names = "limit", "entity", "limit_value"
+        nothing = dict.fromkeys(["rate_10s", "rate_60s", "used_ratio_10s", "used_ratio_60s", "waiting_ratio"])
+        counted = {"clients": [], "client_count": 0, "line": []}
+        return [
+            dict(zip(names, key, strict=True)) | nothing | counted | {"queued": count, "queued_connections": count}
+            for key, count in waiting.items()
+        ]
+
+    def _broker(self, address: str, span: Span, line: list[float], sessions: Sequence[Session]) -> Row:
+        buckets = len(BUCKETS) + 2
+        produce, others = span.counts[2 : 2 + buckets], span.counts[2 + buckets :]
+        now_ns = self._shared.clock()
+        return {
+            "address": address,
+            "connections": len(sessions),
+            "in_flight": sum(session.in_flight for session in sessions),
+            "oldest_request_seconds": max((each.broker_waits_ns(now_ns) for each in sessions), default=0) / 1e9,
+            "failing": self._shared.health.failing(address),
+            "produce": _times(produce),
+            "others": _times(others),
+            "line": [round(each, 5) for each in line],
+        }
+
+
+def _used(row: Row) -> float:
+    return row["used_ratio_60s"] or 0.0
+
+
+def _bytes(row: tuple[EntityMetrics, Span, _Open]) -> float:
+    return row[1].counts[0]
+
+
+async def _in_rounds(items: Iterable[T]) -> AsyncIterator[T]:
+    """The event loop runs before each `_AT_ONCE` of them."""
+    for number, item in enumerate(items):
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        yield item
+
+
+def _times(counts: Sequence[float]) -> Row:
+    """Of the counts of a histogram: how many, and seconds."""
+    total, numbers = counts[0], [int(each) for each in counts[1:]]
+    count = sum(numbers)
+    mean = round(total / count, 5) if count else None
+    return {"count": count, "mean_seconds": mean, "p50_seconds": _at(numbers, 0.5), "p99_seconds": _at(numbers, 0.99)}
+
+
+def _at(numbers: Sequence[int], part: float) -> float | None:
+    """The quantile, by a straight line within its bucket; the last bound for what is above."""
+    wanted = part * sum(numbers)
+    if not wanted:
+        return None
+    for (low, high), before, number in zip(pairwise((0.0, *BUCKETS)), accumulate((0, *numbers)), numbers, strict=False):
+        if before + number >= wanted:
+            return round(low + (high - low) * (wanted - before) / number, 5)
+    return BUCKETS[-1]

@@ -1,0 +1,320 @@
+"""Where each client's time went in the last minute, in sentences: the page and the command `explain`. Pure: rows of the
+pages go in, findings come out.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from proxy.observability.logs import one_line
+
+Row = Mapping[str, Any]
+
+#: With less of its time at its limit a client is held up by something else, if that limit is not used up.
+_LEAST_HELD: Final = 0.1
+_USED_UP: Final = 0.85
+#: With less of its time at brokers a slow one holds nobody up.
+_LEAST_AT_BROKER: Final = 0.25
+#: A broker that answers later than this, or not at all for so long, is slow.
+_SLOW_SECONDS: Final = 0.1
+_SILENT_SECONDS: Final = 2.0
+#: Requests below this size cost more by their number than by their bytes.
+_SMALL_BYTES: Final = 4_096
+_SMALL_PER_SECOND: Final = 2.0
+_MOST_NAMES: Final = 8
+
+WORDS: Final = {
+    "limit": "at a limit of this proxy",
+    "broker": "waiting for brokers",
+    "data": "waiting for new records",
+    "broker_quota": "keeping a quota of the brokers",
+    "proxy": "waiting for memory of this proxy",
+    "slow_reader": "not reading responses",
+    "client": "by itself",
+}
+
+HEADLINES: Final = {
+    "limit": "a limit of this proxy holds it",
+    "broker": "the brokers are slow",
+    "data": "it waits for new records",
+    "broker_quota": "a quota of the brokers holds it",
+    "proxy": "this proxy holds it, for memory or a log-in",
+    "slow_reader": "it does not read its responses",
+    "client": "it is slow by itself",
+    "none": "nothing is wrong",
+}
+
+
+class Finding(NamedTuple):
+    """What is known of one client: the keys of the JSON. `verdict`: a state, or `none`: nothing is wrong."""
+
+    client_id: str
+    user: str
+    verdict: str
+    states: Mapping[str, float]
+    limits: Sequence[Row]
+    brokers: Sequence[Row]
+    sentences: Sequence[str]
+
+
+class Known:
+    """What all clients have in common. `names`: of those that were seen; `unmatched`: entries that none has matched."""
+
+    def __init__(
+        self, limits: Iterable[Row], brokers: Iterable[Row], names: Sequence[str], unmatched: Sequence[str]
+    ) -> None:
+        self.limits = {(each["limit"], each["entity"]): each for each in limits}
+        self.brokers = {each["address"]: each for each in brokers}
+        self.names, self.unmatched = names, unmatched
+
+    def explain(self, client: Row) -> Finding:
+        return _Case(client, self).finding()
+
+
+class _Case:
+    """One client, with its limits and brokers."""
+
+    def __init__(self, client: Row, known: Known) -> None:
+        self.client, self.known = client, known
+        self.waits = client["waits"]
+        keys = [(each["limit"], each["entity"]) for each in self.waits] + [tuple(each) for each in client["limits"]]
+        self.limits = [known.limits[key] for key in dict.fromkeys(keys) if key in known.limits]
+        self.brokers = [known.brokers[each] for each in client["brokers"] if each in known.brokers]
+        self.others = [each for each in known.brokers.values() if each["address"] not in client["brokers"]]
+        states = dict(client["states"])
+        # A connection that does nothing says nothing: clients keep one to a bootstrap server.
+        states["client"] = max(0.0, states.get("client", 0) - client["unused_ratio"])
+        total = sum(states.values())
+        self.states = {name: part / total for name, part in states.items() if part > 0} if total else {}
+
+    def share(self, state: str) -> float:
+        part: float = self.states.get(state, 0.0)
+        return part
+
+    def finding(self) -> Finding:
+        verdict = self.verdict()
+        states = {name: round(part, 4) for name, part in sorted(self.states.items(), key=lambda each: -each[1])}
+        names = self.client["client_id"], self.client["user"]
+        return Finding(*names, verdict, states, self.limits, self.brokers, list(self.sentences(verdict)))
+
+    # ---- what it is
+
+    @property
+    def slow(self) -> Row | None:
+        """The slowest of its brokers, if one is slow."""
+        slow = [each for each in self.brokers if _latency(each) >= _SLOW_SECONDS or _is_silent(each)]
+        return max(slow, key=lambda each: (_is_silent(each), _latency(each)), default=None)
+
+    @property
+    def has_small_requests(self) -> bool:
+        produces: float = self.client["produces_per_second"]
+        return produces >= _SMALL_PER_SECOND and bool(self.client["bytes_per_request"] < _SMALL_BYTES)
+
+    def verdict(self) -> str:
+        if not self.states:
+            return "none"
+        used = max((each["used_ratio_60s"] or 0 for each in self.limits), default=0)
+        largest: str = max(self.states, key=self.share)
+        if largest == "limit" or (self.share("limit") >= _LEAST_HELD and used >= _USED_UP):
+            return "limit"
+        if largest in {"broker", "client"} and self.share("broker") >= _LEAST_AT_BROKER and self.slow is not None:
+            return "broker"
+        if largest != "broker":
+            return largest
+        return "client" if self.has_small_requests else "none"
+
+    # ---- in words
+
+    def sentences(self, verdict: str) -> Iterator[str]:
+        client = self.client
+        name = name_of(client)
+        if not self.states:
+            yield f"{name} sent no request in the last minute; it has {_counted(client['connections'], 'connection')}."
+            yield from self._unmatched()
+            return
+        parts = sorted(self.states.items(), key=lambda each: -each[1])
+        spent = ", ".join(f"{part:.0%} {WORDS[state]}" for state, part in parts if part >= 0.005)
+        yield f"Of the last {client['window_seconds']:.0f} s, the connections of {name} spent {spent}."
+        rates = (
+            f"{bytes_of(client['produce_bytes_per_second'])}/s produced, {bytes_of(client['fetch_bytes_per_second'])}/s"
+        )
+        yield (
+            f"It has {_counted(client['connections'], 'connection')}: {rates} fetched, in {client['requests_per_second']:g}"
+            f" requests a second of {bytes_of(client['bytes_per_request'])} each."
+        )
+        yield from {
+            "limit": self._limit,
+            "broker": self._broker,
+            "broker_quota": self._broker_quota,
+            "data": self._data,
+            "proxy": self._proxy,
+            "slow_reader": self._slow_reader,
+            "client": self._client,
+            "none": self._nothing,
+        }[verdict]()
+        yield from self._unmatched()
+
+    def _limit(self) -> Iterator[str]:
+        for wait in self.waits[:2]:
+            found = [each for each in self.limits if (each["limit"], each["entity"]) == (wait["limit"], wait["entity"])]
+            yield f"It waited {wait['seconds']:.1f} s for {_limit_name(wait)}, over all its connections."
+            if found:
+                yield from _about_limit(found[0])
+
+    def _broker(self) -> Iterator[str]:
+        slow = self.slow
+        if slow is None:
+            return
+        if _is_silent(slow):
+            yield (
+                f"Broker {slow['address']} has not answered a request for {slow['oldest_request_seconds']:.0f} s"
+                f"{_failing(slow)}: it is frozen or overloaded, or the network loses its packets."
+            )
+        yield from (_about_broker(each) for each in sorted([*self.brokers, *self.others], key=_latency)[-3:])
+        yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
+
+    def _broker_quota(self) -> Iterator[str]:
+        yield (
+            f"The brokers told it to wait, {self.client['broker_throttled_seconds']:g} s in all so far: Kafka itself"
+            " has a quota for this user or client id, below the limits of this proxy."
+        )
+        yield "See it with kafka-configs.sh --describe --entity-type clients (and users); raise or remove it there."
+
+    def _data(self) -> Iterator[str]:
+        yield "Its fetches are open and no new records arrive: it has read all there is. Nothing is wrong."
+
+    def _proxy(self) -> Iterator[str]:
+        yield (
+            "It is not read, since --max-buffered-bytes is used up or the proxy logs in: see"
+            " kafka_quota_proxy_buffered_bytes and kafka_quota_proxy_paused_connections. Look for clients that read"
+            " nothing (slow_reader), or raise --max-buffered-bytes."
+        )
+
+    def _slow_reader(self) -> Iterator[str]:
+        yield "It does not read its responses as fast as brokers send them: the application, its CPU or its network."
+        yield "Fetch less at a time (fetch.max.bytes, max.poll.records) or give it more consumers."
+
+    def _client(self) -> Iterator[str]:
+        yield from self._small()
+        used = max((each["used_ratio_60s"] or 0 for each in self.limits), default=None)
+        if used is not None:
+            yield f"It uses {used:.0%} of its limit: no limit holds it."
+        if not self.has_small_requests:
+            yield "Neither this proxy nor a broker holds it: it sends nothing most of the time."
+
+    def _nothing(self) -> Iterator[str]:
+        yield from self._small()
+        yield "Nothing holds it: its requests are on their way to brokers that answer as fast as they do for others."
+        yield from map(_about_broker, self.brokers[:2])
+        if self.limits:
+            used = max(each["used_ratio_60s"] or 0 for each in self.limits)
+            yield f"It uses {used:.0%} of its nearest limit."
+
+    def _small(self) -> Iterator[str]:
+        if self.has_small_requests:
+            yield (
+                f"Its requests are small, {bytes_of(self.client['bytes_per_request'])} each: one request waits for the"
+                " other. Set linger.ms to 50 and batch.size to 262144 (in Spark kafka.linger.ms, kafka.batch.size), or"
+                " write to fewer partitions."
+            )
+
+    def _unmatched(self) -> Iterator[str]:
+        if not self.client["limits"] and self.known.unmatched:
+            yield (
+                f"No entry of the quotas applies to it. Entries that nobody has matched: {_list(self.known.unmatched)};"
+                f" names seen so far: {_list(self.known.names)}."
+            )
+
+
+def text_of(findings: Iterable[Finding]) -> Iterator[str]:
+    """The lines of the command."""
+    is_empty = True
+    for each in findings:
+        if not is_empty:
+            yield ""
+        is_empty = False
+        yield f"{name_of(each._asdict())}: {HEADLINES[each.verdict]}"
+        yield from (f"  {sentence}" for sentence in each.sentences)
+    if is_empty:
+        yield "no client has sent a request in the last minute"
+
+
+# ---- pieces of sentences
+
+
+def _about_limit(limit: Row) -> Iterator[str]:
+    value, rate, used = limit["limit_value"], limit["rate_60s"], limit["used_ratio_60s"]
+    amount = partial(amount_of, limit["limit"])
+    told = f"{_limit_name(limit)} allows {amount(value)}/s"
+    if "fleet" in limit:
+        members = f"{limit['fleet_members']} members"
+        told = f"{_limit_name(limit)} allows {amount(limit['fleet_value'])}/s for the fleet"
+        told += f" {one_line(limit['fleet'])} of {members}; this proxy may use {amount(value)}/s of it now"
+    if rate is not None and used is not None:
+        told += f", and {amount(rate)}/s ({used:.0%}) are used"
+    yield f"{told}; {_counted(limit['queued_connections'], 'connection')} waiting for it now."
+    count = limit["client_count"]
+    if count > 1:
+        yield f"{count} clients share it: {_list([name_of(each) for each in limit['clients']])}."
+    if "threshold" in limit["limit"]:
+        yield "A threshold stops all writes to the topic until the mean is below it; bytes_in_rate limits evenly."
+    yield f"To have more, raise {limit['limit']} of {one_line(limit['entity'])}, or let fewer clients share it."
+
+
+def _about_broker(broker: Row) -> str:
+    kinds = (("Produce", broker["produce"]), ("other", broker["others"]))
+    times = [
+        f"{kind} requests in {seconds_of(each['mean_seconds'])} (99 %: {seconds_of(each['p99_seconds'])})"
+        for kind, each in kinds
+        if each["count"]
+    ]
+    return f"Broker {broker['address']} answers {' and '.join(times) or 'nothing that was timed'}{_failing(broker)}."
+
+
+def _failing(broker: Row) -> str:
+    return f" ({broker['failing']})" if broker["failing"] else ""
+
+
+def _latency(broker: Row) -> float:
+    """Seconds, of the kind of requests that takes longer."""
+    return max(broker[kind]["p50_seconds"] or 0.0 for kind in ("produce", "others"))
+
+
+def _is_silent(broker: Row) -> bool:
+    return bool(broker["oldest_request_seconds"] >= _SILENT_SECONDS)
+
+
+def name_of(client: Row) -> str:
+    name = one_line(client["client_id"]) or "a client without a client id"
+    return name if client["user"] in {"", "ANONYMOUS"} else f"{name} (user {one_line(client['user'])})"
+
+
+def _limit_name(limit: Row) -> str:
+    return f"{limit['limit']} of {one_line(limit['entity'])}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _list(names: Iterable[str]) -> str:
+    found = list(names)
+    rest = len(found) - _MOST_NAMES
+    return ", ".join(found[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def bytes_of(amount: float) -> str:
+    """In Kafka's usual units: 5 MB are 5,000,000 bytes."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if amount >= 0.9995 * size:
+            return f"{amount / size:.3g} {unit}"
+    return f"{amount:.0f} B"
+
+
+def amount_of(limit_name: str, amount: float) -> str:
+    """In the unit of a limit."""
+    return bytes_of(amount) if "byte" in limit_name else f"{amount:,.4g}"
+
+
+def seconds_of(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

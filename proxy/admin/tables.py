@@ -1,0 +1,90 @@
+"""Tables for people: of `top`, and of /clients, /limits and /brokers for `Accept: text/plain`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from proxy.admin.explain import Finding, amount_of, bytes_of, seconds_of
+from proxy.observability.logs import one_line
+
+Row = Mapping[str, Any]
+Columns = Sequence[tuple[str, Callable[[Row], str]]]
+#: Of a name: longer ones are cut, so that a line of a terminal holds a row.
+_WIDTH: Final = 28
+
+
+def _name(text: str) -> str:
+    text = one_line(text) or "-"
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def _part(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _times(row: Row) -> str:
+    return f"{seconds_of(row['p50_seconds'])} / {seconds_of(row['p99_seconds'])}" if row["count"] else ""
+
+
+CLIENTS: Final[Columns] = (
+    ("CLIENT", lambda row: _name(row["client_id"])),
+    ("USER", lambda row: _name(row["user"])),
+    ("CONN", lambda row: str(row["connections"])),
+    ("IN/S", lambda row: bytes_of(row["produce_bytes_per_second"])),
+    ("OUT/S", lambda row: bytes_of(row["fetch_bytes_per_second"])),
+    ("REQ/S", lambda row: f"{row['requests_per_second']:.4g}"),
+    ("REQ AVG", lambda row: bytes_of(row["bytes_per_request"])),
+    ("LIMIT", lambda row: _part(row["states"].get("limit"))),
+    ("BROKER", lambda row: _part(row["states"].get("broker"))),
+    ("USED", lambda row: _part(row.get("used_ratio"))),
+    ("VERDICT", lambda row: row.get("verdict", "")),
+)
+LIMITS: Final[Columns] = (
+    ("LIMIT", lambda row: row["limit"]),
+    ("ENTITY", lambda row: _name(row["entity"])),
+    ("VALUE/S", lambda row: amount_of(row["limit"], row["limit_value"])),
+    ("10 S", lambda row: "" if row["rate_10s"] is None else amount_of(row["limit"], row["rate_10s"])),
+    ("60 S", lambda row: "" if row["rate_60s"] is None else amount_of(row["limit"], row["rate_60s"])),
+    ("USED", lambda row: _part(row["used_ratio_60s"])),
+    ("WAITING", lambda row: _part(row["waiting_ratio"])),
+    ("CONN", lambda row: str(row["queued_connections"])),
+    ("CLIENTS", lambda row: str(row["client_count"])),
+)
+BROKERS: Final[Columns] = (
+    ("BROKER", lambda row: row["address"]),
+    ("CONN", lambda row: str(row["connections"])),
+    ("OPEN", lambda row: str(row["in_flight"])),
+    ("OLDEST", lambda row: seconds_of(row["oldest_request_seconds"]) if row["oldest_request_seconds"] else ""),
+    ("PRODUCE p50 / p99", lambda row: _times(row["produce"])),
+    ("OTHERS p50 / p99", lambda row: _times(row["others"])),
+    ("FAILING", lambda row: row["failing"] or ""),
+)
+
+TABLES: Final = {"clients": CLIENTS, "limits": LIMITS, "brokers": BROKERS}
+
+
+def with_verdicts(clients: Sequence[Row], findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The rows of clients, with what `explain` found and how much of the nearest limit is used."""
+    return [
+        {
+            **row,
+            "verdict": each.verdict,
+            "used_ratio": max((limit["used_ratio_60s"] or 0 for limit in each.limits), default=None),
+        }
+        for row, each in zip(clients, findings, strict=True)
+    ]
+
+
+def table(columns: Columns, rows: Sequence[Row], most: int = 1_000) -> str:
+    """One aligned line for each row under a line of headings; names to the left, figures to the right."""
+    cells = [[heading for heading, _ in columns], *([cell(row) for _, cell in columns] for row in rows[:most])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            each.ljust(width) if number < 2 or number == len(columns) - 1 else each.rjust(width)
+            for number, (each, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+    if len(rows) > most:
+        lines.append(f"... and {len(rows) - most} more")
+    return "\n".join(lines) + "\n"

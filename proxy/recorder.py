@@ -1,0 +1,81 @@
+"""Takes the snapshots of `proxy.observability.past`, a part of them in each tick of the server."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from proxy.observability.past import SNAPSHOT_NS, Past, Span
+from proxy.sessions.shared import Shared
+from quotas.admission.limit import Limit
+
+#: Snapshots of one tick: about 0.5 ms.
+_AT_ONCE: Final = 200
+
+
+@dataclass(slots=True, eq=False)
+class LimitPast:
+    """Of one limit: what passed, in its unit, and in how many of all ticks frames waited for it."""
+
+    past: Past
+    waited: int = 0
+
+
+class Recorder:
+    """`limits`: those in use, `--max-metric-entities` of them at most."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._metrics = shared.context.metrics
+        self._pass: Iterator[None] = iter(())
+        self._due_ns = 0
+        self._ticks = 0
+        self.limits: dict[Limit, LimitPast] = {}
+        self._metrics.used_ratios = self._used_ratios
+
+    def last(self, limit: Limit, seconds: float, now_ns: int) -> Span | None:
+        """What was charged in that time, the ticks with waiters and all ticks; None: nobody recorded it."""
+        found = self.limits.get(limit)
+        return None if found is None else found.past.last(seconds, now_ns, self._counts(limit, found))
+
+    def tick(self, now_ns: int) -> None:
+        """Ten times a second."""
+        self._ticks += 1
+        for limit in self._shared.wakeups.limits_with_waiters():
+            if limit in self.limits:
+                self.limits[limit].waited += 1
+        if next(islice(self._pass, _AT_ONCE - 1, None), _OVER) is _OVER and now_ns >= self._due_ns:
+            self._due_ns = now_ns + SNAPSHOT_NS
+            self._pass = self._snapshots(now_ns)
+
+    def _snapshots(self, now_ns: int) -> Iterator[None]:
+        for entity in self._metrics.entities:
+            entity.past.add(now_ns, entity.counts)
+            entity.end_of_snapshot()
+            yield
+        for times in self._shared.brokers.values():
+            times.past.add(now_ns, times.counts)
+            yield
+        found: dict[Limit, LimitPast] = {}
+        for limit in islice(self._metrics.limits_in_use(), self._metrics.entities.max_entities):
+            before = self.limits.get(limit)
+            if before is None:
+                before = LimitPast(Past(now_ns, (limit.algorithm.passed, 0, self._ticks)))
+            else:
+                before.past.add(now_ns, self._counts(limit, before))
+            found[limit] = before
+            yield
+        self.limits = found
+
+    def _used_ratios(self) -> Iterator[tuple[Limit, float]]:
+        now_ns = self._shared.clock()
+        for limit, found in list(self.limits.items()):
+            span = found.past.last(SNAPSHOT_NS / 1e9, now_ns, self._counts(limit, found))
+            if limit.rate:
+                yield limit, span.counts[0] / span.seconds / limit.rate
+
+    def _counts(self, limit: Limit, found: LimitPast) -> tuple[int, int, int]:
+        return limit.algorithm.passed, found.waited, self._ticks
+
+
+_OVER: Final = object()
