@@ -70,6 +70,12 @@ class ClientLimits:
         """
         return self._mixed or [(limit, 0) for limit in self.produce.limits]
 
+    def all(self) -> list[Limit]:
+        """Every limit of this client."""
+        sets = self.produce, self.fetch, self.requests, self.mutations
+        found = [limit for each in sets for limit in each.limits] + [*self.bytes_in, *self.messages_in]
+        return found if self.producer_ids is None else [*found, self.producer_ids.limit]
+
     def charges_of(self, size: int, requests: int) -> list[Charge]:
         """What so many Produce requests of `size` bytes together are charged, besides their records. 0 requests: what
         more of one that has begun is charged.
