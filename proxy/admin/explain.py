@@ -79,8 +79,10 @@ class _Case:
         self.waits = client["waits"]
         keys = [(each["limit"], each["entity"]) for each in self.waits] + [tuple(each) for each in client["limits"]]
         self.limits = [known.limits[key] for key in dict.fromkeys(keys) if key in known.limits]
-        self.brokers = [known.brokers[each] for each in client["brokers"] if each in known.brokers]
-        self.others = [each for each in known.brokers.values() if each["address"] not in client["brokers"]]
+        # Of a client that has closed its connections any broker may be the one that it waited for.
+        addresses = client["brokers"] or known.brokers
+        self.brokers = [known.brokers[each] for each in addresses if each in known.brokers]
+        self.others = [each for each in known.brokers.values() if each not in self.brokers]
         states = dict(client["states"])
         # A connection that does nothing says nothing: clients keep one to a bootstrap server.
         states["client"] = max(0.0, states.get("client", 0) - client["unused_ratio"])
@@ -139,8 +141,8 @@ class _Case:
             f"{bytes_of(client['produce_bytes_per_second'])}/s produced, {bytes_of(client['fetch_bytes_per_second'])}/s"
         )
         yield (
-            f"It has {_counted(client['connections'], 'connection')}: {rates} fetched, in {client['requests_per_second']:g}"
-            f" requests a second of {bytes_of(client['bytes_per_request'])} each."
+            f"It has {_counted(client['connections'], 'connection')}: {rates} fetched,"
+            f" in {client['requests_per_second']:g} requests a second of {bytes_of(client['bytes_per_request'])} each."
         )
         yield from {
             "limit": self._limit,
@@ -219,7 +221,7 @@ class _Case:
             )
 
     def _unmatched(self) -> Iterator[str]:
-        if not self.client["limits"] and self.known.unmatched:
+        if self.client["connections"] and not self.client["limits"] and self.known.unmatched:
             yield (
                 f"No entry of the quotas applies to it. Entries that nobody has matched: {_list(self.known.unmatched)};"
                 f" names seen so far: {_list(self.known.names)}."

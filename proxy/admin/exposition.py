@@ -313,9 +313,7 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 
 
 def _brokers(metrics: Metrics) -> Iterator[_Table]:
-    text = (
-        "From the end of a request to its response: one of each connection a second, no long polls."
-    )
+    text = "From the end of a request to its response: one of each connection a second, no long polls."
     kinds = ((address, api, each) for address, api, each in metrics.response_times())
     rows = (((address, api), _buckets(each), each.sum_seconds) for address, api, each in kinds)
     yield HistogramMetricFamily, "broker_response_seconds", text, ("broker", "api"), rows
