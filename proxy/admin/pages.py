@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from proxy.admin.activity import PATHS, Activity
@@ -29,7 +29,7 @@ INDEX: Final = """kafka-quota-proxy
 In a browser this page shows the same as pictures.
 """
 
-_PAGE: Final = files("proxy.admin").joinpath("page.html").read_bytes()
+_PAGE: Final = Path(__file__).with_name("page.html").read_bytes()
 #: Of the one file, which loads nothing: its own scripts and styles, and the pages of this port.
 _POLICY: Final = (
     *VARY,

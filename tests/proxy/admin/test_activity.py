@@ -1,0 +1,147 @@
+"""The rows of /clients, /limits and /brokers, of a proxy with real connections."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from proxy.admin.activity import MOST_SHOWN, Activity
+from proxy.observability.wait_clock import STATES
+from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, until, without_burst
+from tests.proxy.frames import fetch, fetched, produce, produced
+
+SPEC = "client-id=etl,producer_byte_rate=1000"
+
+
+def activity_of(stage: Stage) -> Activity:
+    server = stage.server
+    return Activity(server.shared, server.sessions, server.gate, server._ticks.recorder, server.active_config.unmatched)
+
+
+async def rows_of(activity: Activity, path: str) -> list[dict[str, Any]]:
+    response = await activity.respond(path, "application/json")
+    found: list[dict[str, Any]] = json.loads(response.body)
+    return found
+
+
+async def test_a_client_its_limit_and_its_broker(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[without_burst(SPEC)])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    stage.clock.pass_seconds(0.2)
+    await broker.send(produced(1))
+    await client.frame()
+    stage.clock.pass_seconds(2)
+    for session in list(stage.server.sessions):
+        session.sweep(stage.clock())
+    activity = activity_of(stage)
+    (row,) = await rows_of(activity, "/clients")
+    assert (row["client_id"], row["user"], row["connections"]) == ("etl", "ANONYMOUS", 1)
+    assert row["produce_bytes_per_second"] == pytest.approx(500 / 2.2, rel=0.3)
+    assert set(row["states"]) <= set(STATES)
+    assert sum(row["states"].values()) == pytest.approx(1, abs=0.01)
+    assert row["states"]["broker"] == pytest.approx(0.2 / 2.2, abs=0.01)
+    assert row["limits"] == [["producer_byte_rate", "client-id:etl"]]
+    (limit,) = await rows_of(activity, "/limits")
+    assert (limit["limit"], limit["entity"], limit["limit_value"]) == ("producer_byte_rate", "client-id:etl", 1000)
+    assert limit["clients"] == [{"client_id": "etl", "user": "ANONYMOUS"}]
+    (at,) = await rows_of(activity, "/brokers")
+    assert (at["connections"], at["in_flight"], at["failing"]) == (1, 0, None)
+    (finding,) = await rows_of(activity, "/explain")
+    assert set(finding) == {"client_id", "user", "verdict", "states", "limits", "brokers", "sentences"}
+    assert finding["brokers"] == [at]
+
+
+async def test_a_held_client_is_at_its_limit(open_stage: OpenStage) -> None:
+    stage = open_stage(quotas=[without_burst(SPEC)])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 30_000) + produce(2, 100))
+    await broker.frame()
+    await until(lambda: any(session.throttle_status for session in stage.server.sessions))
+    for _ in range(12):
+        stage.clock.pass_seconds(1)
+        for session in list(stage.server.sessions):
+            session.sweep(stage.clock())
+        for _ in range(10):
+            stage.server._ticks.recorder.tick(stage.clock())
+    activity = activity_of(stage)
+    (finding,) = await rows_of(activity, "/explain")
+    assert finding["verdict"] == "limit"
+    assert finding["states"]["limit"] > 0.99
+    (limit,) = await rows_of(activity, "/limits")
+    assert (limit["queued_connections"], limit["waiting_ratio"]) == (1, 1.0)
+    assert limit["queued"] > 100
+    page = (await activity.respond("/explain", "text/plain")).body.decode()
+    assert page.startswith("etl: a limit of this proxy holds it\n")
+    assert "producer_byte_rate" in (await activity.respond("/limits", "text/plain")).body.decode()
+
+
+async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    for _ in range(5):
+        for session in list(stage.server.sessions):
+            session.sweep(stage.clock())
+        stage.clock.pass_seconds(1)
+    (at,) = await rows_of(activity_of(stage), "/brokers")
+    assert at["oldest_request_seconds"] == 5
+    assert at["in_flight"] == 1
+
+
+async def test_the_time_of_a_broker(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(fetch(0))
+    await broker.frame()
+    await broker.send(fetched(0))
+    await client.frame()
+    for number in range(1, 4):
+        for session in list(stage.server.sessions):
+            session.sweep(stage.clock())
+        await client.send(produce(number, 500))
+        await broker.frame()
+        stage.clock.pass_seconds(0.4)
+        await broker.send(produced(number))
+        await client.frame()
+    (at,) = await rows_of(activity_of(stage), "/brokers")
+    assert at["produce"]["count"] == 3
+    assert at["produce"]["mean_seconds"] == pytest.approx(0.4)
+    assert at["others"]["count"] == 0  # a fetch is no time of the broker
+
+
+async def test_a_view_is_collected_once_a_second_whoever_asks(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    activity = activity_of(stage)
+    first, second = await asyncio.gather(activity.view(), activity.view())
+    assert first is second is await activity.view()
+    stage.clock.pass_seconds(1)
+    assert await activity.view() is not first
+
+
+async def test_very_many_clients_leave_the_loop_its_turns(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    entities = stage.server.metrics.entities
+    entities.max_entities = 100_000
+    for number in range(20_000):
+        entities.of("ANONYMOUS", f"client-{number}").produce_bytes = number
+    stage.clock.now_ns += NS_PER_SECOND
+    for entity in entities:
+        entity.wait_ns[0] = 1
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    rows = await rows_of(activity_of(stage), "/clients")
+    counting.cancel()
+    assert len(rows) == MOST_SHOWN
+    assert rows[0]["client_id"] == "client-19999"
+    assert turns > 20_000 / 100

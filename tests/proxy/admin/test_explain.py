@@ -1,0 +1,168 @@
+"""What `explain` concludes from the rows of the pages, one case for each verdict. Real clients: tests/integration."""
+
+from typing import Any
+
+import pytest
+
+from proxy.admin.explain import HEADLINES, WORDS, Finding, Known, bytes_of, seconds_of, text_of
+from proxy.observability.wait_clock import STATES
+
+LIMIT = {
+    "limit": "producer_byte_rate",
+    "entity": "client-id:etl",
+    "limit_value": 2_000_000,
+    "rate_60s": 1_990_000.0,
+    "used_ratio_60s": 0.995,
+    "queued_connections": 1,
+    "client_count": 2,
+    "clients": [{"client_id": "etl", "user": "ANONYMOUS"}, {"client_id": "etl", "user": "alice"}],
+}
+QUICK = {"count": 60, "mean_seconds": 0.004, "p50_seconds": 0.003, "p99_seconds": 0.011}
+NEVER = {"count": 0, "mean_seconds": None, "p50_seconds": None, "p99_seconds": None}
+BROKER = {"address": "b1:9092", "oldest_request_seconds": 0.0, "failing": None, "produce": QUICK, "others": NEVER}
+SLOW = {
+    **BROKER,
+    "address": "b2:9092",
+    "produce": {**QUICK, "mean_seconds": 0.4, "p50_seconds": 0.4, "p99_seconds": 0.7},
+}
+FROZEN = {**BROKER, "address": "b3:9092", "oldest_request_seconds": 7.0, "failing": "silent"}
+
+
+def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
+    return {
+        "client_id": "etl",
+        "user": "ANONYMOUS",
+        "connections": 1,
+        "produce_bytes_per_second": 1_000_000,
+        "fetch_bytes_per_second": 0,
+        "requests_per_second": 10.0,
+        "produces_per_second": 10.0,
+        "bytes_per_request": 100_000,
+        "states": states,
+        "unused_ratio": 0,
+        "window_seconds": 60.0,
+        "waits": [],
+        "limits": [["producer_byte_rate", "client-id:etl"]],
+        "brokers": ["b1:9092"],
+        "broker_throttled_seconds": 0.0,
+        **changes,
+    }
+
+
+def explained(row: dict[str, Any], *, limit: dict[str, Any] = LIMIT, unmatched: tuple[str, ...] = ()) -> Finding:
+    return Known([limit], [BROKER, SLOW, FROZEN], ["etl", "producer-1"], unmatched).explain(row)
+
+
+def text(finding: Finding) -> str:
+    return " ".join(finding.sentences)
+
+
+UNUSED = {**LIMIT, "used_ratio_60s": 0.21}
+SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0}
+
+
+@pytest.mark.parametrize(
+    ("states", "changes", "limit", "verdict"),
+    [
+        ({"limit": 0.9, "broker": 0.1}, {}, LIMIT, "limit"),
+        ({"limit": 0.2, "broker": 0.8}, {}, LIMIT, "limit"),
+        ({"limit": 0.2, "broker": 0.8}, {}, UNUSED, "none"),
+        ({"broker": 0.97, "client": 0.03}, {"brokers": ["b2:9092"]}, UNUSED, "broker"),
+        ({"broker": 0.3, "client": 0.7}, {"brokers": ["b2:9092"]}, UNUSED, "broker"),
+        ({"broker": 0.1, "client": 0.9}, {"brokers": ["b2:9092"]}, UNUSED, "client"),
+        ({"broker": 1.0}, {"brokers": ["b3:9092"]}, UNUSED, "broker"),
+        ({"broker": 1.0}, {"brokers": []}, UNUSED, "broker"),
+        ({"broker": 1.0}, {}, UNUSED, "none"),
+        ({"broker": 0.9, "client": 0.1}, SMALL, UNUSED, "client"),
+        ({"client": 0.8, "broker": 0.2}, {}, UNUSED, "client"),
+        ({"broker_quota": 0.7, "broker": 0.3}, {}, UNUSED, "broker_quota"),
+        ({"data": 0.9, "broker": 0.1}, {}, UNUSED, "data"),
+        ({"proxy": 0.6, "client": 0.4}, {}, UNUSED, "proxy"),
+        ({"slow_reader": 0.6, "data": 0.4}, {}, UNUSED, "slow_reader"),
+        ({"client": 1.0}, {"unused_ratio": 1.0}, UNUSED, "none"),
+        ({}, {"connections": 0}, UNUSED, "none"),
+        # A connection that nobody uses says nothing about the one that is held.
+        ({"client": 0.5, "limit": 0.3, "broker": 0.2}, {"unused_ratio": 0.5}, UNUSED, "limit"),
+    ],
+)
+def test_the_verdict(states: dict[str, float], changes: dict[str, Any], limit: dict[str, Any], verdict: str) -> None:
+    found = explained(client(states, **changes), limit=limit)
+    assert found.verdict == verdict
+    assert found.sentences
+    assert sum(found.states.values()) == pytest.approx(1.0 if found.states else 0.0, abs=1e-3)
+
+
+def test_every_state_has_words_and_every_verdict_a_headline() -> None:
+    assert set(WORDS) == set(STATES)
+    assert set(HEADLINES) == {*STATES, "none"}
+
+
+def test_a_limit_is_named_with_its_rate_and_who_shares_it() -> None:
+    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2}]
+    found = text(explained(client({"limit": 0.72, "broker": 0.05, "client": 0.23}, waits=waits)))
+    assert "spent 72% at a limit of this proxy, 23% by itself, 5% waiting for brokers" in found
+    assert "It waited 43.2 s for producer_byte_rate of client-id:etl" in found
+    assert "allows 2 MB/s, and 1.99 MB/s (100%) are used; 1 connection waiting" in found
+    assert "2 clients share it: etl, etl (user alice)." in found
+    assert "raise producer_byte_rate of client-id:etl" in found
+
+
+def test_a_limit_of_a_fleet_tells_both_rates() -> None:
+    shared = {**LIMIT, "fleet": "jobs", "fleet_members": 40, "fleet_value": 50_000_000}
+    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 1}]
+    found = text(explained(client({"limit": 1.0}, waits=waits), limit=shared))
+    assert "allows 50 MB/s for the fleet jobs of 40 members; this proxy may use 2 MB/s of it now" in found
+
+
+def test_a_slow_broker_is_named_beside_the_others() -> None:
+    found = text(explained(client({"broker": 1.0}, brokers=["b2:9092", "b1:9092"])))
+    assert "Broker b2:9092 answers Produce requests in 400 ms (99 %: 700 ms)." in found
+    assert "Broker b1:9092 answers Produce requests in 4 ms (99 %: 11 ms)." in found
+
+
+def test_a_broker_that_does_not_answer_is_named_with_the_time() -> None:
+    found = text(explained(client({"broker": 1.0}, brokers=["b3:9092"])))
+    assert "Broker b3:9092 has not answered a request for 7 s (silent)" in found
+
+
+def test_small_requests_are_named_with_the_settings() -> None:
+    found = text(explained(client({"broker": 0.9, "client": 0.1}, **SMALL), limit=UNUSED))
+    assert "210 B each" in found
+    assert "linger.ms" in found
+    assert "It uses 21% of its limit" in found
+
+
+def test_a_client_without_a_limit_learns_which_entries_matched_nobody() -> None:
+    found = text(explained(client({"client": 1.0}, limits=[]), unmatched=("client-id:elt",)))
+    assert "Entries that nobody has matched: client-id:elt; names seen so far: etl, producer-1." in found
+    assert "No entry" not in text(explained(client({"client": 1.0}), unmatched=("client-id:elt",)))
+    assert "No entry" not in text(explained(client({"client": 1.0}, limits=[])))
+
+
+def test_the_text_has_a_paragraph_for_each_client() -> None:
+    lines = list(text_of([explained(client({"limit": 1.0})), explained(client({}, client_id="", user="alice"))]))
+    assert lines[0] == "etl: a limit of this proxy holds it"
+    assert lines[1].startswith("  Of the last 60 s")
+    assert "" in lines
+    assert any(line.startswith("a client without a client id (user alice): nothing is wrong") for line in lines)
+    assert list(text_of([])) == ["no client has sent a request in the last minute"]
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[31mred", "a\u202eb", "x\r\ny", "z\u2028w"])
+def test_names_of_clients_print_nothing_but_text(hostile: str) -> None:
+    waits = [{"limit": "producer_byte_rate", "entity": f"client-id:{hostile}", "seconds": 1}]
+    row = client({"limit": 1.0}, client_id=hostile, user=hostile, waits=waits)
+    for line in text_of([explained(row, limit={**LIMIT, "entity": f"client-id:{hostile}"})]):
+        assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("amount", "written"),
+    [(0, "0 B"), (999, "999 B"), (999_932, "1 MB"), (5_000_000, "5 MB"), (1.5e9, "1.5 GB"), (12_345, "12.3 kB")],
+)
+def test_amounts(amount: float, written: str) -> None:
+    assert bytes_of(amount) == written
+
+
+def test_times() -> None:
+    assert [seconds_of(each) for each in (0.0042, 0.4, 12.3)] == ["4.2 ms", "400 ms", "12 s"]

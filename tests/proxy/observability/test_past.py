@@ -1,0 +1,36 @@
+"""Windows over counters that only grow."""
+
+import pytest
+
+from proxy.observability.past import SNAPSHOT_NS, Past
+
+S = 1_000_000_000
+
+
+def test_what_was_counted_in_the_last_minute() -> None:
+    past = Past(0, (0, 0))
+    for number in range(1, 13):
+        past.add(number * SNAPSHOT_NS, (number * 100, number))
+    now_ns = 12 * SNAPSHOT_NS + 5 * S
+    assert past.last(60, now_ns, (1_250, 12)) == (65, (650, 6))
+    assert past.last(10, now_ns, (1_250, 12)) == (15, (150, 1))
+
+
+def test_before_the_first_snapshot_it_is_all_there_was() -> None:
+    past = Past(7 * S, (10,))
+    assert past.last(60, 9 * S, (30,)) == (2, (20,))
+    assert past.last(60, 7 * S, (10,)).counts == (0,)
+
+
+def test_the_line_has_ten_minutes_of_rates() -> None:
+    past = Past(0, (0,))
+    for number in range(1, 100):
+        past.add(number * SNAPSHOT_NS, (number * 100,))
+    assert list(past.line) == [10.0] * 60
+
+
+def test_the_line_of_a_mean() -> None:
+    past = Past(0, (0.0, 0), per=1)
+    past.add(SNAPSHOT_NS, (3.0, 6))
+    past.add(2 * SNAPSHOT_NS, (3.0, 6))
+    assert list(past.line) == [pytest.approx(0.5), 0.0]
