@@ -97,11 +97,9 @@ def finish_usual_produce_response(buf: bytearray, start: int, end: int, version:
             topics = 0
     if topics != 2 or partitions != 2 or lengths != _USUAL_LENGTHS or tags:
         return _finish_plain_response(buf, start, end, id_size, throttle_time_ms)
-    if throttle:
-        return False
-    if throttle_time_ms:
+    if throttle_time_ms > throttle == 0:
         INT32.pack_into(buf, end - _FROM_END_TO_THROTTLE, throttle_time_ms)
-    return True
+    return not throttle
 
 
 def usual_produce_run(frames: memoryview, size: int, version: int) -> list[int]:

@@ -5,10 +5,12 @@ What passes is decided in `streams` and `enforcement`, which know no socket, eve
 From the outside in; each imports only what is listed after it:
 
     cli             the entry point: signals first        commands        run, check-config, healthcheck, fleet, schema
+                                                          explain, top
     manual          the man page and completions
     server          ties the parts together, drains       ports           binds, knows where each leads
     admin/          the admin port: /metrics, /healthz, /readyz, /throttles
     assemble        makes the parts of all sessions       ticks           what is done ten times a second
+    recorder        what the last minutes were like
     active_config   what may change while it runs         config_watch    the files again, when they change
     listener        accepts in batches
     sessions/       the sockets of one client connection and its broker connection

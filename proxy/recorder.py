@@ -51,7 +51,7 @@ class Recorder:
     def _snapshots(self, now_ns: int) -> Iterator[None]:
         for entity in self._metrics.entities:
             entity.past.add(now_ns, entity.counts)
-            entity.end_of_snapshot()
+            entity.times.on_snapshot()
             yield
         for times in self._shared.brokers.values():
             times.past.add(now_ns, times.counts)

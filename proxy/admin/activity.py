@@ -165,7 +165,7 @@ class Activity:
         seconds, (_, produced, fetched, produces, fetches, unused_ns, *spent_ns) = span
         total_ns, sessions, now_ns = sum(spent_ns), of.sessions, self._shared.clock()
         names = {" ".join(session.connection.software).strip() for session in sessions}
-        waits = sorted(entity.limits_of_last_minute().items(), key=lambda each: -each[1])
+        waits = sorted(entity.times.limits_of_last_minute().items(), key=lambda each: -each[1])
         requests = produces + fetches
         return {
             "client_id": entity.client_id,
@@ -188,7 +188,7 @@ class Activity:
             "limits": [[limit.name, entity_label(limit.entity)] for limit in of.limits],
             "brokers": sorted({session.watch.broker for session in sessions if session.upstream is not None}),
             "oldest_request_seconds": max((each.broker_waits_ns(now_ns) for each in sessions), default=0) / 1e9,
-            "broker_throttled_seconds": round(entity.broker_throttled_seconds, 3),
+            "broker_throttled_seconds": round(entity.times.broker_throttled_seconds, 3),
             "line": [round(each) for each in entity.past.line],
         }
 

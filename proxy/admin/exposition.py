@@ -131,7 +131,7 @@ def families(metrics: Metrics, fleet: Fleet | None = None) -> Iterator[Metric]:
     """Every family. A large one comes in slices: several families of one name in a row."""
     metrics.entities.tick(metrics.clock_ns())
     tables = [_whole_process(metrics), _clients(list(metrics.entities)), _limits(metrics), _usage(metrics.usage)]
-    tables += [_used(metrics), _brokers(metrics)]
+    tables += [_times(list(metrics.entities)), _used(metrics), _brokers(metrics)]
     if fleet is not None:
         tables.append(_fleet(fleet, metrics.entities.max_entities))
     for kind, name, text, labels, rows in chain.from_iterable(tables):
@@ -278,23 +278,26 @@ def _clients(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
     text = "How long throttled requests were throttled."
     histograms = ((labels, _buckets(histogram), histogram.sum_seconds) for labels, histogram in _throttles(clients))
     yield HistogramMetricFamily, "throttle_seconds", text, _THROTTLE, histograms
-    text = "Where the time of a client's connections went: each is in one state at a time."
-    spent = (
-        ((state, *_name(client)), each / 1e9)
-        for client in clients
-        for state, each in zip(STATES, client.wait_ns, strict=True)
-        if each
-    )
-    yield CounterMetricFamily, "connection_seconds", text, ("state", *_CLIENT), spent
-    text = "Throttle times of brokers, for quotas of their own, that clients were told."
-    told = ((_name(client), client.broker_throttled_seconds) for client in clients)
-    yield CounterMetricFamily, "broker_throttle_seconds", text, _CLIENT, told
     text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
     largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in clients)
     yield GaugeMetricFamily, "throttle_time_max_seconds", text, _CLIENT, largest
     text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
     mean = ((_name(client), client.window.max_and_mean(client.requests)[1]) for client in clients)
     yield GaugeMetricFamily, "throttle_time_avg_seconds", text, _CLIENT, mean
+
+
+def _times(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
+    text = "Where the time of a client's connections went: each is in one state at a time."
+    spent = (
+        ((state, *_name(client)), each / 1e9)
+        for client in clients
+        for state, each in zip(STATES, client.times.spent_ns, strict=True)
+        if each
+    )
+    yield CounterMetricFamily, "connection_seconds", text, ("state", *_CLIENT), spent
+    text = "Throttle times of brokers, for quotas of their own, that clients were told."
+    told = ((_name(client), client.times.broker_throttled_seconds) for client in clients)
+    yield CounterMetricFamily, "broker_throttle_seconds", text, _CLIENT, told
 
 
 def _name(client: EntityMetrics) -> tuple[str, str]:

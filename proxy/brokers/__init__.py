@@ -5,6 +5,7 @@ upstream    opens connections
 connect     opens them for the proxy's own requests: whether a broker answers, the topics of unknown ids
 login       the proxy's own login: its messages
 health      what is logged of brokers that fail
+response_times  how long each broker takes to respond
 readiness   probes the bootstrap servers for /readyz
 topics      names, ids and partitions of topics, from Metadata responses
 """

@@ -106,7 +106,7 @@ class Report:
 
     def broker_throttled(self, client: Client, throttle_ms: int, now_ns: int) -> None:
         """A response of the broker contains a throttle time: the client is above a quota of the broker."""
-        client.entity.broker_throttled_seconds += throttle_ms / 1000
+        client.entity.times.broker_throttled_seconds += throttle_ms / 1000
         self._lines.event(
             _log.warning,
             "broker_throttles",

@@ -6,5 +6,7 @@ throttle_tallies  what limits did to clients           labels         names from
 logs              one event per line, text or JSON     build          pure Python, or compiled with mypyc
 supervisor        reports to systemd: ready, reloading, alive, stopping
 fleet             what a member of a fleet counts
+wait_clock        where the time of a connection goes: the states
+client_times      the same of a client                 past         counters as they were in the last minute
 generated_ids     warns of jobs that share a limit by a client id that their library made up
 """

@@ -2,17 +2,14 @@
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from proxy.observability.labels import OTHER, entity_label
+from proxy.observability.client_times import ClientTimes
 from proxy.observability.past import Past
-from proxy.observability.wait_clock import CLIENT, STATES, Key
 
-MAX_LIMITS_OF_A_CLIENT: Final = 32
-"""Of which the time is told apart: each of its topics may have one."""
 WINDOW_SLOTS: Final = 10
 WINDOW_SLOT_NS: Final = 3_000_000_000
 """The window of throttle_time_max/avg is 30 s long and slides in steps of 3 s."""
@@ -127,11 +124,9 @@ class EntityMetrics:
 
     The session increments a count of requests for each data request, and a byte count by the bytes charged.
     `data_during_notice`: data requests that found debt before a throttle time was over. `sessions`: open connections of
-    the client. `broker_throttled_seconds`: throttle times that its responses had from brokers. `topics`: the same
-    traffic by topic; None without `--usage-by-topic`. `throttles`: by limit and mode, which both come from the code.
-    `excess`: bytes of requests and responses that found a limit in debt, by its name. `wait_ns`: where the time of its
-    connections went, by `wait_clock.STATES`; `limit_ns`: that of `limit` by name and entity, since the latest snapshot;
-    `unused_ns`: of connections that did nothing for a second. `past`: of `counts`.
+    the client. `times`: where their time went. `topics`: the same traffic by topic; None without `--usage-by-topic`.
+    `throttles`: by limit and mode, which both come from the code. `excess`: bytes of requests and responses that found
+    a limit in debt, by its name. `past`: of `counts`.
     """
 
     user: str
@@ -139,18 +134,14 @@ class EntityMetrics:
     window: ThrottleWindow
     _changed_at_ns: int
     topics: dict[str, TopicTraffic] | None = None
-    unused_ns: int = 0
-    wait_ns: list[int] = field(default_factory=lambda: [0] * len(STATES))
-    limit_ns: dict[tuple[str, str], int] = field(default_factory=dict)
     produce_bytes: int = 0
     fetch_bytes: int = 0
     produce_requests: int = 0
     fetch_requests: int = 0
     sessions: int = 0
     data_during_notice: int = 0
-    broker_throttled_seconds: float = 0
+    times: ClientTimes = field(default_factory=ClientTimes)
     past: Past = field(init=False)
-    limits_past: deque[dict[tuple[str, str], int]] = field(default_factory=lambda: deque(maxlen=6))
     throttles: dict[tuple[str, str], Histogram] = field(default_factory=dict)
     excess: dict[str, int] = field(default_factory=dict)
     _seen: tuple[int, ...] = (0, 0, 0, 0)
@@ -162,36 +153,12 @@ class EntityMetrics:
     def counts(self) -> tuple[int, ...]:
         """Bytes of both directions, requests of each, unused time, and the time in each state."""
         data = self.produce_bytes, self.fetch_bytes, self.produce_requests, self.fetch_requests
-        return (self.produce_bytes + self.fetch_bytes, *data, self.unused_ns, *self.wait_ns)
+        return (self.produce_bytes + self.fetch_bytes, *data, self.times.unused_ns, *self.times.spent_ns)
 
     @property
     def requests(self) -> int:
         """Produce and Fetch requests."""
         return self.produce_requests + self.fetch_requests
-
-    def add_waits(self, spent_ns: Sequence[int], limits_ns: Mapping[Key, int]) -> None:
-        """So much of a connection's time went there, in the last second or so."""
-        if spent_ns[CLIENT] == sum(spent_ns):
-            self.unused_ns += spent_ns[CLIENT]
-        self.wait_ns = [before + more for before, more in zip(self.wait_ns, spent_ns, strict=True)]
-        for (name, entity), more in limits_ns.items():
-            key = (name, entity_label(entity))
-            if key not in self.limit_ns and len(self.limit_ns) >= MAX_LIMITS_OF_A_CLIENT:
-                key = (name, OTHER)
-            self.limit_ns[key] = self.limit_ns.get(key, 0) + more
-
-    def end_of_snapshot(self) -> None:
-        """Ten seconds are over: `limit_ns` counts anew."""
-        self.limits_past.append(self.limit_ns)
-        self.limit_ns = {}
-
-    def limits_of_last_minute(self) -> dict[tuple[str, str], int]:
-        """Nanoseconds by limit and entity."""
-        found: dict[tuple[str, str], int] = {}
-        for each in (*self.limits_past, self.limit_ns):
-            for key, spent_ns in each.items():
-                found[key] = found.get(key, 0) + spent_ns
-        return found
 
     def exceed(self, limit_name: str, size: int) -> None:
         """Data of `size` bytes found a limit of this name in debt."""

@@ -16,6 +16,7 @@
 - `session`    both directions, their life, and held frames
 - `opening`    the client's handshake, and the connection to a broker
 - `throttling` delays of responses, notices while a bound of the proxy stops reading
+- `wait_states`  where the time of a connection goes: its state now
 - `ending`     what is delivered and what is dropped after one side has gone
 - `login`      the proxy's own login to the broker, before the first request and again in time
 - `broker_watch`     whether the broker of a connection works

@@ -215,7 +215,7 @@ class Session(ConnectionPair, HoldOwner):
         if self.upstream is not None:
             turn(self, now_ns)
         if self.identity.wire_client_id is not None:
-            self.identity.entity.add_waits(*self.connection.waits.take())
+            self.identity.entity.times.add(*self.connection.waits.take())
 
     def after_step(self) -> None:
         """See `Connection.needs_session`."""

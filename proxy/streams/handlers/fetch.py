@@ -98,9 +98,7 @@ class FetchRequest(Request):
         if self.delay is not None and responses.postpone(self.delay, now_ns) != PASS:
             return DELAY_RESPONSE
         read_to = pos + self.size - self.unread
-        at = pos + kind.throttle_at
-        if kind.throttle_at and at + 4 <= end and unpack_int32(responses.buf, at)[0] > 0:
-            responses.connection.told_by_broker(unpack_int32(responses.buf, at)[0], now_ns)
+        self._read_broker_throttle(responses, pos, end, now_ns)
         throttle_ms = responses.throttle_ms(now_ns)
         if throttle_ms:
             raise_throttle(responses.buf, pos + 4, read_to, kind.header.api, kind.version, throttle_ms)
@@ -108,6 +106,13 @@ class FetchRequest(Request):
         if walk is None:
             return responses.begin_charged(pos, read_to, length, now_ns)
         return responses.begin_walk(walk, pos, read_to, length, now_ns)
+
+    def _read_broker_throttle(self, responses: ResponseStream, pos: int, end: int, now_ns: int) -> None:
+        at = self.kind.throttle_at
+        if at and pos + at + 4 <= end:
+            throttle_ms = unpack_int32(responses.buf, pos + at)[0]
+            if throttle_ms > 0:
+                responses.connection.told_by_broker(throttle_ms, now_ns)
 
     def _begin_response(self, connection: Connection, size: int, now_ns: int) -> None:
         """The response has arrived, in part: its size is known."""

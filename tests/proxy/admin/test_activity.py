@@ -130,7 +130,7 @@ async def test_very_many_clients_leave_the_loop_its_turns(open_stage: OpenStage)
         entities.of("ANONYMOUS", f"client-{number}").produce_bytes = number
     stage.clock.now_ns += NS_PER_SECOND
     for entity in entities:
-        entity.wait_ns[0] = 1
+        entity.times.spent_ns[0] = 1
     turns = 0
 
     async def count() -> None:

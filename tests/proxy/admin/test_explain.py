@@ -20,11 +20,8 @@ LIMIT = {
 QUICK = {"count": 60, "mean_seconds": 0.004, "p50_seconds": 0.003, "p99_seconds": 0.011}
 NEVER = {"count": 0, "mean_seconds": None, "p50_seconds": None, "p99_seconds": None}
 BROKER = {"address": "b1:9092", "oldest_request_seconds": 0.0, "failing": None, "produce": QUICK, "others": NEVER}
-SLOW = {
-    **BROKER,
-    "address": "b2:9092",
-    "produce": {**QUICK, "mean_seconds": 0.4, "p50_seconds": 0.4, "p99_seconds": 0.7},
-}
+SLOW_TIMES = {**QUICK, "mean_seconds": 0.4, "p50_seconds": 0.4, "p99_seconds": 0.7}
+SLOW = {**BROKER, "address": "b2:9092", "produce": SLOW_TIMES}
 FROZEN = {**BROKER, "address": "b3:9092", "oldest_request_seconds": 7.0, "failing": "silent"}
 
 

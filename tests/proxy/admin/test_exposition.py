@@ -43,6 +43,11 @@ from tests.proxy.metrics import NAMES, metrics_with
 WINDOW_NS = WINDOW_SLOTS * WINDOW_SLOT_NS
 
 CONTRACT = {
+    "connection_seconds": ("counter", {"state", "user", "client_id"}),
+    "broker_throttle_seconds": ("counter", {"user", "client_id"}),
+    "broker_response_seconds": ("histogram", {"broker", "api"}),
+    "quota_used_ratio": ("gauge", {"limit", "entity"}),
+    "quota_waiters": ("gauge", {"limit", "entity"}),
     "bytes": ("counter", {"direction", "user", "client_id"}),
     "requests": ("counter", {"api", "version"}),
     "excess_bytes": ("counter", {"limit", "user", "client_id"}),

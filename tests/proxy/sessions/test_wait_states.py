@@ -42,11 +42,11 @@ class Scene:
 
     def spent(self) -> dict[str, float]:
         self.look()
-        spent_ns = self.world.metrics.entities.of(*ETL).wait_ns
+        spent_ns = self.world.metrics.entities.of(*ETL).times.spent_ns
         return {state: each / MS for state, each in zip(STATES, spent_ns, strict=True) if each}
 
     def limits(self) -> dict[tuple[str, str], float]:
-        return {key: each / MS for key, each in self.world.metrics.entities.of(*ETL).limit_ns.items()}
+        return {key: each / MS for key, each in self.world.metrics.entities.of(*ETL).times.limits_ns.items()}
 
 
 def test_a_request_waits_for_the_broker_and_then_the_client_does_something_else() -> None:
@@ -153,7 +153,7 @@ def test_a_client_keeps_the_throttle_time_of_the_broker(version: int, runs: int)
     )
     scene.wait(250)
     assert scene.spent() == {"broker": 10, "broker_quota": 200, "client": 50}
-    assert scene.world.metrics.entities.of(*ETL).broker_throttled_seconds == pytest.approx(0.2)
+    assert scene.world.metrics.entities.of(*ETL).times.broker_throttled_seconds == pytest.approx(0.2)
 
 
 def test_a_consumer_keeps_the_throttle_time_of_the_broker() -> None:

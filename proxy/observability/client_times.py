@@ -1,0 +1,55 @@
+"""Where the time of the connections of one client went: cumulative, with the limits of the last minute."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from proxy.observability.labels import OTHER, entity_label
+from proxy.observability.wait_clock import CLIENT, STATES, Key
+
+MAX_LIMITS: Final = 32
+"""Of which the time is told apart: each topic of a client may have one."""
+
+LimitTimes = dict[tuple[str, str], int]
+"""Nanoseconds by limit and entity."""
+
+
+@dataclass(slots=True, eq=False)
+class ClientTimes:
+    """The counters only grow, but for `limits_ns`.
+
+    spent_ns                   by `wait_clock.STATES`
+    unused_ns                  of connections that did nothing for a second: a part of `client`
+    broker_throttled_seconds   throttle times that responses of brokers contained
+    limits_ns                  of `limit` since the latest snapshot; `before`: between snapshots of the last minute
+    """
+
+    spent_ns: list[int] = field(default_factory=lambda: [0] * len(STATES))
+    unused_ns: int = 0
+    broker_throttled_seconds: float = 0
+    limits_ns: LimitTimes = field(default_factory=dict)
+    before: deque[LimitTimes] = field(default_factory=lambda: deque(maxlen=6))
+
+    def add(self, spent_ns: Sequence[int], limits_ns: Mapping[Key, int]) -> None:
+        """So much of a connection's time went there, in the last second or so."""
+        if spent_ns[CLIENT] == sum(spent_ns):
+            self.unused_ns += spent_ns[CLIENT]
+        self.spent_ns = [before + more for before, more in zip(self.spent_ns, spent_ns, strict=True)]
+        for (name, entity), more in limits_ns.items():
+            key = (name, entity_label(entity))
+            if key not in self.limits_ns and len(self.limits_ns) >= MAX_LIMITS:
+                key = (name, OTHER)
+            self.limits_ns[key] = self.limits_ns.get(key, 0) + more
+
+    def on_snapshot(self) -> None:
+        """Ten seconds are over."""
+        self.before.append(self.limits_ns)
+        self.limits_ns = {}
+
+    def limits_of_last_minute(self) -> LimitTimes:
+        found: LimitTimes = {}
+        for each in (*self.before, self.limits_ns):
+            for key, spent_ns in each.items():
+                found[key] = found.get(key, 0) + spent_ns
+        return found
