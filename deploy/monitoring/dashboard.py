@@ -87,6 +87,11 @@ ROWS: Final = (
                 "s", "Of throttled requests.",
             ),
             Panel(
+                "Used part of limits",
+                (("topk(20, max by (entity, limit) (#quota_used_ratio{@}))", "{{entity}} {{limit}}"),),
+                "percentunit", "Rate of the last ten seconds, as a part of the limit.",
+            ),
+            Panel(
                 "Debt",
                 (("topk(20, max by (entity, limit) (#quota_debt_seconds{@}))", "{{entity}} {{limit}}"),),
                 "s", "How long a limit takes to pay off what was used beyond it.",
@@ -108,6 +113,27 @@ ROWS: Final = (
                 "Connections that are not read",
                 (("sum by (reason) (#paused_connections{@})", "{{reason}}"),),
                 "short", "quota, delay: a limit; write_backpressure, in_flight: the broker; memory: the bound.",
+            ),
+            Panel(
+                "Where the time of clients goes",
+                (
+                    (
+                        "sum by (state) (rate(#connection_seconds_total{@}[1m]))"
+                        " / scalar(sum(rate(#connection_seconds_total{@}[1m])))",
+                        "{{state}}",
+                    ),
+                ),
+                "percentunit", "limit: this proxy holds them; broker: they wait for it; client: they do something else.",
+            ),
+            Panel(
+                "Brokers' time to respond, 99 %",
+                (
+                    (
+                        "histogram_quantile(0.99, sum by (le, broker) (rate(#broker_response_seconds_bucket{@}[1m])))",
+                        "{{broker}}",
+                    ),
+                ),
+                "s", "From the end of a request to its response, without fetches.",
             ),
             Panel(
                 "In flight",
