@@ -6,5 +6,6 @@ throttle_tallies  what limits did to clients           labels         names from
 logs              one event per line, text or JSON     build          pure Python, or compiled with mypyc
 supervisor        reports to systemd: ready, reloading, alive, stopping
 fleet             what a member of a fleet counts
+client_reports    what clients report of themselves
 generated_ids     warns of jobs that share a limit by a client id that their library made up
 """

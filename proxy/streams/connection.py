@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from typing import final
 
+from protocol.api_versions import ClientSoftware
 from protocol.errors import LoginRequired
 from protocol.sasl import Exchange
 from proxy.enforcement.identity import Identity
@@ -27,10 +28,13 @@ class Connection:
     last_batch        bytes of the latest Fetch response, if its first batch was above its `max_bytes`; else 0
     needs_session     the session has something to do besides the bytes: see `Session.after_step`
     is_negotiated     the broker has answered ApiVersions
+    software          of the client, as it named it in ApiVersions
+    ends_telemetry    the proxy answers what clients push of their metrics; else they pass
     """
 
     __slots__ = (
         "context",
+        "ends_telemetry",
         "exchange",
         "identity",
         "is_closing",
@@ -40,6 +44,7 @@ class Connection:
         "needs_session",
         "refused",
         "sent_unanswered",
+        "software",
         "takes_requests",
         "topics",
     )
@@ -54,6 +59,8 @@ class Connection:
         self.last_batch = 0
         self.needs_session = False
         self.is_negotiated = False
+        self.software = ClientSoftware()
+        self.ends_telemetry = False
         self.topics: TopicChargesCache | None = None
         self.refused: object | None = None
         self.exchange: Exchange | None = None

@@ -17,17 +17,17 @@ MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 #: Lines of each package with a token that is no comment and no docstring. A feature raises the number of its package in
 #: its own commit, with the reason there.
 CODE_LINES = {
-    "protocol": 2_505,
+    "protocol": 2_600,  # 80 of them telemetry: what clients push
     "quotas": 3_440,  # 456 of them quotas/fleet: one quota for many proxies
-    "proxy": 1_240,  # own_client and own_topic were of proxy/usage and proxy/fleet
-    "proxy/admin": 560,
+    "proxy": 1_261,  # own_client and own_topic were of proxy/usage and proxy/fleet
+    "proxy/admin": 567,
     "proxy/brokers": 591,
-    "proxy/config": 1_719,
+    "proxy/config": 1_769,  # 44 of them advice
     "proxy/enforcement": 362,
     "proxy/fleet": 643,
-    "proxy/observability": 566,
+    "proxy/observability": 667,  # 97 of them client_reports
     "proxy/sessions": 1_875,
-    "proxy/streams": 2_426,
+    "proxy/streams": 2_508,
     "proxy/usage": 693,  # with idle records, and the largest second of each series
 }
 SLACK = 1.04
