@@ -95,7 +95,7 @@ class ConfigWatch(FileWatch[Found]):
             )
             cautions = await asyncio.to_thread(quota_warnings, config.quotas, quotas)
             # Clients that report the fill of their buffers get `records_expire_soon`, in place of this guess.
-            guess = BELOW_FLOOR if self._metrics.client_reports.has_any else None
+            guess = BELOW_FLOOR if self._metrics.client_reports else None
             _log.warn_of(each for each in cautions if each[0] != guess)
         return True
 

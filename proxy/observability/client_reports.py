@@ -93,8 +93,8 @@ class _Report(NamedTuple):
         wait_seconds = buffered / max(1.0, self.bytes_per_s) if buffered > size / 2 else 0.0
         if wait_seconds < LONG_WAIT_SECONDS and queued_seconds < LONG_QUEUE_TIME_SECONDS:
             return None
-        left_seconds = max(0.0, DELIVERY_TIMEOUT_SECONDS - queued_seconds)
-        return Outlook(int(buffered), int(size), int(min(3_600, wait_seconds)), int(left_seconds))
+        left_seconds = int(max(0.0, DELIVERY_TIMEOUT_SECONDS - queued_seconds))
+        return Outlook(int(buffered), int(size), int(min(3_600, wait_seconds)), left_seconds)
 
 
 class ClientReports:
@@ -104,9 +104,9 @@ class ClientReports:
         self.most = most
         self._of: dict[EntityMetrics, dict[bytes, _Report]] = {}
 
-    @property
-    def has_any(self) -> bool:
-        return bool(self._of)
+    def __len__(self) -> int:
+        """Of clients."""
+        return len(self._of)
 
     def record(
         self, client: EntityMetrics, instance: bytes, points: Iterable[tuple[str, float]], now_ns: int
@@ -129,9 +129,8 @@ class ClientReports:
     def expire(self, now_ns: int) -> None:
         """Forget what is too old; called once in an interval."""
         for client, reports in list(self._of.items()):
-            kept = {instance: each for instance, each in reports.items() if now_ns - each.at_ns < EXPIRY_NS}
-            self._of[client] = kept
-            if not kept:
+            self._of[client] = {key: each for key, each in reports.items() if now_ns - each.at_ns < EXPIRY_NS}
+            if not self._of[client]:
                 del self._of[client]
 
     def reported(self, client: EntityMetrics) -> dict[str, float]:

@@ -23,16 +23,15 @@ from quotas.admission.frame import worst_debt
 
 _WARNING_INTERVAL_NS: Final = 3_600_000_000_000
 #: librdkafka 2.5.0 to 2.5.2, also below another library, which then names both versions. It aborts its process if none
-#: of the requested names is one of its metrics (librdkafka #4833).
-_aborts: Final = re.compile(r"(?:.*\D)?2\.5\.[0-2](?:\D.*)?", re.ASCII | re.DOTALL).fullmatch
-_JAVA: Final = "apache-kafka-java"
+#: of the requested names is one of its metrics (librdkafka #4833). Java of these versions pushes nothing.
+_aborts: Final = re.compile(r"(?<!\d)2\.5\.[0-2](?!\d)", re.ASCII).search
 
 _log = EventLog(__name__)
 
 
 def asked_of(software: ClientSoftware) -> tuple[str, ...]:
     """The metrics that a client is asked for: none if it does not name itself."""
-    return ASKED if software.name == _JAVA or (software.name and not _aborts(software.version)) else ()
+    return ASKED if software.name and not _aborts(software.version) else ()
 
 
 @final

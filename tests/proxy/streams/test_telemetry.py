@@ -160,7 +160,7 @@ def test_without_the_option_nothing_is_offered() -> None:
     ("software", "is_asked"),
     [
         (JAVA, True),
-        (("apache-kafka-java", "2.5.1"), True),
+        (("apache-kafka-java", "4.2.5"), True),
         (("librdkafka", "2.4.0"), True),
         (("librdkafka", "2.5.0"), False),
         (("librdkafka", "2.5.2"), False),
