@@ -18,7 +18,7 @@ from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
-from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, TELEMETRY
 from protocol.errors import MalformedFrame, ProtocolError
 from protocol.messages import decode, encode
 from protocol.throttle_time import raise_int32
@@ -116,6 +116,26 @@ def _cut(body: bytes, version: int, pass_unknown_apis: bool, hides_sasl: bool) -
     count_size = varint_size(len(kept) + 1) if flexible else INT32.size
     throttle_at = INT16.size + count_size + (_RANGE_SIZE + flexible) * len(kept)
     return encode(replace(message, api_keys=tuple(kept))), throttle_at
+
+
+def with_telemetry(response: bytes, version: int) -> bytes:
+    """What `negotiate` returned for this version; GetTelemetrySubscriptions and PushTelemetry are added where brokers
+    offer neither (KIP-714).
+    """
+    return response[:_BODY] + _with_telemetry(response[_BODY:], version)
+
+
+@lru_cache(maxsize=64)
+def _with_telemetry(body: bytes, version: int) -> bytes:
+    if unpack_int16(body, 0)[0]:  # an error: the client asks again
+        return body
+    schema: Any = load_response_schema(API_VERSIONS, version)
+    message: Any = decode(schema, body, 0)
+    if not message.api_keys or any(each.api_key in TELEMETRY for each in message.api_keys):
+        return body
+    zero, any_key = i16(0), message.api_keys[0]
+    added = [replace(any_key, api_key=i16(key), min_version=zero, max_version=zero) for key in TELEMETRY]
+    return encode(replace(message, api_keys=(*message.api_keys, *added)))
 
 
 def _unsupported_version_body() -> bytes:

@@ -36,6 +36,7 @@ class Treatment(Enum):
     MUTATIONS = "creates or deletes partitions: charged; a request over its limit is refused by the proxy"
     NEGOTIATE = "response: version ranges cut to the maxima of this table"
     INSPECT = "authentication: forwarded; the name that the broker accepts is read. Refused where the proxy logs in"
+    TELEMETRY = "metrics of clients: forwarded, or with --client-telemetry answered by the proxy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ SASL_AUTHENTICATE = 36
 CREATE_PARTITIONS = 37
 DESCRIBE_QUORUM = 55
 DESCRIBE_CLUSTER = 60
+TELEMETRY = GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY = 71, 72
 SHARE_FETCH = 78
 SHARE_ACKNOWLEDGE = 79
 
@@ -149,8 +151,8 @@ _TABLE = (
     Api(66, "ListTransactions",             0,  2,    0, _T.FORWARD,      0,    0),
     Api(68, "ConsumerGroupHeartbeat",       0,  1,    0, _T.FORWARD,      0,    0),
     Api(69, "ConsumerGroupDescribe",        0,  1,    0, _T.FORWARD,      0,    0),
-    Api(71, "GetTelemetrySubscriptions",    0,  0,    0, _T.FORWARD,      0,    0),
-    Api(72, "PushTelemetry",                0,  0,    0, _T.FORWARD,      0,    0),
+    Api(71, "GetTelemetrySubscriptions",    0,  0,    0, _T.TELEMETRY,    0,    0),
+    Api(72, "PushTelemetry",                0,  0,    0, _T.TELEMETRY,    0,    0),
     Api(74, "ListConfigResources",          0,  1,    0, _T.FORWARD,      0,    0),
     Api(75, "DescribeTopicPartitions",      0,  0,    0, _T.FORWARD,      0,    0),
     Api(76, "ShareGroupHeartbeat",          1,  1,    0, _T.FORWARD,      0,    0),

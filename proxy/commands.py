@@ -1,4 +1,4 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `explain`, `top`, `fleet`, `schema`,
+"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `explain`, `top`, `fleet`, `advise`, `schema`,
 `install-help`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
@@ -22,9 +22,10 @@ from proxy.config.errors import ConfigError, StartError
 from proxy.config.given import Given
 from proxy.config.limits_help import CommandWithLimits
 from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Setting, setting
-from proxy.config.values import parse_address, parse_duration
+from proxy.config.values import parse_address, parse_duration, parse_size
 from proxy.observability.build import BUILD
 from proxy.observability.logs import one_line
+from quotas.modes import MODES
 from quotas.problems import Problem
 
 EXIT_FAILURE: Final = 1
@@ -292,6 +293,36 @@ def fleet(ctx: click.Context, /, proxy: Any, name: str | None, *, as_json: bool)
     if name not in {None, page["fleet"]}:
         raise click.ClickException(f"{url_of(proxy, '/fleet')}: this proxy is in fleet {page['fleet']}, not in {name}")
     click.echo(body.strip() if as_json else "\n".join(text_of(page)))
+
+
+_BYTES: Final = Checked("BYTES", parse_size)
+
+
+@main.command("advise", short_help="Print client settings for a limit.")
+@cloup.option("--rate", type=_BYTES, required=True, help="The limit, in bytes per second: 5MB, 500kB.")
+@cloup.option("--producers", type=click.IntRange(1), default=1, help="Producers that share it: in Spark, executors.")
+@cloup.option("--consumers", type=click.IntRange(1), help="Consumers that share it.")
+@cloup.option("--mode", type=click.Choice(MODES), default="auto", help="Its throttle mode.", show_default=True)
+@cloup.option("--buffer-memory", type=_BYTES, help="Keep this size of a producer's buffer.")
+@cloup.option("--batch-size", type=_BYTES, help="Keep this size of a batch.")
+@cloup.option("--delivery-timeout", type=Checked("DURATION", parse_duration), help="Keep this delivery timeout.")
+@cloup.option("--record-size", type=_BYTES, default="1000", help="Mean size of a record.", show_default=True)
+@cloup.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.pass_context
+def advise(ctx: click.Context, /, *, as_json: bool, **given: Any) -> None:
+    """Print settings with which no request times out and no record expires at a limit that clients share: options of
+    Spark, and librdkafka's configuration.
+
+    \b
+      kafka-quota-proxy advise --rate 5MB --producers 8
+    """
+    from proxy.config.advice import advice, text_of
+
+    problems = Given(ctx).problems
+    if problems:
+        raise ConfigError(problems)
+    found = advice(given)
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(text_of(found, given["rate"])))
 
 
 @main.command("schema", short_help="Print the JSON Schema of a file, for editors.")

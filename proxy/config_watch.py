@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
-from proxy.config.cautions import quota_warnings
+from proxy.config.cautions import BELOW_FLOOR, quota_warnings
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
 from proxy.config.errors import ConfigError
@@ -93,7 +93,10 @@ class ConfigWatch(FileWatch[Found]):
                 share_before=quotas_before.share,
                 dry_run=quotas.dry_run,
             )
-            _log.warn_of(await asyncio.to_thread(quota_warnings, config.quotas, quotas))
+            cautions = await asyncio.to_thread(quota_warnings, config.quotas, quotas)
+            # Clients that report the fill of their buffers get `records_expire_soon`, in place of this guess.
+            guess = BELOW_FLOOR if self._metrics.client_reports else None
+            _log.warn_of(each for each in cautions if each[0] != guess)
         return True
 
 

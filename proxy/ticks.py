@@ -53,6 +53,7 @@ class Ticks:
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:
             metrics.entities.expire(now_ns)
+            metrics.client_reports.expire(now_ns)
             shared.context.registry.expire(now_ns)
             self._active.warn_of_unmatched(now_ns)
 

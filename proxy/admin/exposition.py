@@ -20,6 +20,7 @@ from proxy.admin.http_server import VARY, Response
 from proxy.fleet.fleet import Fleet
 from proxy.fleet.status import REFUSED, stated
 from proxy.observability.build import BUILD
+from proxy.observability.client_reports import REPORTED, ClientReports
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics, UsageMetrics
@@ -132,6 +133,8 @@ def families(metrics: Metrics, fleet: Fleet | None = None) -> Iterator[Metric]:
     metrics.entities.tick(metrics.clock_ns())
     tables = [_whole_process(metrics), _clients(list(metrics.entities)), _limits(metrics), _usage(metrics.usage)]
     tables += [_times(list(metrics.entities)), _used(metrics), _brokers(metrics)]
+    if metrics.client_reports.most:
+        tables.append(_reports(metrics.client_reports))
     if fleet is not None:
         tables.append(_fleet(fleet, metrics.entities.max_entities))
     for kind, name, text, labels, rows in chain.from_iterable(tables):
@@ -298,6 +301,13 @@ def _times(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
     text = "Throttle times of brokers, for quotas of their own, that clients were told."
     told = ((_name(client), client.times.broker_throttled_seconds) for client in clients)
     yield CounterMetricFamily, "broker_throttle_seconds", text, _CLIENT, told
+
+
+def _reports(reports: ClientReports) -> Iterator[_Table]:
+    """What clients have reported, in the units of the names."""
+    for each in REPORTED:
+        text = f"Reported by the client: {each.name}; of its processes the worst, or the sum."
+        yield GaugeMetricFamily, f"client_{each.family}", text, _CLIENT, reports.rows(each)
 
 
 def _name(client: EntityMetrics) -> tuple[str, str]:

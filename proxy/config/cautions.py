@@ -14,6 +14,7 @@ from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
 
 OTHERS_READ: Final = 0o044
+BELOW_FLOOR: Final = "quota_below_floor"
 
 Caution = tuple[str, dict[str, object]]
 """The name of a log event, and its fields."""
@@ -50,7 +51,7 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
             f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}",
         ),
         *_about(
-            "quota_below_floor",
+            BELOW_FLOOR,
             _below_floor(quotas),
             f"too low for one producer, whose records may expire; smallest limits: {FLOORS}",
             hint=REMEDY,

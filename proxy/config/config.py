@@ -257,6 +257,10 @@ class ObservabilityOptions:
         "Number of clients, of their throttles and of limits with their own metrics; further ones are counted as "
         "'other'.",
     )
+    client_telemetry: bool = switch(
+        "Ask clients for their metrics (KIP-714): Java since 3.7 and librdkafka since 2.5 push them every 10 s, such "
+        "as the fill of their buffers, times and errors. Where brokers take these themselves, they go to the brokers."
+    )
     log_format: str = option(
         one_of("text", "json", default="text"), "Log lines as key=value, or as one JSON object each; on stderr."
     )

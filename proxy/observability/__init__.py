@@ -8,5 +8,6 @@ supervisor        reports to systemd: ready, reloading, alive, stopping
 fleet             what a member of a fleet counts
 wait_clock        where the time of a connection goes: the states
 client_times      the same of a client                 past         counters as they were in the last minute
+client_reports    what clients report of themselves
 generated_ids     warns of jobs that share a limit by a client id that their library made up
 """

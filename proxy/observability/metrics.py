@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from protocol.errors import ProtocolError
 from proxy.config.config import Config
+from proxy.observability.client_reports import ClientReports
 from proxy.observability.entities import Entities
 from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, Histogram
@@ -110,6 +111,7 @@ class Metrics:
         self.clock_ns = clock_ns
         self.event_loop = config.event_loop
         self.entities = Entities(config, clock_ns)
+        self.client_reports = ClientReports(self.entities.max_entities if config.observability.client_telemetry else 0)
         self.usage = UsageMetrics()
         self.requests: dict[tuple[str, str], Cell] = {}
         self.connections = ConnectionMetrics()

@@ -33,10 +33,12 @@ class Connection:
     software          of the client, as it named it in ApiVersions
     waits             where its time goes
     timer             of the broker's responses
+    ends_telemetry    the proxy answers what clients push of their metrics; else they pass
     """
 
     __slots__ = (
         "context",
+        "ends_telemetry",
         "exchange",
         "identity",
         "is_closing",
@@ -64,6 +66,7 @@ class Connection:
         self.needs_session = False
         self.is_negotiated = False
         self.software = ClientSoftware()
+        self.ends_telemetry = False
         self.topics: TopicChargesCache | None = None
         self.refused: object | None = None
         self.exchange: Exchange | None = None

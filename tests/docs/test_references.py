@@ -22,7 +22,7 @@ import protocol
 import proxy
 import quotas
 from proxy.admin.exposition import families
-from proxy.config.config import Config, FleetOptions
+from proxy.config.config import Config, FleetOptions, ObservabilityOptions
 from proxy.fleet.fleet import fleet_of
 from proxy.observability.metrics import Metrics
 from quotas.registry.registry import Registry
@@ -118,7 +118,8 @@ def test_the_map_of_a_package_has_all_its_modules(package: ModuleType) -> None:
 
 
 def test_metrics_have_the_names_that_pages_give_them() -> None:
-    config = Config(bootstrap_servers=(), fleet=FleetOptions(name="etl"))
+    reporting = ObservabilityOptions(client_telemetry=True)
+    config = Config(bootstrap_servers=(), fleet=FleetOptions(name="etl"), observability=reporting)
     fleet = fleet_of(config, Registry(), time.monotonic_ns)
     shown = chain.from_iterable((family.name, f"{family.name}_total") for family in families(Metrics(config), fleet))
     named = chain.from_iterable(_METRIC.findall(page.read_text(encoding="utf-8")) for page in PAGES)

@@ -17,7 +17,7 @@ MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 #: Lines of each package with a token that is no comment and no docstring. A feature raises the number of its package in
 #: its own commit, with the reason there.
 CODE_LINES = {
-    "protocol": 2_505,
+    "protocol": 2_600,  # 80 of them telemetry: what clients push
     "quotas": 3_440,  # 456 of them quotas/fleet: one quota for many proxies
     "proxy": 1_384,  # with `explain` and `top`, and what the last minutes were like
     "proxy/admin": 1_150,  # where the time of clients goes: rows, sentences, tables

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
-from protocol.api_versions import negotiate
+from protocol.api_versions import negotiate, with_telemetry
 from protocol.apis import (
     API_VERSIONS,
     APIS,
@@ -237,7 +237,11 @@ def test_topic_metadata(data: st.DataObject) -> None:
 @given(data=st.data(), version=st.sampled_from(versions(API_VERSIONS)), pass_unknown_apis=st.booleans())
 def test_api_versions(version: int, data: st.DataObject, pass_unknown_apis: bool) -> None:
     response = any_bytes(data, API_VERSIONS, version)
-    attempt(lambda: negotiate(response, version, pass_unknown_apis=pass_unknown_apis, throttle_time_ms=1_000))
+    try:
+        cut = negotiate(response, version, pass_unknown_apis=pass_unknown_apis, throttle_time_ms=1_000)
+    except ProtocolError:
+        return
+    assert with_telemetry(cut, version).startswith(cut[:4])
 
 
 @given(first=st.binary(min_size=20), version=st.integers(0, 18), throttle_time_ms=st.integers(0, 2**31 - 1))

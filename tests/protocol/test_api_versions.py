@@ -13,8 +13,14 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from protocol.api_versions import MAX_RESPONSE, client_software, negotiate, unsupported_version_answer
-from protocol.apis import API_VERSIONS, APIS
+from protocol.api_versions import (
+    MAX_RESPONSE,
+    client_software,
+    negotiate,
+    unsupported_version_answer,
+    with_telemetry,
+)
+from protocol.apis import API_VERSIONS, APIS, TELEMETRY
 from protocol.errors import MalformedFrame, TooManyItems
 from protocol.messages import encode
 from tests.protocol.kafka_messages import CORRELATION_ID, parsed, response_bytes, responses
@@ -138,6 +144,34 @@ def test_tags() -> None:
     assert cut == (
         start + b"\x03" + b"\x00\x03\x00\x00\x00\x01\x00" + b"\x00\x12\x00\x00\x00\x04\x00" + bytes(4) + b"\x01" + epoch
     )
+
+
+@given(data=st.data(), version=st.sampled_from(VERSIONS))
+def test_telemetry_is_added_where_the_broker_has_neither_request(version: int, data: st.DataObject) -> None:
+    body = data.draw(responses(API_VERSIONS, version, api_key=API_KEYS, error_code=NOT_UNSUPPORTED))
+    cut = negotiate(response_bytes(API_VERSIONS, version, body), version, pass_unknown_apis=True)
+    before = parsed(API_VERSIONS, version, cut)
+
+    added = with_telemetry(cut, version)
+
+    after = parsed(API_VERSIONS, version, added)
+    assert replace(after, api_keys=()) == replace(before, api_keys=())
+    offered = {key for key, _, _ in ranges(before)}
+    if before.error_code is not ErrorCode.none or not offered or not offered.isdisjoint(TELEMETRY):
+        assert added == cut
+    else:
+        assert ranges(after) == [*ranges(before), (71, 0, 0), (72, 0, 0)]
+
+
+def test_telemetry_is_not_added_to_the_versions_of_an_error() -> None:
+    answer = negotiate(offer(0, (18, 0, 9), error=ErrorCode.unsupported_version), 3, pass_unknown_apis=False)
+    assert with_telemetry(answer, 3) == answer
+
+
+@pytest.mark.parametrize("key", TELEMETRY)
+def test_telemetry_of_a_broker_that_has_one_request_is_left_to_it(key: int) -> None:
+    answer = negotiate(offer(3, (3, 0, 9), (key, 0, 0)), 3, pass_unknown_apis=False)
+    assert with_telemetry(answer, 3) == answer
 
 
 @pytest.mark.parametrize("version", [0, 3])

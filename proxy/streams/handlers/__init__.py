@@ -10,5 +10,6 @@
 - `mutations`  CreateTopics, DeleteTopics, CreatePartitions: charged or refused as a whole
 - `negotiate`  ApiVersions
 - `authenticate`  SASL that passes through: the client's user
+- `telemetry`  metrics of clients
 - `login`      SASL where the proxy logs in itself
 """

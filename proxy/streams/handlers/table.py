@@ -13,6 +13,7 @@ from proxy.streams.handlers.mutations import Mutations
 from proxy.streams.handlers.negotiate import Negotiate
 from proxy.streams.handlers.produce import Produce
 from proxy.streams.handlers.rewrite import Hide, Metadata, Rewrite
+from proxy.streams.handlers.telemetry import Telemetry
 from proxy.streams.request import Handler
 
 HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
@@ -25,6 +26,7 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
     Treatment.MUTATIONS: Mutations,
     Treatment.NEGOTIATE: Negotiate,
     Treatment.INSPECT: Authenticate,
+    Treatment.TELEMETRY: Telemetry,
 }
 
 

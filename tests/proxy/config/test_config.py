@@ -125,6 +125,7 @@ FIELDS: dict[str, tuple[str, object]] = {
         "observability.metrics_allowed_hosts",
         ("Proxy.svc", "metrics"),
     ),
+    "--client-telemetry": ("observability.client_telemetry", True),
     "--max-metric-entities 10": ("observability.max_metric_entities", 10),
     "--log-format json": ("observability.log_format", "json"),
     "--log-level debug": ("observability.log_level", "debug"),

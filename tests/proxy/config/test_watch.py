@@ -98,6 +98,21 @@ async def test_an_unchanged_file_is_applied_after_a_signal(watched: Watched) -> 
     assert not await watched.watch.poll()
 
 
+@pytest.mark.parametrize("has_reports", [False, True])
+async def test_a_reload_guesses_what_is_too_low_where_no_client_reports(
+    watched: Watched, caplog: pytest.LogCaptureFixture, has_reports: bool
+) -> None:
+    await watched.watch.poll()
+    if has_reports:
+        client = watched.metrics.entities.of("alice", "etl")
+        watched.metrics.client_reports.most = 1
+        watched.metrics.client_reports.record(client, b"process", [("buffer-available-bytes", 1.0)], 0)
+    watched.path.write_text(SEVEN)
+    assert await watched.watch.poll()
+    guesses = [record for record in caplog.records if record.getMessage() == "quota_below_floor"]
+    assert bool(guesses) is not has_reports
+
+
 async def test_a_reload_warns_about_entries_that_apply_to_no_client(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,39 @@
+"""docs/telemetry.md has all metrics, and what `advise` prints."""
+
+from __future__ import annotations
+
+import shlex
+
+from click.testing import CliRunner
+
+from protocol.telemetry import MAX_BYTES, MAX_FIELDS
+from proxy.commands import main
+from proxy.observability import client_reports
+from proxy.observability.client_reports import REPORTED
+from tests.docs.pages import ROOT, blocks, rows
+
+PAGE = (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
+COMBINED = {"largest": max, "smallest": min, "sum": sum}
+
+
+def test_the_table_has_each_metric() -> None:
+    shown = [row for row in rows(PAGE) if row[2:3] and row[2] in COMBINED]
+    expected = [(each.name, f"kafka_quota_proxy_client_{each.family}", each.combine) for each in REPORTED]
+    assert [(name, gauge, COMBINED[how]) for name, gauge, how, _ in shown] == expected
+
+
+def test_the_bounds_and_the_estimate() -> None:
+    assert f"more than {MAX_BYTES >> 10} KiB or {MAX_FIELDS:,} fields" in PAGE
+    words = " ".join(PAGE.split())
+    assert f"waits {client_reports.LONG_WAIT_SECONDS} s or longer" in words
+    assert f"had waited {client_reports.LONG_QUEUE_TIME_SECONDS} s or longer" in words
+    assert f"{client_reports.DELIVERY_TIMEOUT_SECONDS} s less `record-queue-time-max`" in words
+    assert f"push every {client_reports.INTERVAL_MS // 1000} s" in words
+    assert f"forgotten {client_reports.EXPIRY_NS // 10**9} to 40 s after" in words
+
+
+def test_the_advice_is_what_the_command_prints() -> None:
+    ((language, text),) = blocks(PAGE)
+    command, printed = text.split("\n", 1)
+    assert language == "console"
+    assert CliRunner().invoke(main, shlex.split(command)[2:]).output == printed
