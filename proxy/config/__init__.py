@@ -7,6 +7,7 @@ quota_sources                                         the quotas of flags and fi
 connections ─▶ client_file ─▶ client_settings         connections: the options together, the file of --command-config
 java_properties                                       what the values of that file may be
 files                                                 reads each of these files
+other_formats                                         YAML, JSON and properties in place of TOML: what to write
 cautions ◀─ floor                                     what is allowed but most likely not meant
 exemptions                                            what is exempt, in words
 limits_help, json_schema                              the keys of SPEC, for the help; all keys, for editors

@@ -133,7 +133,7 @@ class QuotaOptions:
     )
     share: float = option(
         Checked("FRACTION", values.parse_fraction, default="1.0"),
-        "Factor for every rate: 1/N for N proxies that share one total, since a limit is per process. Use "
+        "Factor for every rate: 0.025, or 1/40, for 40 proxies that share one total, since a limit is per process. Use "
         "quota_share in the --quotas-file to change it while the proxy runs.",
         flags="--quota-share",
     )

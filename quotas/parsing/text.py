@@ -11,6 +11,10 @@ _ITEM: Final = re.compile(
     r'\s*(?:(?P<alone>total)|(?P<key>[^=,"\s]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\["\\])*)"|(?P<bare>[^,"]*)))\s*(?:,|$)'
 )
 _ESCAPE: Final = re.compile(r"\\(.)")
+_KAFKA_CONFIGS: Final = re.compile(
+    r"(?:^|\s)--(?:entity-(?:type|name|default)|(?:user|client|ip)-defaults|add-config)\b"
+)
+_KEYS_OF_TYPES: Final = {"clients": "client-id", "users": "user", "ips": "ip", "client": "client-id"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,9 @@ class Item:
 
 def split_spec(text: str) -> list[Item]:
     """The items of a SPEC in order. Raises Refusal at the first error."""
+    if _KAFKA_CONFIGS.search(text.partition('"')[0]):
+        hint = f"write {_translated(text)}, without the tool's flags"
+        raise Refusal("expected key=value, found flags of kafka-configs.sh", hint)
     items: list[Item] = []
     position = 0
     while position < len(text) or text.endswith(",") or not items:
@@ -63,5 +70,17 @@ def _error_at(text: str, position: int) -> Refusal:
         hint = 'quotes go around the whole value, as in user="CN=etl,O=acme"'
         return Refusal(f"expected key=value, found {rest!r}", hint)
     found = repr(item) if item else "two commas in a row"
-    hint = 'put a value with a comma in double quotes, as in user="CN=etl,O=acme"'
+    hint = 'for example producer_byte_rate=5MB; a value with a comma is in double quotes, as in user="CN=etl,O=acme"'
     return Refusal(f"expected key=value, found {found}", hint)
+
+
+def _translated(flags: str) -> str:
+    """The SPEC that does what these flags of kafka-configs.sh do."""
+    keys = [_KEYS_OF_TYPES.get(each, each) for each in re.findall(r"--entity-type[ =]+(\S+)", flags)]
+    keys += re.findall(r"--(user|client|ip)(?:-defaults)?\b", flags)
+    names = [
+        name or "<default>" for name in re.findall(r"--(?:entity-name|user|client|ip)[ =]+(\S+)|-defaults?\b", flags)
+    ]
+    limits = re.findall(r"--add-config[ =]+(\S+)", flags) or ["producer_byte_rate=5MB"]
+    scope = [f"{_KEYS_OF_TYPES.get(key, key)}={name}" for key, name in zip(keys, names, strict=False)]
+    return ",".join([*scope, *limits])

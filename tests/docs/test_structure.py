@@ -18,11 +18,11 @@ MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 #: its own commit, with the reason there.
 CODE_LINES = {
     "protocol": 2_505,
-    "quotas": 3_440,  # 456 of them quotas/fleet: one quota for many proxies
+    "quotas": 3_490,  # 456 of them quotas/fleet: one quota for many proxies
     "proxy": 1_240,  # own_client and own_topic were of proxy/usage and proxy/fleet
     "proxy/admin": 560,
     "proxy/brokers": 591,
-    "proxy/config": 1_719,
+    "proxy/config": 1_800,  # 60: what a quotas file in another format would be in TOML
     "proxy/enforcement": 362,
     "proxy/fleet": 643,
     "proxy/observability": 566,

@@ -86,7 +86,7 @@ def test_bad_configuration_ends_with_every_message_on_stderr() -> None:
     assert result.stdout == ""
     assert [line for line in result.stderr.splitlines() if line.startswith("error: ")] == [
         "error: --listen 'foo': expected HOST:PORT",
-        "error: --quota-share '7': expected a fraction above 0 and at most 1, such as 0.25",
+        "error: --quota-share '7': expected a fraction above 0 and at most 1, such as 0.25 or 1/40",
         "error: --bootstrap-servers: is missing: there is nothing to forward to",
     ]
     assert all(line.startswith(("error: ", "  ")) for line in result.stderr.splitlines())
@@ -183,8 +183,8 @@ def test_a_quotas_file_given_by_flag_is_checked_in_place_of_the_named_one(files:
     result = invoke("check-config", "--quotas-file", "new.toml", "proxy.toml")
     assert result.exit_code == 2
     assert result.stderr.startswith(
-        "error: new.toml: quota[0].producer_byte_rat: unknown limit 'producer_byte_rat'\n"
-        "  did you mean 'producer_byte_rate'? allowed: producer_byte_rate, consumer_byte_rate"
+        "error: new.toml: quota[0].producer_byte_rat: unknown key 'producer_byte_rat'\n"
+        "  did you mean 'producer_byte_rate'?\n"
     )
     assert "missing.toml" not in result.stderr
 
@@ -197,7 +197,7 @@ def test_a_quotas_file_is_checked_alone(files: Path) -> None:
     (files / "quotas.toml").write_text('[[quota]]\nuser = "a"\nrequest_rat = 5\n')
     result = invoke("check-config", "quotas.toml")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: quotas.toml: quota[0].request_rat: unknown limit 'request_rat'\n")
+    assert result.stderr.startswith("error: quotas.toml: quota[0].request_rat: unknown key 'request_rat'\n")
     (files / "quotas.toml").write_text('[[quota]]\nuser = "a"\nrequest_rate = 5\n[[qouta]]\n')
     result = invoke("check-config", "quotas.toml")
     assert (result.exit_code, result.stderr) == (

@@ -152,7 +152,7 @@ def test_the_share_of_the_file_takes_the_place_of_the_flags(
     assert (found.share, len(found.entries)) == (share, 1)
 
 
-@pytest.mark.parametrize("value", ["0", "-0.1", "1.001", "nan", "inf", "true", "'1/4'", "[0.5]", "{a = 1}"])
+@pytest.mark.parametrize("value", ["0", "-0.1", "1.001", "nan", "inf", "true", "'1/'", "[0.5]", "{a = 1}"])
 def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(
     quotas_file: Callable[[str], tuple[str, str]], value: str
 ) -> None:
@@ -281,9 +281,9 @@ def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
     found = [message.partition("\n")[0] for message in errors(*UPSTREAM, flag, path, *twice)]
     quota = f"error: {path}: quota"
     assert found == [
-        f"error: {path}: quota_share = 2: expected a fraction above 0 and at most 1, such as 0.25",
+        f"error: {path}: quota_share = 2: expected a fraction above 0 and at most 1, such as 0.25 or 1/40",
         f"{quota}[1].connections: expected a number, not 'X'",
-        f"{quota}[2].producer_byte_rat: unknown limit 'producer_byte_rat'",
+        f"{quota}[2].producer_byte_rat: unknown key 'producer_byte_rat'",
         f"{quota}[4].connections: expected a number, not 'X'",
         "error: --quota: client-id:b is given twice",
         f"{quota}[0]: listener:5555: this proxy does not listen on port 5555",
