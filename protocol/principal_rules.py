@@ -56,6 +56,24 @@ def not_after(certificate_der: bytes) -> int:
     return int(x509.Certificate.load(certificate_der).not_valid_after.timestamp())
 
 
+def not_before(certificate_der: bytes) -> int:
+    """When a certificate begins to be valid, as `not_after`."""
+    return int(x509.Certificate.load(certificate_der).not_valid_before.timestamp())
+
+
+def hosts_of(certificate_der: bytes) -> list[str]:
+    """The names and addresses that a certificate is for, at least its common name. Raises ValueError, as above."""
+    certificate = x509.Certificate.load(certificate_der)
+    names = [*certificate.valid_domains, *certificate.valid_ips]
+    return names or [str(certificate.subject.native.get("common_name", ""))]
+
+
+def is_for(certificate_der: bytes, host: str) -> bool:
+    """Whether clients that check the name of a host accept the certificate there. Raises ValueError, as above."""
+    certificate = x509.Certificate.load(certificate_der)
+    return bool(certificate.is_valid_domain_ip(host)) or hosts_of(certificate_der) == [host]
+
+
 def _written_name(der: bytes) -> str:
     """A Name of X.509: a sequence of sets of attributes, each a type and a value."""
     parts = ["+".join([_written(each) for each in _items(attributes)]) for attributes in _items(der)]
