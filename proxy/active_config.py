@@ -15,7 +15,7 @@ from proxy.sessions.shared import Shared
 
 #: Limits that are updated in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
-UNMATCHED_NS: Final = 300_000_000_000
+UNMATCHED_NS: Final = 60_000_000_000
 """An entry that matched nothing for this long is warned about, once. The time begins with the first request."""
 
 _log = EventLog(__name__)
@@ -35,6 +35,7 @@ class ActiveConfig:
         #: When entries that matched nothing are searched; None: no request has arrived yet.
         self._search_ns: float | None = None
         shared.context.metrics.enforcement_enabled = not quotas.dry_run
+        shared.context.metrics.configured = lambda: (entry.entity for entry in self.quotas.entries if entry.limits)
 
     def apply(self, config: Config, quotas: Quotas) -> None:
         """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""
@@ -62,7 +63,10 @@ class ActiveConfig:
         elif now_ns >= self._search_ns:
             self._search_ns = inf  # once
             entries, limits = self.quotas.entries, context.registry.limits_in_use
-            self._shared.loop.run_in_executor(None, lambda: _log.warn_of(unmatched(entries, limits())))
+            clients = (
+                (each.produce_bytes + each.fetch_bytes, each.client_id, each.user) for each in context.metrics.entities
+            )
+            self._shared.loop.run_in_executor(None, lambda: _log.warn_of(unmatched(entries, limits(), clients)))
 
     def toggle(self) -> None:
         """Switch enforcement off, or on if it is off, until the next call or `apply`."""

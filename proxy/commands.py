@@ -158,7 +158,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     with run.make_context("run", arguments, parent=ctx) as run_context:
         config = config_of(run_context, need_upstream=False)
     quotas = active_quotas(config)
-    cautions = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
+    cautions = [*quota_warnings(config, quotas), *secret_warnings(config)]
     TlsContexts(config, Metrics(config))
     for _, fields in cautions:
         click.echo(_warning(fields), err=True)

@@ -93,7 +93,7 @@ class ConfigWatch(FileWatch[Found]):
                 share_before=quotas_before.share,
                 dry_run=quotas.dry_run,
             )
-            _log.warn_of(await asyncio.to_thread(quota_warnings, config.quotas, quotas))
+            _log.warn_of(await asyncio.to_thread(quota_warnings, config, quotas))
         return True
 
 

@@ -22,7 +22,7 @@ from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness, Status
 from proxy.config.addresses import format_address, unmapped
 from proxy.config.cautions import warnings_of
-from proxy.config.config import Config
+from proxy.config.config import Config, SecurityOptions
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
@@ -46,6 +46,7 @@ from quotas.connections import ConnectionQuotas
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
+USUAL_CONNECTIONS = 1_000
 #: Of --max-connections, the part that may wait to be closed.
 WAITING_PARTS = 10
 
@@ -81,7 +82,9 @@ def raise_descriptor_limit(config: Config) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = 4 * config.security.max_connections
+    connections = config.security.max_connections
+    # The default is a bound for everybody, which few need: no warning at each start of a machine with usual limits.
+    wanted = 4 * (USUAL_CONNECTIONS if connections == SecurityOptions().max_connections else connections)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
         _log.warning("few_descriptors", limit=hard, wanted=wanted, hint=hint)

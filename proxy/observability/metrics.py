@@ -19,6 +19,7 @@ from proxy.observability.entities import Entities
 from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, Histogram
 from quotas.admission.limit import Limit
+from quotas.entity import AnyEntity
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
 Clock: TypeAlias = Callable[[], int]
@@ -120,6 +121,9 @@ class Metrics:
         self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[Limit]] = tuple
+        #: The entities of entries with limits, and those of them that a limit in use was of, as far as scrapes saw it.
+        self.configured: Callable[[], Iterable[AnyEntity]] = tuple
+        self.matched: set[AnyEntity] = set()
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.
         self.produced: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         # No collector is in the library's global registry: two proxies in one process (tests) share nothing.

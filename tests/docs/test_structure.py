@@ -19,13 +19,13 @@ MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 CODE_LINES = {
     "protocol": 2_505,
     "quotas": 3_490,  # 456 of them quotas/fleet: one quota for many proxies
-    "proxy": 1_240,  # own_client and own_topic were of proxy/usage and proxy/fleet
+    "proxy": 1_300,  # own_client and own_topic were of proxy/usage and proxy/fleet
     "proxy/admin": 560,
     "proxy/brokers": 591,
     "proxy/config": 1_800,  # 60: what a quotas file in another format would be in TOML
     "proxy/enforcement": 362,
     "proxy/fleet": 643,
-    "proxy/observability": 566,
+    "proxy/observability": 590,
     "proxy/sessions": 1_875,
     "proxy/streams": 2_426,
     "proxy/usage": 693,  # with idle records, and the largest second of each series

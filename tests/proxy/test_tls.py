@@ -174,7 +174,7 @@ def test_text_and_an_encrypted_key(certificates: Certificates) -> None:
 
 def test_a_listener_has_no_password_for_a_key(certificates: Certificates) -> None:
     key = certificates.server.key
-    command = ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret"]
+    command = ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:secret"]
     key.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
     with pytest.raises(
         ConfigError, match=f"{key}: is an encrypted key.*\n.*openssl pkey -in {key} -out server-plain.pem"
