@@ -7,10 +7,13 @@ from asyncio import TimerHandle
 from typing import Final
 
 from proxy.active_config import ActiveConfig
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.sessions.shared import Shared
 from proxy.sessions.sweep import Sweep
 
 TICK_SECONDS: Final = 0.1
+#: Mean of a tick in that time, from which on it is logged: a busy loop is late by 1 to 10 ms.
+MOST_LATE_SECONDS: Final = 0.03
 #: Ticks between two searches for idle entities.
 HOUSEKEEPING_TICKS: Final = 100
 #: A collection stops the loop for up to 0.1 s per million objects that it visits. The first two numbers bound that:
@@ -18,6 +21,8 @@ HOUSEKEEPING_TICKS: Final = 100
 #: nothing, since each object is in one of each. Full ones have no bound, so they are rare. Nothing waits for them: a
 #: closed connection is freed by reference counting (`Session._close`), whatever it was doing.
 GC_THRESHOLDS: Final = (1_000, 5, 40_000)
+
+_log = EventLog(__name__)
 
 
 class Ticks:
@@ -28,6 +33,9 @@ class Ticks:
         self.sweep = sweep
         self._active = active
         self._count = 0
+        #: Of the ticks since the last housekeeping.
+        self._late_seconds: list[float] = []
+        self._lines = RateLimited(60_000_000_000)
         self._due = shared.loop.time() + TICK_SECONDS
         self._timer: TimerHandle = shared.loop.call_at(self._due, self._tick)
 
@@ -38,7 +46,9 @@ class Ticks:
         shared = self._shared
         now, memory, metrics = shared.loop.time(), shared.context.memory, shared.context.metrics
         connections = metrics.connections
-        metrics.loop_lag.observe(max(0.0, now - self._due))
+        late = max(0.0, now - self._due)
+        metrics.loop_lag.observe(late)
+        self._late_seconds.append(late)
         self._due = now + TICK_SECONDS
         self._timer = shared.loop.call_at(self._due, self._tick)  # first, so that ticks continue after an error below
         connections.buffered_bytes = memory.buffered_bytes
@@ -49,9 +59,25 @@ class Ticks:
         self._sweep()
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:
+            self._warn_of_late_loop(now_ns)
             metrics.entities.expire(now_ns)
             shared.context.registry.expire(now_ns)
             self._active.warn_of_unmatched(now_ns)
+
+    def _warn_of_late_loop(self, now_ns: int) -> None:
+        late, self._late_seconds = self._late_seconds, []
+        if sum(late) > MOST_LATE_SECONDS * len(late) or max(late) > 1:
+            self._lines.event(
+                _log.warning,
+                "loop_late",
+                "loop_late",
+                now_ns,
+                mean_ms=round(1000 * sum(late) / len(late)),
+                max_ms=round(1000 * max(late)),
+                of_seconds=round(len(late) * TICK_SECONDS + sum(late)),
+                effect="all clients wait, and limits are uneven",
+                hint="this process gets too little CPU time: see its CPU limit, and what else runs here",
+            )
 
     def _sweep(self) -> None:
         shared = self._shared

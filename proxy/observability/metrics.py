@@ -116,6 +116,7 @@ class Metrics:
         self.connections = ConnectionMetrics()
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
+        self.logins_refused = 0
         #: Of files that are watched, by `FileWatch`: whether they were applied when last read.
         self.reload_ok = {"config": True, "tls": True}
         self.certificates: Mapping[str, int] = {}

@@ -64,6 +64,7 @@ CONTRACT = {
     "memory_used_ratio": ("gauge", set()),
     "memory_paused": ("gauge", set()),
     "connections_closed": ("counter", {"reason"}),
+    "client_logins_refused": ("counter", set()),
     "event_loop_lag_seconds": ("histogram", set()),
     "upstream_errors": ("counter", {"reason"}),
     "protocol_errors": ("counter", {"reason"}),
