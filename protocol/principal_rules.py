@@ -56,22 +56,13 @@ def not_after(certificate_der: bytes) -> int:
     return int(x509.Certificate.load(certificate_der).not_valid_after.timestamp())
 
 
-def not_before(certificate_der: bytes) -> int:
-    """When a certificate begins to be valid, as `not_after`."""
-    return int(x509.Certificate.load(certificate_der).not_valid_before.timestamp())
-
-
-def hosts_of(certificate_der: bytes) -> list[str]:
-    """The names and addresses that a certificate is for, at least its common name. Raises ValueError, as above."""
-    certificate = x509.Certificate.load(certificate_der)
-    names = [*certificate.valid_domains, *certificate.valid_ips]
-    return names or [str(certificate.subject.native.get("common_name", ""))]
-
-
-def is_for(certificate_der: bytes, host: str) -> bool:
-    """Whether clients that check the name of a host accept the certificate there. Raises ValueError, as above."""
-    certificate = x509.Certificate.load(certificate_der)
-    return bool(certificate.is_valid_domain_ip(host)) or hosts_of(certificate_der) == [host]
+def as_seen_at(host: str, certificate_der: bytes) -> tuple[int, list[str], bool]:
+    """When a certificate begins to be valid, as `not_after`; the names and addresses that it is for; and whether
+    clients that check the name of this host accept it. Raises ValueError: it cannot be read.
+    """
+    found = x509.Certificate.load(certificate_der)
+    hosts = [*found.valid_domains, *found.valid_ips] or [str(found.subject.native.get("common_name"))]
+    return int(found.not_valid_before.timestamp()), hosts, bool(found.is_valid_domain_ip(host)) or hosts == [host]
 
 
 def _written_name(der: bytes) -> str:

@@ -33,8 +33,8 @@ class Ticks:
         self.sweep = sweep
         self._active = active
         self._count = 0
-        #: Of the ticks since the last housekeeping.
-        self._late_seconds: list[float] = []
+        #: Sum over all ticks, at the last housekeeping.
+        self._late_seconds = 0.0
         self._lines = RateLimited(60_000_000_000)
         self._due = shared.loop.time() + TICK_SECONDS
         self._timer: TimerHandle = shared.loop.call_at(self._due, self._tick)
@@ -46,9 +46,7 @@ class Ticks:
         shared = self._shared
         now, memory, metrics = shared.loop.time(), shared.context.memory, shared.context.metrics
         connections = metrics.connections
-        late = max(0.0, now - self._due)
-        metrics.loop_lag.observe(late)
-        self._late_seconds.append(late)
+        metrics.loop_lag.observe(max(0.0, now - self._due))
         self._due = now + TICK_SECONDS
         self._timer = shared.loop.call_at(self._due, self._tick)  # first, so that ticks continue after an error below
         connections.buffered_bytes = memory.buffered_bytes
@@ -65,19 +63,14 @@ class Ticks:
             self._active.warn_of_unmatched(now_ns)
 
     def _warn_of_late_loop(self, now_ns: int) -> None:
-        late, self._late_seconds = self._late_seconds, []
-        if sum(late) > MOST_LATE_SECONDS * len(late) or max(late) > 1:
-            self._lines.event(
-                _log.warning,
-                "loop_late",
-                "loop_late",
-                now_ns,
-                mean_ms=round(1000 * sum(late) / len(late)),
-                max_ms=round(1000 * max(late)),
-                of_seconds=round(len(late) * TICK_SECONDS + sum(late)),
-                effect="all clients wait, and limits are uneven",
-                hint="this process gets too little CPU time: see its CPU limit, and what else runs here",
+        before, self._late_seconds = self._late_seconds, self._shared.context.metrics.loop_lag.sum_seconds
+        mean_seconds = (self._late_seconds - before) / HOUSEKEEPING_TICKS
+        if mean_seconds > MOST_LATE_SECONDS:
+            hint = (
+                "this process gets too little CPU time, so all clients wait: see its CPU limit, and what else runs here"
             )
+            mean_ms = round(1000 * mean_seconds)
+            self._lines.event(_log.warning, "loop_late", "loop_late", now_ns, mean_ms=mean_ms, hint=hint)
 
     def _sweep(self) -> None:
         shared = self._shared

@@ -222,25 +222,20 @@ def _not_after(certificate: Pem) -> int:
 
 def _as_clients_see(certificate: Pem, host: str, not_after: int) -> tuple[str, tuple[Problem, ...]]:
     """The certificate of the listener in words, and why clients would not accept it. `host`: where they connect."""
-    from protocol.principal_rules import distinguished_name, hosts_of, is_for, not_before
+    from protocol.principal_rules import as_seen_at, distinguished_name
 
     der = ssl.PEM_cert_to_DER_cert(_CERTIFICATES.findall(certificate.text)[0])
-    begins, ends = (datetime.fromtimestamp(at, UTC) for at in (not_before(der), not_after))
-    names, now, faults = ", ".join(hosts_of(der)), datetime.now(UTC), list[Problem]()
+    begins_at, hosts, fits = as_seen_at(host, der)
+    now, begins, ends = datetime.now(UTC), *(datetime.fromtimestamp(at, UTC) for at in (begins_at, not_after))
+    names, faults = ", ".join(hosts), list[Problem]()
     if not begins <= now <= ends:
-        when = (
-            f"expired at {ends:%Y-%m-%d %H:%M} UTC"
-            if now > ends
-            else f"is not valid before {begins:%Y-%m-%d %H:%M} UTC"
-        )
-        faults.append(Problem(certificate.place, f"the certificate {when}", "clients refuse it: get a new one"))
-    if not is_for(der, host):
+        when = f"expired at {ends:%Y-%m-%d %H:%M}" if now > ends else f"is not valid before {begins:%Y-%m-%d %H:%M}"
+        faults.append(Problem(certificate.place, f"the certificate {when} UTC", "clients refuse it: get a new one"))
+    if not fits:
         hint = "clients check it: set --advertised-host to a name of the certificate, or get one for that host"
-        message = (
-            f"the certificate is for {names or 'no host'}, not for {host}, which responses name (--advertised-host)"
-        )
+        message = f"the certificate is for {names}, not for {host}, which responses name (--advertised-host)"
         faults.append(Problem(certificate.place, message, hint))
-    return f"{distinguished_name(der)} for {names or 'no host'}, until {ends:%Y-%m-%d}", tuple(faults)
+    return f"{distinguished_name(der)} for {names}, until {ends:%Y-%m-%d}", tuple(faults)
 
 
 def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:

@@ -206,7 +206,7 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", errors.upstream)
     yield _by_reason("protocol_errors", "Connections closed because their bytes cannot be parsed.", errors.protocol)
     text = "Logins of clients, through the proxy, that a broker refused."
-    yield _counter("client_logins_refused", text, metrics.logins_refused)
+    yield _counter("client_logins_refused", text, errors.logins)
     text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
     yield _counter("dropped_frames", text, connections.dropped_frames)
     text, lag = "How late a timer of the event loop fired.", metrics.loop_lag

@@ -282,8 +282,6 @@ def _pem_of(given: _Given, text_name: str, file_name: str) -> Pem | None:
         return None
     if "-----BEGIN" not in text:  # whatever its type is said to be
         convert = _CONVERT.format(name, path.stem, "-nokeys" if "trust" in file_name else "-nodes")
-        if path.suffix in {".p12", ".pfx"}:  # it is the keystore already that the first command makes
-            convert = convert.replace(convert.splitlines()[1] + "\n", "").replace(f"{path.stem}.p12", name)
         given.wrong(file_name, f"{name!r} is no PEM file: a Java keystore (JKS, PKCS12)?", convert)
         return None
     if "PRIVATE KEY" in text:

@@ -5,69 +5,49 @@ Only keys of quotas are shown: the file may be another one, with secrets.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from quotas.limit_kinds import LIMIT_NAMES
 from quotas.parsing.names import ENTITY_KEYS, EXEMPT_KEYS
 from quotas.parsing.options import OPTION_KEYS
 
 _KEYS: Final = frozenset((*LIMIT_NAMES, *ENTITY_KEYS, *EXEMPT_KEYS, *OPTION_KEYS, "name"))
-_YAML: Final = re.compile(r"\s*(-\s+)?([\w.-]+):(?:\s+(.*))?")
-_PROPERTY: Final = re.compile(r"\s*([\w.-]+)\s*[=:]\s*([^\s\"'\[{].*?)\s*")
+_PAIR: Final = re.compile(r"^[ \t-]*([\w.-]+)[ \t]*([=:])[ \t]*(\S.*?)[ \t\r]*$", re.MULTILINE)
 _LITERAL: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?|true|false")
 
 
 def in_toml(text: str) -> str | None:
     """What to write; None: the text is none of the three."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", "---"))]
-    for name, found in (("JSON", _of_json(text)), ("YAML", _of_yaml(lines)), ("properties", _of_properties(lines))):
-        values = [f"{key} = {_value(value)}" for key, value in found.items() if key in _KEYS]
-        if values:
-            table = "resource-group" if "name" in found else "quota"
-            return "\n".join([f"it is {name}; its first entry as TOML:", f"[[{table}]]", *values])
-    for match in filter(None, map(_PROPERTY.fullmatch, lines)):
-        if match[1] in _KEYS and not _LITERAL.fullmatch(match[2]):
-            return f"put the value in quotes: {match[1]} = {_value(match[2])}"
-    return None
+    found: dict[str, Any] = {}
+
+    def keep(pairs: list[tuple[str, Any]]) -> None:
+        found.update({} if found else {key: value for key, value in pairs if key in _KEYS})
+
+    name, is_toml = "JSON", "[[" in text
+    try:
+        json.loads(text, object_pairs_hook=keep)
+    except (ValueError, RecursionError):
+        name = _read_lines(text, found, is_toml=is_toml)
+    values = [f"{key} = {_value(value)}" for key, value in found.items()]
+    if is_toml or not values:
+        return f"put the value in quotes: {values[0]}" if values else None
+    table = "[[resource-group]]" if "name" in found else "[[quota]]"
+    return "\n".join([f"it is {name}; its first entry as TOML:", table, *values])
+
+
+def _read_lines(text: str, found: dict[str, Any], *, is_toml: bool) -> str:
+    """Find the first entry of a text with a key in each line; of TOML, what is wrong in it. Returns the format."""
+    name = ""
+    for key, sign, value in _PAIR.findall(text):
+        if key in found:
+            break
+        is_right = is_toml and (value[0] in "\"'[{" or _LITERAL.fullmatch(value))
+        if key in _KEYS and not is_right:
+            found[key] = value.strip("\"'")
+            name = "YAML" if sign == ":" else "properties"
+    return name
 
 
 def _value(value: object) -> str:
-    if not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    text = value.strip("\"'")
-    return text if _LITERAL.fullmatch(text) else json.dumps(text, ensure_ascii=False)
-
-
-def _of_json(text: str) -> Mapping[str, object]:
-    """The first object that has keys of quotas."""
-    try:
-        pending = [json.loads(text)]
-    except (ValueError, RecursionError):
-        return {}
-    while pending:
-        first = pending.pop(0)
-        if isinstance(first, dict):
-            if not _KEYS.isdisjoint(first):
-                return first
-            first = list(first.values())
-        pending[:0] = first if isinstance(first, list) else ()
-    return {}
-
-
-def _of_yaml(lines: Iterable[str]) -> Mapping[str, object]:
-    """The first item, if all are flat."""
-    found: dict[str, object] = {}
-    for match in map(_YAML.fullmatch, lines):
-        if match is None:
-            return {}
-        if found and match[1]:
-            break
-        if match[3]:
-            found[match[2]] = match[3]
-    return found
-
-
-def _of_properties(lines: Iterable[str]) -> Mapping[str, object]:
-    matches = list(map(_PROPERTY.fullmatch, lines))
-    return {match[1]: match[2] for match in matches if match} if all(matches) else {}
+    is_literal = isinstance(value, str) and _LITERAL.fullmatch(value)
+    return str(value) if is_literal else json.dumps(value, ensure_ascii=False)

@@ -56,6 +56,15 @@ def _of(client: Client, limit: Limit) -> _Throttle:
     return _Throttle(*client.names, name, entity, whole.rate, whole.fleet, whole.members, limit.rate)
 
 
+class _Span(NamedTuple):
+    """How long a connection is or was held, as far as that is known. `until`: the time of day when a hold ends."""
+
+    now_ns: int
+    begin_ns: int
+    end_ns: int
+    until: str = ""
+
+
 class _Held:
     """How long connections were held by a limit since its last line: the time in which at least one was."""
 
@@ -102,9 +111,8 @@ class Report:
         be so, or the request would be held.
         """
         self._count(client, limit, mode, reason, wait_ns, now_ns)
-        self._log(
-            _of(client, limit), mode, reason, wait_ns, debt_ns, now_ns, end_ns=now_ns + min(wait_ns, self.most_ns)
-        )
+        span = _Span(now_ns, now_ns, now_ns + min(wait_ns, self.most_ns))
+        self._log(_of(client, limit), mode, reason, wait_ns, debt_ns, span)
 
     def held(self, client: Client, limit: Limit, debt_ns: int, topics: tuple[str, ...], now_ns: int) -> None:
         """A frame is held for the first time. It is counted when the hold ends: see `released`.
@@ -112,7 +120,8 @@ class Report:
         topics   those with records that the limit counts, if it does not count the request itself
         """
         wait_ns = debt_ns + limit.queued_ns()
-        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, now_ns, topics)
+        span = _Span(now_ns, now_ns, now_ns)
+        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, span, topics)
 
     def released(self, client: Client, limit: Limit, held_ns: int, now_ns: int) -> None:
         """A frame has passed that was held, first by this limit; `held_ns`: by all, and in all its parts."""
@@ -123,14 +132,14 @@ class Report:
 
     def still_held(self, client: Client, limit: Limit, held_ns: int, wait_ns: int, until: str, now_ns: int) -> None:
         """A frame is held for longer than a line is suppressed. `until`: the time of day when that ends."""
-        of, debt_ns = _of(client, limit), limit.debt_ns(now_ns)
-        self._log(of, PAUSE, reason_of(limit), wait_ns, debt_ns, now_ns, (), now_ns - held_ns, until=until)
+        span, debt_ns = _Span(now_ns, now_ns - held_ns, now_ns, until), limit.debt_ns(now_ns)
+        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, span)
 
     def blocked(self, client: Client, reason: str, now_ns: int) -> None:
         """A connection is not read because of a bound of the proxy."""
         self._entities.throttle_reasons[reason] += 1
-        of = _Throttle(*client.names, _BOUNDS[reason], "proxy", None)
-        self._log(of, PAUSE, reason, 0, 0, now_ns, (), now_ns - NS_PER_SECOND)  # it is called once a second
+        span = _Span(now_ns, now_ns - NS_PER_SECOND, now_ns)  # it is called once a second
+        self._log(_Throttle(*client.names, _BOUNDS[reason], "proxy", None), PAUSE, reason, 0, 0, span)
 
     def connection_waited(self, client: Client, verdict: Verdict, now_ns: int) -> None:
         """A new connection has waited so long for a limit on connections; in a dry run, it would have."""
@@ -142,7 +151,7 @@ class Report:
             tally = tallies.of(client.user, client.client_id, name, verdict.entity, verdict.limit_value)
             tally.throttled_ns += wait_ns
         of = _Throttle(*client.names, name, str(verdict.entity), verdict.limit_value)
-        self._log(of, PAUSE, DEBT, wait_ns, wait_ns, now_ns, (), now_ns - wait_ns)
+        self._log(of, PAUSE, DEBT, wait_ns, wait_ns, _Span(now_ns, now_ns - wait_ns, now_ns))
 
     def lock_at_risk(self, client: Client, limit: Limit, held_ns: int, lock_timeout_ms: int, now_ns: int) -> None:
         """A ShareFetch response was held for so long that its records may be delivered again (KIP-932)."""
@@ -187,27 +196,16 @@ class Report:
         return None if tallies is None else tallies.of_limit(client.user, client.client_id, limit)
 
     def _log(
-        self,
-        of: _Throttle,
-        mode: str,
-        reason: str,
-        wait_ns: int,
-        debt_ns: int,
-        now_ns: int,
-        topics: Sequence[str] = (),
-        begin_ns: int = 0,
-        end_ns: int = 0,
-        until: str | None = None,
+        self, of: _Throttle, mode: str, reason: str, wait_ns: int, debt_ns: int, span: _Span, topics: Sequence[str] = ()
     ) -> None:
-        """`begin_ns`, `end_ns`: how long the connection is held, as far as that is known; 0: from or to now."""
-        key = of.entity, of.limit
+        now_ns, key = span.now_ns, (of.entity, of.limit)
         held = self._held.get(key)
         if held is not None:
-            held.add(of.peer, begin_ns or now_ns, end_ns or now_ns)
+            held.add(of.peer, span.begin_ns, span.end_ns)
         if self._lines.admit(key, now_ns) is not None:
             if held is None and len(self._held) >= _MOST:
                 del self._held[next(iter(self._held))]
-            self._held[key] = _Held(now_ns, end_ns if held is None else held.until_ns)
+            self._held[key] = _Held(now_ns, span.end_ns if held is None else held.until_ns)
             _log.warning(
                 "would_throttle" if self.is_dry_run else "throttled",
                 **of._asdict(),
@@ -216,7 +214,7 @@ class Report:
                 mode=mode,
                 reason=reason,
                 topics=",".join(topics) or None,
-                until=until,
+                until=span.until or None,
                 **({} if held is None else held.fields(now_ns)),
             )
 

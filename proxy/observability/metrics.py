@@ -78,11 +78,12 @@ class ConnectionMetrics:
 
 @dataclass(slots=True)
 class ErrorCounts:
-    """Errors by reason. `proxy.brokers.health` has the reasons of `upstream`."""
+    """Errors by reason. `proxy.brokers.health` has the reasons of `upstream`. `logins`: of clients, by brokers."""
 
     protocol: Counter[str] = field(default_factory=lambda: _zeros([*_reasons_below(ProtocolError), "defect"]))
     upstream: Counter[str] = field(default_factory=Counter)
     accept: Counter[str] = field(default_factory=lambda: _zeros(ACCEPT_ERROR_REASONS))
+    logins: int = 0
 
 
 @dataclass(slots=True)
@@ -116,9 +117,10 @@ class Metrics:
         self.connections = ConnectionMetrics()
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
-        self.logins_refused = 0
         #: Of files that are watched, by `FileWatch`: whether they were applied when last read.
         self.reload_ok = {"config": True, "tls": True}
+        #: When they were last read, and what was wrong.
+        self.reloads: dict[str, dict[str, object]] = {}
         self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[Limit]] = tuple

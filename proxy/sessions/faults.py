@@ -80,14 +80,8 @@ class Faults:
                 "the client trusts another CA (ssl.truststore.location, ssl.ca.location), or connects by another name"
             )
         client = identity.client
-        self._refused(
-            error,
-            peer=client.peer,
-            client_id=client.client_id,
-            broker=broker or None,
-            certificate=certificate or None,
-            hint=hint,
-        )
+        names = {"peer": client.peer, "client_id": client.client_id, "broker": broker or None}
+        self._refused(error, **names, certificate=certificate or None, hint=hint)
 
     def defect(self, identity: Identity, error: Exception) -> None:
         """A defect in this program, which closes only its connection."""

@@ -14,7 +14,6 @@ _ESCAPE: Final = re.compile(r"\\(.)")
 _KAFKA_CONFIGS: Final = re.compile(
     r"(?:^|\s)--(?:entity-(?:type|name|default)|(?:user|client|ip)-defaults|add-config)\b"
 )
-_KEYS_OF_TYPES: Final = {"clients": "client-id", "users": "user", "ips": "ip", "client": "client-id"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Item:
 def split_spec(text: str) -> list[Item]:
     """The items of a SPEC in order. Raises Refusal at the first error."""
     if _KAFKA_CONFIGS.search(text.partition('"')[0]):
-        hint = f"write {_translated(text)}, without the tool's flags"
+        hint = "write client-id=NAME (user=, ip=), or client-id=<default>, then what follows --add-config"
         raise Refusal("expected key=value, found flags of kafka-configs.sh", hint)
     items: list[Item] = []
     position = 0
@@ -72,15 +71,3 @@ def _error_at(text: str, position: int) -> Refusal:
     found = repr(item) if item else "two commas in a row"
     hint = 'for example producer_byte_rate=5MB; a value with a comma is in double quotes, as in user="CN=etl,O=acme"'
     return Refusal(f"expected key=value, found {found}", hint)
-
-
-def _translated(flags: str) -> str:
-    """The SPEC that does what these flags of kafka-configs.sh do."""
-    keys = [_KEYS_OF_TYPES.get(each, each) for each in re.findall(r"--entity-type[ =]+(\S+)", flags)]
-    keys += re.findall(r"--(user|client|ip)(?:-defaults)?\b", flags)
-    names = [
-        name or "<default>" for name in re.findall(r"--(?:entity-name|user|client|ip)[ =]+(\S+)|-defaults?\b", flags)
-    ]
-    limits = re.findall(r"--add-config[ =]+(\S+)", flags) or ["producer_byte_rate=5MB"]
-    scope = [f"{_KEYS_OF_TYPES.get(key, key)}={name}" for key, name in zip(keys, names, strict=False)]
-    return ",".join([*scope, *limits])

@@ -7,8 +7,6 @@ brokers refuse other requests meanwhile.
 
 from typing import Final, final
 
-from kio.schema.errors import ErrorCode
-
 from protocol.apis import SASL_HANDSHAKE
 from protocol.errors import ProtocolError
 from protocol.request_header import unpack_prefix
@@ -23,11 +21,6 @@ from proxy.streams.steps import NEED
 
 #: Mechanisms that are named in the log.
 _MOST_NAMED: Final = 10
-
-_HINTS: Final = {
-    ErrorCode.unsupported_sasl_mechanism.name: "the broker does not offer this mechanism: see the client's sasl.mechanism",
-    ErrorCode.illegal_sasl_state.name: "the broker takes no login there: the client's security.protocol is PLAINTEXT or SSL",
-}
 
 _log = EventLog(__name__)
 
@@ -103,9 +96,9 @@ class Authenticate(Forward):
     def _report(self, client: Client, refused: tuple[str, str, str], now_ns: int) -> None:
         """The broker has refused a login. Its words are not logged: they may repeat what the client sent."""
         error, mechanism, user = refused
-        self.context.metrics.logins_refused += 1
+        self.context.metrics.errors.logins += 1
         at = {"user": user or None, "mechanism": mechanism, "peer": client.peer, "client_id": client.client_id}
-        hint = _HINTS.get(error, "see the name and the password of the client")
+        hint = "see sasl.mechanism, the name and the password of the client, and security.protocol"
         self._lines.event(_log.warning, "client_login_refused", error, now_ns, **at, error=error, hint=hint)
 
     def _name_unknown(self, mechanism: str) -> None:

@@ -308,15 +308,15 @@ def test_after_a_login_requests_pass_where_brokers_require_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "handshake_error", "error", "hint"),
+    ("mechanism", "handshake_error", "error"),
     [
-        ("PLAIN", 0, "sasl_authentication_failed", "see the name and the password of the client"),
-        ("SCRAM-SHA-1", 33, "unsupported_sasl_mechanism", "the broker does not offer this mechanism: "),
-        ("PLAIN", ILLEGAL, "illegal_sasl_state", "the broker takes no login there: the client"),
+        ("PLAIN", 0, "sasl_authentication_failed"),
+        ("SCRAM-SHA-1", 33, "unsupported_sasl_mechanism"),
+        ("PLAIN", ILLEGAL, "illegal_sasl_state"),
     ],
 )
 def test_a_login_that_the_broker_refuses_is_logged_and_counted(
-    caplog: pytest.LogCaptureFixture, mechanism: str, handshake_error: int, error: str, hint: str
+    caplog: pytest.LogCaptureFixture, mechanism: str, handshake_error: int, error: str
 ) -> None:
     """Who it was, and no word of the broker or the client besides the name."""
     caplog.set_level(logging.WARNING)
@@ -328,12 +328,11 @@ def test_a_login_that_the_broker_refuses_is_logged_and_counted(
         if not handshake_error:
             pair.client_sends(sasl(number, plain("al\x1b[31mice")))
             pair.broker_sends(accepted(number, b"secret", error=REFUSED))
-    assert world.metrics.logins_refused == 2
+    assert world.metrics.errors.logins == 2
     [record] = caplog.records
     fields = record.__dict__["fields"]
     assert (record.getMessage(), fields["error"], fields["mechanism"]) == ("client_login_refused", error, mechanism)
     assert fields["user"] == (None if handshake_error else "al\x1b[31mice")
-    assert fields["hint"].startswith(hint)
     line = EventFormatter(is_json=False, tracebacks=False).format(record)
     assert "secret" not in line
     assert line.isprintable()

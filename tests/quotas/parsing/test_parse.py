@@ -249,22 +249,15 @@ def test_a_wrong_spec_has_one_error(text: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "spec"),
+    "flags",
     [
-        (
-            "--entity-type clients --entity-name etl --add-config producer_byte_rate=1000000,request_rate=5",
-            "client-id=etl,producer_byte_rate=1000000,request_rate=5",
-        ),
-        (
-            "--alter --entity-type users --entity-name alice --entity-type clients --entity-default --add-config a=1",
-            "user=alice,client-id=<default>,a=1",
-        ),
-        ("--entity-type=ips --entity-name=10.0.0.1", "ip=10.0.0.1,producer_byte_rate=5MB"),
-        ("--client-defaults --add-config consumer_byte_rate=1", "client-id=<default>,consumer_byte_rate=1"),
+        "--entity-type clients --entity-name etl --add-config producer_byte_rate=1000000,request_rate=5",
+        "--entity-type=ips --entity-name=10.0.0.1",
+        "--alter --client-defaults --add-config consumer_byte_rate=1",
     ],
 )
-def test_flags_of_kafka_configs_are_translated(flags: str, spec: str) -> None:
-    assert f"write {spec}, without" in errors_of(flags)
+def test_flags_of_kafka_configs_are_recognised(flags: str) -> None:
+    assert errors_of(flags).startswith("expected key=value, found flags of kafka-configs.sh\n  write client-id=NAME")
 
 
 CLIENTS = {"user=a", "client-id=a", "user=a,client-id=b", "client-id=<default>", "resource-group=g,user=a", "total"}
