@@ -5,6 +5,7 @@ What passes is decided in `streams` and `enforcement`, which know no socket, eve
 From the outside in; each imports only what is listed after it:
 
     cli             the entry point: signals first        commands        run, check-config, healthcheck, fleet, schema
+    check           tries what a start needs
     manual          the man page and completions
     server          ties the parts together, drains       ports           binds, knows where each leads
     admin/          the admin port: /metrics, /healthz, /readyz, /throttles

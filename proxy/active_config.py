@@ -24,12 +24,12 @@ _log = EventLog(__name__)
 class ActiveConfig:
     """Applies changes to all connections. Everything here is called in the event loop.
 
-    quotas   those that apply
+    config, quotas   those that apply
     """
 
     def __init__(self, config: Config, quotas: Quotas, shared: Shared) -> None:
+        self.config = config
         self.quotas = quotas
-        self._observability = config.observability
         self._shared = shared
         self._is_refreshing = False
         #: When entries that matched nothing are searched; None: no request has arrived yet.
@@ -39,9 +39,9 @@ class ActiveConfig:
 
     def apply(self, config: Config, quotas: Quotas) -> None:
         """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""
-        if config.observability != self._observability:
-            self._observability = config.observability
-            configure(self._observability.log_format, self._observability.log_level)
+        before, self.config = self.config.observability, config
+        if config.observability != before:
+            configure(config.observability.log_format, config.observability.log_level)
         self._change(config.enforcement.throttle_mode, enforces=not quotas.dry_run, by="file")
         if quotas is not self.quotas:
             self.replace_quotas(quotas)

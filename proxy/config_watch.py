@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from proxy.config.cautions import quota_warnings
 from proxy.config.client_settings import ClientSettings
@@ -21,6 +22,9 @@ from proxy.observability.metrics import Clock, Metrics
 from quotas.problems import Problem
 
 _log = EventLog(__name__)
+
+#: The options that may change while the proxy runs.
+LIVE: Final = ("dry_run", "throttle_mode", "log_level", "quota", "quota_share", "quotas_file")
 
 Take = Callable[[Config, Quotas], None]
 ReadAgain = Callable[[], Config] | None
@@ -108,6 +112,7 @@ def live_part(config: Config, fresh: Config) -> Config:
         quotas=replace(config.quotas, entries=quotas.entries, file=quotas.file, share=quotas.share),
         enforcement=replace(config.enforcement, dry_run=enforcement.dry_run, throttle_mode=enforcement.throttle_mode),
         observability=replace(config.observability, log_level=observability.log_level),
+        sources={**config.sources, **{name: fresh.sources[name] for name in LIVE if name in fresh.sources}},
     )
 
 
@@ -121,7 +126,7 @@ def _differing(one: object, other: object) -> list[str]:
     found: list[str] = []
     for field in fields(one):  # type: ignore[arg-type] # a dataclass
         mine, its = getattr(one, field.name), getattr(other, field.name)
-        if mine != its:
+        if field.compare and mine != its:
             found += _differing(mine, its) if is_dataclass(mine) and is_dataclass(its) else [field.name]
     return found
 

@@ -23,6 +23,7 @@ from proxy.brokers.readiness import Readiness, Status
 from proxy.config.addresses import format_address, unmapped
 from proxy.config.cautions import warnings_of
 from proxy.config.config import Config, SecurityOptions
+from proxy.config.effective import page_of
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
@@ -82,12 +83,18 @@ def raise_descriptor_limit(config: Config) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    connections = config.security.max_connections
-    # The default is a bound for everybody, which few need: no warning at each start of a machine with usual limits.
-    wanted = 4 * (USUAL_CONNECTIONS if connections == SecurityOptions().max_connections else connections)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
+    wanted = few_descriptors(config)
+    if wanted:
         hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
         _log.warning("few_descriptors", limit=hard, wanted=wanted, hint=hint)
+
+
+def few_descriptors(config: Config) -> int:
+    """How many the hard limit should be; 0: it is high enough."""
+    connections, hard = config.security.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    # The default is a bound for everybody, which few need: no warning at each start of a machine with usual limits.
+    wanted = 4 * (USUAL_CONNECTIONS if connections == SecurityOptions().max_connections else connections)
+    return 0 if hard == resource.RLIM_INFINITY or hard >= wanted else wanted
 
 
 class Server:
@@ -129,7 +136,8 @@ class Server:
             throttles = partial(throttled, self.sessions, self.gate, self._clock)
             throttles_page = ThrottlesPage(throttles, lambda: active.quotas.exemptions)
             fleet = FleetPage(self.fleet)
-            pages = Pages(MetricsPage(self.metrics, self.fleet), throttles_page, self._health, readiness.check, fleet)
+            metrics_page = MetricsPage(self.metrics, self.fleet)
+            pages = Pages(metrics_page, throttles_page, self._effective, self._health, readiness.check, fleet)
             admin = await start_admin(self.config.observability, pages)
             ending.push_async_callback(admin.close)
             ending.callback(readiness.close)
@@ -260,6 +268,11 @@ class Server:
         if self._drained is not None:
             return Status(True, "draining")
         return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
+
+    def _effective(self) -> dict[str, Any]:
+        """For /config."""
+        active = self.active_config
+        return page_of(active.config, active.quotas) | {"reloads": self.metrics.reloads}
 
     def _log_start(self, metrics_port: int) -> None:
         config, quotas = self.config, self.active_config.quotas

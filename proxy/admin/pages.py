@@ -1,16 +1,19 @@
-"""The pages of the admin port: /metrics, /healthz, /readyz, /throttles and /fleet over HTTP, in its event loop."""
+"""The pages of the admin port: /metrics, /healthz, /readyz, /throttles, /config and /fleet, over HTTP."""
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from proxy.admin.exposition import MetricsPage
 from proxy.admin.fleet import FleetPage
-from proxy.admin.http_server import HttpServer, Response, text_response
+from proxy.admin.http_server import VARY, HttpServer, Response, text_response
 from proxy.admin.throttles import ThrottlesPage
 from proxy.brokers.readiness import Status
 from proxy.config.config import ObservabilityOptions
+from proxy.config.effective import text_of
 from proxy.config.errors import BindError
+from proxy.observability.logs import one_line
 
 INDEX: Final = """kafka-quota-proxy
 
@@ -18,6 +21,7 @@ INDEX: Final = """kafka-quota-proxy
 /healthz    200: the process works; also while it drains
 /readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
 /throttles  connections that a quota holds now: limit, entity, time; exemptions (JSON; a table for Accept: text/plain)
+/config     what applies: each option with the source of its value, and the last reload (JSON; text for text/plain)
 /fleet      the proxies that share limits with this one, and who uses how much (JSON; 404 without --fleet)
 """
 
@@ -43,6 +47,7 @@ class Pages:
 
     metrics: MetricsPage
     throttles: ThrottlesPage
+    config: Callable[[], Mapping[str, Any]]
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
     fleet: FleetPage = field(default_factory=FleetPage)
@@ -59,6 +64,8 @@ class Pages:
                 return _status_response(await self.readiness())
             case "/throttles":
                 return await self.throttles.respond(accept)
+            case "/config":
+                return _config_response(self.config(), accept)
             case "/fleet":
                 return self.fleet.respond()
         return text_response(f"404: nothing here\n\n{INDEX}", 404)
@@ -66,3 +73,10 @@ class Pages:
 
 def _status_response(status: Status) -> Response:
     return text_response(status.reason + "\n", 200 if status.ok else 503)
+
+
+def _config_response(page: Mapping[str, Any], accept: str) -> Response:
+    """Text if `accept` names text/plain and not JSON, else JSON."""
+    if "text/plain" in accept.lower() and "application/json" not in accept.lower():
+        return text_response("".join(f"{one_line(line)}\n" for line in text_of(page)), fields=VARY)
+    return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)

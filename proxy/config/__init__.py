@@ -9,6 +9,7 @@ java_properties                                       what the values of that fi
 files                                                 reads each of these files
 other_formats                                         YAML, JSON and properties in place of TOML: what to write
 cautions ◀─ floor                                     what is allowed but most likely not meant
+effective                                             each option with the source of its value
 exemptions                                            what is exempt, in words
 limits_help, json_schema                              the keys of SPEC, for the help; all keys, for editors
 """

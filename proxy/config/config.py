@@ -398,7 +398,8 @@ class SecurityOptions:
 class Config:
     """The configuration of one proxy process, in the groups of `--help`, which says what each option is.
 
-    The defaults are the same. `upstream`: the file of `--command-config`. `file`: that of `--config`.
+    The defaults are the same. `upstream`: the file of `--command-config`. `file`: that of `--config`. `sources`: see
+    `proxy.config.effective`.
     """
 
     bootstrap_servers: tuple[Address, ...] = option(
@@ -436,6 +437,7 @@ class Config:
         flags="--config",
     )
     event_loop: str = option(one_of("uvloop", "asyncio", default="uvloop"), "uvloop is faster.")
+    sources: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
 
 GROUPS: Final = {
