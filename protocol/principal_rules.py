@@ -56,6 +56,15 @@ def not_after(certificate_der: bytes) -> int:
     return int(x509.Certificate.load(certificate_der).not_valid_after.timestamp())
 
 
+def as_seen_at(host: str, certificate_der: bytes) -> tuple[int, list[str], bool]:
+    """When a certificate begins to be valid, as `not_after`; the names and addresses that it is for; and whether
+    clients that check the name of this host accept it. Raises ValueError: it cannot be read.
+    """
+    found = x509.Certificate.load(certificate_der)
+    hosts = [*found.valid_domains, *found.valid_ips] or [str(found.subject.native.get("common_name"))]
+    return int(found.not_valid_before.timestamp()), hosts, bool(found.is_valid_domain_ip(host)) or hosts == [host]
+
+
 def _written_name(der: bytes) -> str:
     """A Name of X.509: a sequence of sets of attributes, each a type and a value."""
     parts = ["+".join([_written(each) for each in _items(attributes)]) for attributes in _items(der)]

@@ -50,14 +50,16 @@ class Exchange:
     sub_claim   the claim of a JWT that is the user
     mechanism   of the handshake that the broker accepted last, until its outcome; "": none
     has_ended   an exchange was successful; with a mechanism whose outcome cannot be read: has begun
+    refused     of the latest response, if it is an error: its name, the mechanism, and the name that was claimed
     """
 
-    __slots__ = ("_asked", "_name", "_sub_claim", "has_ended", "mechanism")
+    __slots__ = ("_asked", "_name", "_sub_claim", "has_ended", "mechanism", "refused")
 
     def __init__(self, sub_claim: str) -> None:
         self._sub_claim: Final = sub_claim
         self.mechanism = ""
         self.has_ended = False
+        self.refused: tuple[str, str, str] | None = None
         #: Of the latest handshake.
         self._asked = ""
         #: What the client claims; "": nothing that can be read.
@@ -80,7 +82,9 @@ class Exchange:
         """
         body = _decoded(api_key, version, EntityType.response, frame, body_at)
         mechanism, name = self.mechanism, self._name
+        self.refused = None
         if body.error_code is not ErrorCode.none:
+            self.refused = body.error_code.name, mechanism or self._asked, name
             self.forget()
         elif api_key == SASL_HANDSHAKE:
             self.mechanism = self._asked

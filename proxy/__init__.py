@@ -6,6 +6,7 @@ From the outside in; each imports only what is listed after it:
 
     cli             the entry point: signals first        commands        run, check-config, healthcheck, fleet, schema
                                                           explain, top
+    check           tries what a start needs
     manual          the man page and completions
     server          ties the parts together, drains       ports           binds, knows where each leads
     admin/          the admin port: /metrics, /healthz, /readyz, /throttles

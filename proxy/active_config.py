@@ -18,7 +18,7 @@ from proxy.sessions.shared import Shared
 MOST_REFRESHED: Final = 100
 #: Entries and limits that are compared in one turn: about 2 ms.
 MOST_SEARCHED: Final = 5_000
-UNMATCHED_NS: Final = 300_000_000_000
+UNMATCHED_NS: Final = 60_000_000_000
 """An entry that matched nothing for this long is warned about, once. The time begins with the first request."""
 
 _log = EventLog(__name__)
@@ -27,23 +27,24 @@ _log = EventLog(__name__)
 class ActiveConfig:
     """Applies changes to all connections. Everything here is called in the event loop.
 
-    quotas   those that apply
+    config, quotas   those that apply
     """
 
     def __init__(self, config: Config, quotas: Quotas, shared: Shared) -> None:
+        self.config = config
         self.quotas = quotas
-        self._observability = config.observability
         self._shared = shared
         self._is_refreshing = False
         #: When entries that matched nothing are searched; None: no request has arrived yet.
         self._search_ns: float | None = None
         shared.context.metrics.enforcement_enabled = not quotas.dry_run
+        shared.context.metrics.configured = lambda: (entry.entity for entry in self.quotas.entries if entry.limits)
 
     def apply(self, config: Config, quotas: Quotas) -> None:
         """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""
-        if config.observability != self._observability:
-            self._observability = config.observability
-            configure(self._observability.log_format, self._observability.log_level)
+        before, self.config = self.config.observability, config
+        if config.observability != before:
+            configure(config.observability.log_format, config.observability.log_level)
         self._change(config.enforcement.throttle_mode, enforces=not quotas.dry_run, by="file")
         if quotas is not self.quotas:
             self.replace_quotas(quotas)
@@ -72,7 +73,10 @@ class ActiveConfig:
         elif now_ns >= self._search_ns:
             self._search_ns = inf  # once
             entries, limits = self.quotas.entries, context.registry.limits_in_use
-            self._shared.loop.run_in_executor(None, lambda: _log.warn_of(unmatched(entries, limits())))
+            clients = (
+                (each.produce_bytes + each.fetch_bytes, each.client_id, each.user) for each in context.metrics.entities
+            )
+            self._shared.loop.run_in_executor(None, lambda: _log.warn_of(unmatched(entries, limits(), clients)))
 
     def toggle(self) -> None:
         """Switch enforcement off, or on if it is off, until the next call or `apply`."""

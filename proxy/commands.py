@@ -1,4 +1,4 @@
-"""The commands of `kafka-quota-proxy`: `run`, `check-config`, `healthcheck`, `explain`, `top`, `fleet`, `advise`, `schema`,
+"""The commands: `run`, `check`, `check-config`, `healthcheck`, `explain`, `top`, `fleet`, `advise`, `schema`,
 `install-help`.
 
 Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
@@ -9,6 +9,8 @@ import difflib
 import json
 import logging
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +28,7 @@ from proxy.config.values import parse_address, parse_duration, parse_size
 from proxy.observability.build import BUILD
 from proxy.observability.logs import one_line
 from quotas.modes import MODES
-from quotas.problems import Problem
+from quotas.problems import Problem, closest, did_you_mean
 
 EXIT_FAILURE: Final = 1
 
@@ -36,7 +38,27 @@ _CONTEXT_SETTINGS: Final = cloup.Context.settings(
 )
 
 
-@cloup.group(context_settings=_CONTEXT_SETTINGS)
+class _Commands(cloup.Group):
+    """It answers who forgets `run`, or takes another word for a command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if any(error.option_name in param.opts for param in run.params):
+                text = f"{error.option_name} is an option of run: kafka-quota-proxy run {shlex.join(given)}"
+                raise click.UsageError(text, ctx) from error
+            raise
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            hint = "did you mean 'run'?" if args[0] in {"start", "serve"} else did_you_mean(args[0], self.commands)
+            ctx.fail(f"There is no command {args[0]!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+
+@cloup.group(cls=_Commands, context_settings=_CONTEXT_SETTINGS)
 @cloup.version_option(
     package_name="kafka-quota-proxy", prog_name="kafka-quota-proxy", message=f"%(prog)s, version %(version)s ({BUILD})"
 )
@@ -125,6 +147,45 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
         return EXIT_FAILURE
 
 
+@main.command(
+    "check",
+    short_help="Try what run needs: ports, brokers, TLS, logins, topics.",
+    context_settings={"ignore_unknown_options": True},
+)
+@cloup.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[FILE] [OPTIONS of run]", help="As of run.")
+@click.pass_context
+def check(ctx: click.Context, /, arguments: tuple[str, ...]) -> None:
+    """Try what `run` needs before any client connects, with the same options, variables and files.
+
+    FILE is that of --config. The ports are bound, each broker is asked as clients will ask it, and the topics of usage
+    records and fleets are opened, or created, as by a start. One line each: what works, or what to do. Exit codes: 0, 1
+    if something does not work, 2 for a bad configuration.
+
+    \b
+      kafka-quota-proxy check proxy.toml
+    """
+    import asyncio
+
+    from proxy.check import results
+    from proxy.config.checks import config_of
+    from proxy.observability.logs import one_line
+
+    flag = ["--config"] if arguments and not arguments[0].startswith("-") else []
+    with run.make_context("run", [*flag, *arguments], parent=ctx) as run_context:
+        config = config_of(run_context)
+    logging.disable()  # the lines have it
+
+    async def print_all() -> bool:
+        ok = True
+        async for result in results(config):
+            ok &= isinstance(result, str)
+            shown = "\n".join(map(one_line, str(result).splitlines()))  # a broker's words
+            click.echo(f"{'✓' if isinstance(result, str) else '✗'} {shown}")
+        return ok
+
+    sys.exit(0 if asyncio.run(print_all()) else EXIT_FAILURE)
+
+
 @main.command("check-config", short_help="Check files without starting anything.")
 @cloup.option(
     "--quotas-file",
@@ -132,28 +193,30 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
     metavar="FILE.toml",
     help="Check this quotas file too, in place of the one that FILE names.",
 )
+@cloup.option("--show", is_flag=True, help="Print each option, with its source; variables of run count, too.")
 @cloup.argument(
     "file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file of --config, of quotas, or *.properties."
 )
 @click.pass_context
-def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> None:
+def check_config(ctx: click.Context, /, file: str, quotas_file: str | None, *, show: bool) -> None:
     """Check a configuration file, and the quotas file that goes with it, without starting anything.
 
     Prints a summary and exits with 0, or lists every error with its place and exits with 2. Entries that are probably
     wrong are listed as warnings, exempt clients after the summary. Flags and environment variables of `run` are
-    ignored.
+    ignored, but for --show.
 
     \b
       kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
     """
     from proxy.config.cautions import quota_warnings, secret_warnings
     from proxy.config.checks import config_of, summary_of
+    from proxy.config.effective import page_of, text_of
     from proxy.config.quotas_file import active_quotas
     from proxy.config.toml_file import has_only_quotas
     from proxy.observability.metrics import Metrics
     from proxy.tls import TlsContexts
 
-    ctx.meta[IGNORE_ENVIRONMENT] = True
+    ctx.meta[IGNORE_ENVIRONMENT] = not show
     option = "--command-config" if file.endswith(".properties") else "--config"
     if quotas_file is None and has_only_quotas(Path(file), {param.name or "" for param in run.params}):
         option = "--quotas-file"
@@ -161,13 +224,16 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None) -> N
     with run.make_context("run", arguments, parent=ctx) as run_context:
         config = config_of(run_context, need_upstream=False)
     quotas = active_quotas(config)
-    cautions = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
+    cautions = [*quota_warnings(config, quotas), *secret_warnings(config)]
     TlsContexts(config, Metrics(config))
     for _, fields in cautions:
         click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config, quotas)}")
-    for line in quotas.exemptions:
-        click.echo(f"exempt: {line}")
+    for line in [
+        *(f"exempt: {each}" for each in quotas.exemptions),
+        *(text_of(page_of(config, quotas)) if show else ()),
+    ]:
+        click.echo(line)
 
 
 @main.command("healthcheck", short_help="Ask a running proxy whether it works.")
@@ -362,12 +428,14 @@ def _warning(fields: Mapping[str, object]) -> str:
 
 
 def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:
-    """Variables almost named like one of ours. No error: Kubernetes sets such names for a Service of this name."""
+    """Variables that are none of ours, but for those that Kubernetes sets for a Service of a name like this."""
     known = [variable for param in ctx.command.params if isinstance(param, Setting) for variable in param.variables]
     found: list[tuple[str, dict[str, object]]] = []
     for variable in environment:
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known:
-            close = difflib.get_close_matches(variable, known, n=1, cutoff=0.93)
-            if close:
-                found.append(("unknown_environment_variable", {"variable": variable, "did_you_mean": close[0]}))
+        of_service = re.search(r"_(?:PORT|SERVICE_HOST|SERVICE_PORT)(?:_|$)", variable)
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known and not of_service:
+            names = [each.removeprefix(ENVIRONMENT_PREFIX) for each in known]
+            close = closest(variable.removeprefix(ENVIRONMENT_PREFIX), names)
+            meant = close and ENVIRONMENT_PREFIX + close
+            found.append(("unknown_environment_variable", {"variable": variable, "did_you_mean": meant}))
     return found

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from proxy.config.cautions import BELOW_FLOOR, quota_warnings
 from proxy.config.client_settings import ClientSettings
@@ -21,6 +22,9 @@ from proxy.observability.metrics import Clock, Metrics
 from quotas.problems import Problem
 
 _log = EventLog(__name__)
+
+#: The options that may change while the proxy runs.
+LIVE: Final = ("dry_run", "throttle_mode", "log_level", "quota", "quota_share", "quotas_file")
 
 Take = Callable[[Config, Quotas], None]
 ReadAgain = Callable[[], Config] | None
@@ -93,7 +97,7 @@ class ConfigWatch(FileWatch[Found]):
                 share_before=quotas_before.share,
                 dry_run=quotas.dry_run,
             )
-            cautions = await asyncio.to_thread(quota_warnings, config.quotas, quotas)
+            cautions = await asyncio.to_thread(quota_warnings, config, quotas)
             # Clients that report the fill of their buffers get `records_expire_soon`, in place of this guess.
             guess = BELOW_FLOOR if self._metrics.client_reports else None
             _log.warn_of(each for each in cautions if each[0] != guess)
@@ -111,6 +115,7 @@ def live_part(config: Config, fresh: Config) -> Config:
         quotas=replace(config.quotas, entries=quotas.entries, file=quotas.file, share=quotas.share),
         enforcement=replace(config.enforcement, dry_run=enforcement.dry_run, throttle_mode=enforcement.throttle_mode),
         observability=replace(config.observability, log_level=observability.log_level),
+        sources={**config.sources, **{name: fresh.sources[name] for name in LIVE if name in fresh.sources}},
     )
 
 
@@ -124,7 +129,7 @@ def _differing(one: object, other: object) -> list[str]:
     found: list[str] = []
     for field in fields(one):  # type: ignore[arg-type] # a dataclass
         mine, its = getattr(one, field.name), getattr(other, field.name)
-        if mine != its:
+        if field.compare and mine != its:
             found += _differing(mine, its) if is_dataclass(mine) and is_dataclass(its) else [field.name]
     return found
 

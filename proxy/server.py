@@ -23,7 +23,8 @@ from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness, Status
 from proxy.config.addresses import format_address, unmapped
 from proxy.config.cautions import warnings_of
-from proxy.config.config import Config
+from proxy.config.config import Config, SecurityOptions
+from proxy.config.effective import page_of
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
@@ -47,6 +48,7 @@ from quotas.connections import ConnectionQuotas
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
+USUAL_CONNECTIONS = 1_000
 #: Of --max-connections, the part that may wait to be closed.
 WAITING_PARTS = 10
 
@@ -82,10 +84,18 @@ def raise_descriptor_limit(config: Config) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = 4 * config.security.max_connections
-    if hard != resource.RLIM_INFINITY and hard < wanted:
+    wanted = few_descriptors(config)
+    if wanted:
         hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
         _log.warning("few_descriptors", limit=hard, wanted=wanted, hint=hint)
+
+
+def few_descriptors(config: Config) -> int:
+    """How many the hard limit should be; 0: it is high enough."""
+    connections, hard = config.security.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    # The default is a bound for everybody, which few need: no warning at each start of a machine with usual limits.
+    wanted = 4 * (USUAL_CONNECTIONS if connections == SecurityOptions().max_connections else connections)
+    return 0 if hard == resource.RLIM_INFINITY or hard >= wanted else wanted
 
 
 class Server:
@@ -130,6 +140,7 @@ class Server:
             pages = Pages(
                 MetricsPage(self.metrics, self.fleet),
                 throttles_page,
+                self._effective,
                 self._health,
                 readiness.check,
                 activity,
@@ -265,6 +276,11 @@ class Server:
         if self._drained is not None:
             return Status(True, "draining")
         return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
+
+    def _effective(self) -> dict[str, Any]:
+        """For /config."""
+        active = self.active_config
+        return page_of(active.config, active.quotas) | {"reloads": self.metrics.reloads}
 
     def _log_start(self, metrics_port: int) -> None:
         config, quotas = self.config, self.active_config.quotas

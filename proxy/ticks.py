@@ -7,11 +7,14 @@ from asyncio import TimerHandle
 from typing import Final
 
 from proxy.active_config import ActiveConfig
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.recorder import Recorder
 from proxy.sessions.shared import Shared
 from proxy.sessions.sweep import Sweep
 
 TICK_SECONDS: Final = 0.1
+#: Mean of a tick in that time, from which on it is logged: a busy loop is late by 1 to 10 ms.
+MOST_LATE_SECONDS: Final = 0.03
 #: Ticks between two searches for idle entities.
 HOUSEKEEPING_TICKS: Final = 100
 #: A collection stops the loop for up to 0.1 s per million objects that it visits. The first two numbers bound that:
@@ -19,6 +22,8 @@ HOUSEKEEPING_TICKS: Final = 100
 #: nothing, since each object is in one of each. Full ones have no bound, so they are rare. Nothing waits for them: a
 #: closed connection is freed by reference counting (`Session._close`), whatever it was doing.
 GC_THRESHOLDS: Final = (1_000, 5, 40_000)
+
+_log = EventLog(__name__)
 
 
 class Ticks:
@@ -30,6 +35,9 @@ class Ticks:
         self._active = active
         self.recorder = Recorder(shared)
         self._count = 0
+        #: Sum over all ticks, at the last housekeeping.
+        self._late_seconds = 0.0
+        self._lines = RateLimited(60_000_000_000)
         self._due = shared.loop.time() + TICK_SECONDS
         self._timer: TimerHandle = shared.loop.call_at(self._due, self._tick)
 
@@ -52,10 +60,21 @@ class Ticks:
         self._sweep()
         self._count += 1
         if self._count % HOUSEKEEPING_TICKS == 0:
+            self._warn_of_late_loop(now_ns)
             metrics.entities.expire(now_ns)
             metrics.client_reports.expire(now_ns)
             shared.context.registry.expire(now_ns)
             self._active.warn_of_unmatched(now_ns)
+
+    def _warn_of_late_loop(self, now_ns: int) -> None:
+        before, self._late_seconds = self._late_seconds, self._shared.context.metrics.loop_lag.sum_seconds
+        mean_seconds = (self._late_seconds - before) / HOUSEKEEPING_TICKS
+        if mean_seconds > MOST_LATE_SECONDS:
+            hint = (
+                "this process gets too little CPU time, so all clients wait: see its CPU limit, and what else runs here"
+            )
+            mean_ms = round(1000 * mean_seconds)
+            self._lines.event(_log.warning, "loop_late", "loop_late", now_ns, mean_ms=mean_ms, hint=hint)
 
     def _sweep(self) -> None:
         shared = self._shared

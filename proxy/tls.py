@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,12 +45,16 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Of one reading of all files. `not_after`: when certificates expire, in seconds since 1970, by their side."""
+    """Of one reading of all files. `not_after`: when certificates expire, in seconds since 1970, by their side.
+    `shown`: the certificate that clients see, in words; `faults`: why they would not accept it.
+    """
 
     upstream: ClientSettings
     to_brokers: ssl.SSLContext | None = None
     from_clients: ssl.SSLContext | None = None
     not_after: Mapping[str, int] = field(default_factory=dict)
+    shown: str = ""
+    faults: tuple[Problem, ...] = ()
 
 
 class TlsContexts(FileWatch[_Made]):
@@ -57,15 +62,23 @@ class TlsContexts(FileWatch[_Made]):
 
     to_brokers     None: plaintext; `from_clients`: the same
     upstream       the settings of connections to brokers, with passwords, as they were last read
+    shown          the certificate that clients see, in words; "": none
+
+    A certificate that clients cannot accept is an error at the start, and later a warning: it must not keep another
+    file from being read, and the one before is no better.
     """
 
     def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("tls", metrics, clock)
         self._server = config.listening.ssl
+        self._host = config.listening.advertised_host
         #: What was read last, also if it was refused.
         self._latest = config.upstream
         self._seen = fingerprints(self.paths())
-        self._use(self._make(config.upstream))
+        made = self._make(config.upstream)
+        if made.faults:
+            raise ConfigError(made.faults)
+        self._use(made)
 
     def principal_of(self, certificate_der: bytes) -> str | None:
         """The user that a client's certificate names; None: its name cannot be read."""
@@ -89,6 +102,8 @@ class TlsContexts(FileWatch[_Made]):
 
     async def apply(self, found: _Made, *, is_requested: bool) -> bool:
         self._use(found)
+        for fault in found.faults:
+            _log.warning("certificate_unusable", file=fault.place, effect=fault.message, hint=fault.hint)
         expiry = ",".join(f"{side}={at}" for side, at in found.not_after.items())
         _log.info("tls_reloaded", not_after=expiry)
         return True
@@ -97,20 +112,24 @@ class TlsContexts(FileWatch[_Made]):
         self.upstream = made.upstream
         self.to_brokers = made.to_brokers
         self.from_clients = made.from_clients
+        self.shown = made.shown
         self._metrics.certificates = made.not_after
 
     def _make(self, upstream: ClientSettings) -> _Made:
         not_after: dict[str, int] = {}
         from_clients = to_brokers = None
+        shown, faults = "", tuple[Problem, ...]()
         if self._server is not None:
             certificate = read_pem(self._server.certificate)
             from_clients = context_from_clients(self._server, certificate)
             not_after[CLIENTS] = _not_after(certificate)
+            with _refusing(certificate, CERTIFICATE, ""):
+                shown, faults = _as_clients_see(certificate, self._host, not_after[CLIENTS])
         if upstream.ssl is not None:
             to_brokers = context_to_brokers(upstream.ssl)
             if upstream.ssl.certificate is not None:
                 not_after[BROKERS] = _not_after(upstream.ssl.certificate)
-        return _Made(upstream, to_brokers, from_clients, not_after)
+        return _Made(upstream, to_brokers, from_clients, not_after, shown, faults)
 
 
 def read_pem(path: Path) -> Pem:
@@ -124,7 +143,11 @@ def context_from_clients(options: ServerSsl, certificate: Pem) -> ssl.SSLContext
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.sni_callback = _keep_server_name
-    _load_chain(context, certificate, read_pem(options.key), "")
+    key = read_pem(options.key)
+    if "ENCRYPTED" in key.text:
+        hint = f"decrypt it: openssl pkey -in {key.place} -out {options.key.stem}-plain.pem"
+        raise ConfigError((Problem(key.place, "is an encrypted key, and the proxy has no password for it", hint),))
+    _load_chain(context, certificate, key, "")
     if options.ca is not None:
         _load_ca(context, read_pem(options.ca))
     context.verify_mode = _CLIENT_AUTH[options.client_auth]
@@ -195,6 +218,24 @@ def _not_after(certificate: Pem) -> int:
     from protocol.principal_rules import not_after
 
     return min(not_after(ssl.PEM_cert_to_DER_cert(each)) for each in _CERTIFICATES.findall(certificate.text))
+
+
+def _as_clients_see(certificate: Pem, host: str, not_after: int) -> tuple[str, tuple[Problem, ...]]:
+    """The certificate of the listener in words, and why clients would not accept it. `host`: where they connect."""
+    from protocol.principal_rules import as_seen_at, distinguished_name
+
+    der = ssl.PEM_cert_to_DER_cert(_CERTIFICATES.findall(certificate.text)[0])
+    begins_at, hosts, fits = as_seen_at(host, der)
+    now, begins, ends = datetime.now(UTC), *(datetime.fromtimestamp(at, UTC) for at in (begins_at, not_after))
+    names, faults = ", ".join(hosts), list[Problem]()
+    if not begins <= now <= ends:
+        when = f"expired at {ends:%Y-%m-%d %H:%M}" if now > ends else f"is not valid before {begins:%Y-%m-%d %H:%M}"
+        faults.append(Problem(certificate.place, f"the certificate {when} UTC", "clients refuse it: get a new one"))
+    if not fits:
+        hint = "clients check it: set --advertised-host to a name of the certificate, or get one for that host"
+        message = f"the certificate is for {names}, not for {host}, which responses name (--advertised-host)"
+        faults.append(Problem(certificate.place, message, hint))
+    return f"{distinguished_name(der)} for {names}, until {ends:%Y-%m-%d}", tuple(faults)
 
 
 def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:

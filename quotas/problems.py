@@ -3,6 +3,10 @@
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
+
+MAX_LISTED: Final = 8
+"""Names in a list of those that are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Refusal(Refusals):
         self, message: str, hint: str | None = None, *, allowed: Collection[str] = (), may_pass: bool = False
     ) -> None:
         if allowed:
-            hint = (f"{hint}; " if hint else "") + f"allowed: {', '.join(allowed)}"
+            hint = (f"{hint}; " if hint else "") + listed(allowed)
         super().__init__([Problem("", message, hint, may_pass)])
         self.message = message
         self.hint = hint
@@ -55,11 +59,20 @@ class Refusal(Refusals):
 
 def did_you_mean(word: str, allowed: Collection[str], known: Collection[str] = (), otherwise: str = "") -> str:
     """A hint: the word that is most like this one, of those that are allowed, else of those that are `known`; or
-    `otherwise` if none is. Then all that are allowed.
+    `otherwise` if none is. Then those that are allowed, unless a long list would bury the word.
     """
-    all_allowed = f"allowed: {', '.join(allowed)}"
-    for words in (allowed, known):
-        by_lower_case = {each.lower(): each for each in words}
-        for close in difflib.get_close_matches(word.lower(), by_lower_case, n=1):
-            return f"did you mean {by_lower_case[close]!r}? {all_allowed}"
-    return f"{otherwise}; {all_allowed}" if otherwise else all_allowed
+    close = closest(word, allowed) or closest(word, known)
+    first = f"did you mean {close!r}?" if close else f"{otherwise};" if otherwise else ""
+    return first if close and len(allowed) > MAX_LISTED else f"{first} {listed(allowed)}".strip()
+
+
+def closest(word: str, words: Collection[str]) -> str | None:
+    """The one that is most like this word, whatever the case of its letters; None: none is like it."""
+    by_lower_case = {each.lower(): each for each in words}
+    return next((by_lower_case[each] for each in difflib.get_close_matches(word.lower(), by_lower_case, n=1)), None)
+
+
+def listed(allowed: Collection[str]) -> str:
+    """The first of these names."""
+    rest = len(allowed) - MAX_LISTED
+    return f"allowed: {', '.join(list(allowed)[:MAX_LISTED])}" + (f" and {rest} more" if rest > 0 else "")

@@ -20,6 +20,8 @@ SMALLEST_RATE: Final = Fraction(1, 1_000_000)
 # Bounded digits: no input makes this process compute 10 ** 999999999.
 _NUMBER: Final = re.compile(r"(?P<number>[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)", re.ASCII)
 _RATE: Final = re.compile(_NUMBER.pattern + r"\s*(?P<unit>[A-Za-z]*)\s*(?:/\s*s)?", re.ASCII)
+#: The small b of "Mbps" is the bit; "MBps" are bytes.
+_BITS: Final = re.compile(r"([kKmMgG]i?)?(?:(?i:bits?)(?:ps)?|bps)", re.ASCII)
 
 
 def exact(number: float | Fraction) -> Fraction:
@@ -52,9 +54,20 @@ def parse_rate(value: object, *, is_bytes: bool = True) -> Fraction:
     unit = found["unit"]
     if unit and not is_bytes:
         raise Refusal(f"expected a number per second without a unit, not {value!r}: this limit does not count bytes")
+    bits = _BITS.fullmatch(unit)
+    if bits is not None:
+        factor = {name.lower(): size for name, size in UNITS.items()}[f"{bits[1] or ''}b".lower()]
+        per_second = f"{found['number']} {bits[1] or ''}bit/s are {in_bytes(Fraction(found['number']) * factor / 8)}"
+        raise Refusal(f"{unit!r} is a unit of bits, and limits count bytes", f"{per_second}: eight bits are a byte")
     if unit and unit not in UNITS:
         raise Refusal(f"unknown unit {unit!r}", did_you_mean(unit, UNITS))
     return Fraction(found["number"]) * UNITS.get(unit, 1)
+
+
+def in_bytes(size: Fraction) -> str:
+    """As a rate is written: 5000000 is 5MB."""
+    unit = next((name for name in ("GB", "MB", "kB") if size >= UNITS[name]), "B")
+    return f"{float(size / UNITS[unit]):g}{unit}"
 
 
 def kafka_rate(name: str, rate: Fraction, kafka_type: Literal["INT", "LONG", "DOUBLE"]) -> int | Fraction:
@@ -63,7 +76,8 @@ def kafka_rate(name: str, rate: Fraction, kafka_type: Literal["INT", "LONG", "DO
     A DOUBLE must also be from `SMALLEST_RATE` to `LONG_MAX`, so that every wait can be computed.
     """
     if rate <= 0:
-        raise Refusal(f"Quota {name} must be greater than 0")
+        hint = "to block a client, use an ACL of the brokers; connections=0 blocks an address"
+        raise Refusal(f"Quota {name} must be greater than 0", hint)
     if kafka_type == "DOUBLE":
         if not SMALLEST_RATE <= rate <= LONG_MAX:
             raise Refusal(f"{name} must be from {float(SMALLEST_RATE):f} to {LONG_MAX}")

@@ -210,6 +210,8 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", errors.accept)
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", errors.upstream)
     yield _by_reason("protocol_errors", "Connections closed because their bytes cannot be parsed.", errors.protocol)
+    text = "Logins of clients, through the proxy, that a broker refused."
+    yield _counter("client_logins_refused", text, errors.logins)
     text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
     yield _counter("dropped_frames", text, connections.dropped_frames)
     text, lag = "How late a timer of the event loop fired.", metrics.loop_lag
@@ -357,12 +359,18 @@ def _limits(metrics: Metrics) -> Iterator[_Table]:
         metrics.entities.announce_other("limits")
     now_ns = metrics.clock_ns()
     totals: dict[tuple[str, str], tuple[float, float]] = {}
+    configured = dict.fromkeys(islice(metrics.configured(), most))
+    metrics.matched.intersection_update(configured)
     for number, limit in enumerate(limits):
         if number % (SLICE if number < most else SUM_SLICE) == 0:
             yield GaugeMetricFamily, "quota_limit", text, labels, ()  # empty: the event loop runs between two families
         key = (limit.name, entity_label(limit.entity) if number < most else OTHER)
         rate, debt_seconds = totals.get(key, (0.0, 0.0))
         totals[key] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))
+        metrics.matched.update(entity for entity in (limit.entity, limit.origin) if entity in configured)
     yield GaugeMetricFamily, "quota_limit", text, labels, ((key, rate) for key, (rate, _) in totals.items())
+    matched = {(entity_label(entity),): int(entity in metrics.matched) for entity in configured}
+    text = "1: a client, topic or connection has had the limits of this entry; 0: none has yet."
+    yield GaugeMetricFamily, "quota_matched", text, ("entity",), matched.items()
     text = "How long the limit takes to pay off its debt, 0: none (other: the longest)."
     yield GaugeMetricFamily, "quota_debt_seconds", text, labels, ((key, debt) for key, (_, debt) in totals.items())

@@ -1,9 +1,10 @@
-"""The pages of the admin port: /metrics, /healthz, /readyz, /throttles and /fleet over HTTP, in its event loop."""
+"""The pages of the admin port: /metrics, /healthz, /readyz, /throttles, /config and /fleet, over HTTP."""
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proxy.admin.activity import PATHS, Activity
 from proxy.admin.exposition import MetricsPage
@@ -12,7 +13,9 @@ from proxy.admin.http_server import VARY, HttpServer, Response, text_response
 from proxy.admin.throttles import ThrottlesPage
 from proxy.brokers.readiness import Status
 from proxy.config.config import ObservabilityOptions
+from proxy.config.effective import text_of
 from proxy.config.errors import BindError
+from proxy.observability.logs import one_line
 
 INDEX: Final = """kafka-quota-proxy
 
@@ -24,6 +27,7 @@ INDEX: Final = """kafka-quota-proxy
 /clients    clients of the last minute: rates, and where their time went (JSON; a table for Accept: text/plain)
 /limits     limits in use: rate, share of the limit, who waits and who shares it (the same)
 /brokers    brokers: time to respond, oldest request (the same)
+/config     what applies: each option with the source of its value, and the last reload (JSON; text for text/plain)
 /fleet      the proxies that share limits with this one, and who uses how much (JSON; 404 without --fleet)
 
 In a browser this page shows the same as pictures.
@@ -61,6 +65,7 @@ class Pages:
 
     metrics: MetricsPage
     throttles: ThrottlesPage
+    config: Callable[[], Mapping[str, Any]]
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
     activity: Activity
@@ -82,6 +87,8 @@ class Pages:
                 return _status_response(await self.readiness())
             case "/throttles":
                 return await self.throttles.respond(accept)
+            case "/config":
+                return _config_response(self.config(), accept)
             case "/fleet":
                 return self.fleet.respond()
         return text_response(f"404: nothing here\n\n{INDEX}", 404)
@@ -89,3 +96,10 @@ class Pages:
 
 def _status_response(status: Status) -> Response:
     return text_response(status.reason + "\n", 200 if status.ok else 503)
+
+
+def _config_response(page: Mapping[str, Any], accept: str) -> Response:
+    """Text if `accept` names text/plain and not JSON, else JSON."""
+    if "text/plain" in accept.lower() and "application/json" not in accept.lower():
+        return text_response("".join(f"{one_line(line)}\n" for line in text_of(page)), fields=VARY)
+    return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)

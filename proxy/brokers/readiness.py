@@ -84,7 +84,7 @@ class Readiness:
 
     async def _probe_all(self) -> None:
         """Probe all servers concurrently: the first good answer decides."""
-        probes = [asyncio.ensure_future(self._answer_of(server)) for server in self.servers]
+        probes = [asyncio.ensure_future(self.probe(server)) for server in self.servers]
         failures, status = list[str](), Status(False, "the probe of the bootstrap servers failed")
         try:
             for probe in asyncio.as_completed(probes):
@@ -99,7 +99,8 @@ class Readiness:
                 task.cancel()
             self._last, self._answered_ns = status, self.clock()
 
-    async def _answer_of(self, server: Address) -> Status:
+    async def probe(self, server: Address) -> Status:
+        """Of one server, with what may help."""
         name, begun_ns = format_address(server), self.clock()
         try:
             answer = await ask_broker(server, self.tls, _API_VERSIONS_REQUEST, PROBE_TIMEOUT_SECONDS)

@@ -1,10 +1,12 @@
 """Warnings about a valid configuration that is probably wrong: one log event each."""
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from heapq import nlargest
 from typing import Final
 
-from proxy.config.config import Config, QuotaOptions
+from proxy.config.config import Config
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
 from proxy.config.quota_sources import Quotas
@@ -15,13 +17,16 @@ from quotas.limit_kinds import THRESHOLDS
 
 OTHERS_READ: Final = 0o044
 BELOW_FLOOR: Final = "quota_below_floor"
+MAX_SEEN: Final = 5
 
 Caution = tuple[str, dict[str, object]]
 """The name of a log event, and its fields."""
+Seen = tuple[int, str, str]
+"""A client: its bytes so far, its client id and its user."""
 
 
 def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
-    found = [*quota_warnings(config.quotas, quotas), *secret_warnings(config)]
+    found = [*quota_warnings(config, quotas), *secret_warnings(config)]
     if config.security.pass_unknown_apis:
         effect = "responses of unknown APIs are forwarded unread: they may contain a broker's real address"
         found.append(("unknown_apis_pass", {"effect": effect}))
@@ -29,19 +34,23 @@ def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
 
 
 def secret_warnings(config: Config) -> Iterator[Caution]:
-    """Warnings about files with secrets that other users of this machine can read."""
+    """Warnings about files with secrets that other users of this machine can read, as far as this user can change that:
+    not those of a Secret, which is mounted read-only.
+    """
     clients = (config.upstream, config.fleet.client, config.usage.client)
     for path in dict.fromkeys(file for client in clients for file in client.secret_files):
         with suppress(OSError):  # it is gone: the next reader reports that
-            mode = path.stat().st_mode & 0o777
-            if mode & OTHERS_READ:
+            found, uid = path.stat(), os.geteuid()
+            mode = found.st_mode & 0o777
+            is_fixed = uid not in {0, found.st_uid} or os.statvfs(path).f_flag & os.ST_RDONLY
+            if mode & OTHERS_READ and not is_fixed:
                 effect = f"its secrets can be read by others: its mode is {mode:o}"
                 yield "secret_readable", {"file": path, "effect": effect, "hint": f"chmod 600 {path}"}
 
 
-def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
+def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
-    entries = quotas.entries
+    options, entries = config.quotas, quotas.entries
     bursts = [entry.entity for entry in entries if entry.burst_seconds is not None and not entry.algorithm]
     long = [entry.entity for entry in entries if not entry.limits.keys().isdisjoint(THRESHOLDS.values())]
     return [
@@ -60,7 +69,8 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
             "quota_name_is_literal",
             [entry.entity for entry in entries if _looks_like_pattern(entry.entity)],
             "this is one name, letter by letter: it matches no other",
-            hint=f"a star at the end of a name is for members of a resource-group; every other name is {DEFAULT_NAME}",
+            hint=f"a star at the end of a name is for members of a resource-group; every other name is {DEFAULT_NAME}; "
+            "the user of Kafka's User:alice is alice",
         ),
         *_about(
             "thresholds_hold_for_long",
@@ -69,14 +79,16 @@ def quota_warnings(options: QuotaOptions, quotas: Quotas) -> list[Caution]:
             " one-minute mean: for 45, 100 or 140 s after 2, 5 or 10 times the threshold",
             hint="bytes_in_rate is an even rate",
         ),
-        *_of_other_names(options, quotas),
+        *_of_other_names(config, quotas),
     ]
 
 
 def _looks_like_pattern(entity: AnyEntity) -> bool:
-    """Whether a name has a star, or differs from the default's by the case of its letters."""
+    """Whether a name has a star, is another spelling of the default's, or begins with the type of a principal."""
     names = (entity.user, entity.client_id) if isinstance(entity, Entity) else (entity.name,)
-    return any(isinstance(name, str) and ("*" in name or name.lower() == DEFAULT_NAME != name) for name in names)
+    return any(
+        isinstance(name, str) and ("*" in name or _is_like_default(name) or name.startswith("User:")) for name in names
+    )
 
 
 def unmatched_entities(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[AnyEntity]:
@@ -85,13 +97,21 @@ def unmatched_entities(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -
     return [entry.entity for entry in entries if entry.limits and entry.entity not in used]
 
 
-def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[Caution]:
-    """A warning about entries that none of the limits in use is of."""
+def _is_like_default(name: str) -> bool:
+    return name != DEFAULT_NAME and name.lower().strip("<>") == "default"
+
+
+def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit], clients: Iterable[Seen]) -> list[Caution]:
+    """A warning about entries that none of the limits in use is of, with the clients that were seen."""
+    found = unmatched_entities(entries, limits)
+    has_user = any(isinstance(entity, Entity) and entity.user is not None for entity in found)
+    most = nlargest(MAX_SEEN, clients)
     return _about(
         "quota_matched_nothing",
-        unmatched_entities(entries, limits),
+        found,
         "no client, topic or connection had these names yet, or other entries are stronger for all that had",
-        hint="kafka_quota_proxy_bytes_total in /metrics has the names of clients so far",
+        seen=", ".join(f"{name}{f' as {user}' * has_user} ({size / 1e6:,.1f} MB)" for size, name, user in most),
+        hint="in /metrics bytes_total has all clients so far, and quota_matched these entries",
     )
 
 
@@ -104,17 +124,32 @@ def _below_floor(quotas: Quotas) -> list[str]:
     ]
 
 
-def _of_other_names(options: QuotaOptions, quotas: Quotas) -> Iterator[Caution]:
-    """Entries of other names than the one that a flag gives every client; `unmatched` finds the others."""
+def _of_other_names(config: Config, quotas: Quotas) -> Iterator[Caution]:
+    """Entries of other names than the one that every client has; `unmatched` finds the others."""
     scopes = [entry.entity for entry in quotas.entries if isinstance(entry.entity, Entity)]
+    user, why = _only_user(config)
     for flag, kind, name, wanted in (
-        ("--client-id", "client id", options.client_id, [scope.client_id for scope in scopes]),
-        ("--principal", "user", options.principal, [scope.user for scope in scopes]),
+        ("--client-id", "client id", config.quotas.client_id, [scope.client_id for scope in scopes]),
+        (why, "user", user, [scope.user for scope in scopes]),
     ):
         pairs = zip(scopes, wanted, strict=True)
         others = [scope for scope, other in pairs if name is not None and isinstance(other, str) and other != name]
         effect = f"every client has the {kind} {name!r}, so this applies to no client"
-        yield from _about("quota_never_matches", others, effect, flag=f"{flag} {name}")
+        yield from _about(
+            "quota_never_matches", others, effect, flag=f"{flag} {name}" if flag == "--client-id" else flag
+        )
+
+
+def _only_user(config: Config) -> tuple[str | None, str]:
+    """The user of every client, and why; None: clients may have users of their own."""
+    upstream, ssl = config.upstream, config.listening.ssl
+    if config.quotas.principal is not None:
+        return config.quotas.principal, f"--principal {config.quotas.principal}"
+    if upstream.file is None or upstream.clients_log_in or (ssl is not None and ssl.client_auth != "none"):
+        return None, ""
+    if upstream.login is not None:
+        return upstream.login.username or None, f"the login in {upstream.file}"
+    return "ANONYMOUS", f"security.protocol={upstream.protocol} in {upstream.file}: clients cannot log in"
 
 
 def _about(event: str, found: Iterable[AnyEntity | str], effect: str, **more: str) -> list[Caution]:

@@ -13,6 +13,7 @@ from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, FleetOptions, ListeningOptions, UsageOptions
 from proxy.config.connections import upstream_of
+from proxy.config.effective import sources_of
 from proxy.config.errors import ConfigError
 from proxy.config.given import Given
 from proxy.config.option_types import ENVIRONMENT_PREFIX
@@ -51,8 +52,9 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
         _check_quotas(given, listening)
     if given.problems:
         raise ConfigError(given.problems)
-    made = {"upstream": upstream, "listening": listening, "usage": usage}
-    return given.made(Config, bootstrap_servers=servers or (), fleet=given.made(FleetOptions, client=own), **made)
+    made: dict[str, object] = {"upstream": upstream, "listening": listening, "usage": usage}
+    made |= {"fleet": given.made(FleetOptions, client=own), "sources": sources_of(ctx)}
+    return given.made(Config, bootstrap_servers=servers or (), **made)
 
 
 def _check_quotas(given: Given, listening: ListeningOptions) -> None:

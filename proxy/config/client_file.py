@@ -1,6 +1,7 @@
 """The files of `--command-config` and `--usage-client-config`: how to connect to brokers, as clients of Kafka.
 
-Java properties, by the names of the Java client or librdkafka. Values may be secrets: no message contains one.
+Java properties, by the names of the Java client or librdkafka. No message contains the value of a key that may be a
+secret.
 """
 
 from __future__ import annotations
@@ -40,11 +41,15 @@ PROPERTIES: Final = {
     "ssl.enabled.protocols": "",
 }
 _ALIASES: Final = {alias: name for name, alias in PROPERTIES.items() if alias}
+_QUOTED: Final = re.compile("([\"']).*\\1")
+_BLANK: Final = "".join(map(chr, range(0x21)))
+"""What Java's `String.trim` removes: `ConfigDef.parseType` calls it for every value."""
 #: Other names with these beginnings are errors, but for those that change nothing here.
 _STRICT: Final = re.compile(r"(?:ssl|sasl|security)[._]")
-_UNUSED: Final = re.compile(
-    r"ssl\.(?:(?:trust|key)store\.(?:type|password)|protocol|provider|(?:trust|key)manager\.algorithm)"
-    r"|sasl\.(?:(?:login|oauthbearer|kerberos)\..*|client\.callback\.handler\.class)"
+_UNUSED: Final = re.compile(r"sasl\.(?:(?:login|oauthbearer|kerberos)\..*|client\.callback\.handler\.class)")
+_UNUSED_OF_SSL: Final = (
+    *(f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("type", "password")),
+    *("ssl.protocol", "ssl.provider", "ssl.trustmanager.algorithm", "ssl.keymanager.algorithm"),
 )
 #: Names of properties, and of options of JAAS entries, with secret values: those of other clients' settings, too.
 _SECRET: Final = re.compile(r"pass|secret|assertion|jaas|token$|\.key$|user\.info$", re.IGNORECASE)
@@ -55,6 +60,8 @@ _REFUSED: Final = {
     "AWS_MSK_IAM": "its signature contains the broker's host name, so it cannot pass through the proxy either: use "
     "SCRAM or a client certificate, or OAUTHBEARER with a token file that a program of yours writes",
 }
+MAX_SHOWN: Final = 40
+"""Characters of an unknown value: what was pasted there may be anything."""
 _VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _ENDPOINT: Final = "ssl.endpoint.identification.algorithm"
 _CONVERT: Final = """convert it:
@@ -138,23 +145,28 @@ class _Given:
         self._places[name] = place
         self._keep_secret(name, text)
         if name not in PROPERTIES:
-            if _STRICT.match(key) and not _UNUSED.fullmatch(key):
-                self.wrong(name, "unknown key", did_you_mean(key, sorted(PROPERTIES)))
-            else:
-                self.ignored.append(key if _NAME.fullmatch(key) else "(no name of a property)")
+            self._ignore(key)
             return
         elsewhere: list[Path] = []
         try:
-            value = resolved(text, elsewhere)
+            value = resolved(text, elsewhere).strip(_BLANK)
         except Refusal as error:
             self.wrong(name, error.message)
         else:
             if value or name == _ENDPOINT:
                 self.values[name] = value
+            if _QUOTED.fullmatch(value) and not _SECRET.search(name):
+                self.wrong(name, f"the quotes of {value} are part of the value", "remove the quotes")
             self._keep_secret(name, value)
         self.files += elsewhere
         if _SECRET.search(name):
             self.secret_files += elsewhere if "${" in text else [self.path]
+
+    def _ignore(self, key: str) -> None:
+        if _STRICT.match(key) and not _UNUSED.fullmatch(key) and key not in _UNUSED_OF_SSL:
+            self.wrong(key, "unknown key", did_you_mean(key, sorted([*PROPERTIES, *_UNUSED_OF_SSL])))
+        else:
+            self.ignored.append(key if _NAME.fullmatch(key) else "(no name of a property)")
 
     def _keep_secret(self, name: str, value: str) -> None:
         if _SECRET.search(name):
@@ -169,8 +181,9 @@ class _Given:
 
     def one_of(self, allowed: tuple[str, ...], name: str, value: str) -> str:
         if value not in allowed:
-            message = "unknown value" if name in self.values else "is missing"
-            self.wrong(name, message, f"allowed: {', '.join(allowed)}")
+            message = f"unknown value {value[:MAX_SHOWN]!r}" if name in self.values else "is missing"
+            if not _QUOTED.fullmatch(value):  # else that is reported
+                self.wrong(name, message, did_you_mean(value, allowed))
         return value
 
     def has(self, prefix: str) -> bool:

@@ -133,7 +133,7 @@ class QuotaOptions:
     )
     share: float = option(
         Checked("FRACTION", values.parse_fraction, default="1.0"),
-        "Factor for every rate: 1/N for N proxies that share one total, since a limit is per process. Use "
+        "Factor for every rate: 0.025, or 1/40, for 40 proxies that share one total, since a limit is per process. Use "
         "quota_share in the --quotas-file to change it while the proxy runs.",
         flags="--quota-share",
     )
@@ -402,7 +402,8 @@ class SecurityOptions:
 class Config:
     """The configuration of one proxy process, in the groups of `--help`, which says what each option is.
 
-    The defaults are the same. `upstream`: the file of `--command-config`. `file`: that of `--config`.
+    The defaults are the same. `upstream`: the file of `--command-config`. `file`: that of `--config`. `sources`: see
+    `proxy.config.effective`.
     """
 
     bootstrap_servers: tuple[Address, ...] = option(
@@ -440,6 +441,7 @@ class Config:
         flags="--config",
     )
     event_loop: str = option(one_of("uvloop", "asyncio", default="uvloop"), "uvloop is faster.")
+    sources: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
 
 GROUPS: Final = {

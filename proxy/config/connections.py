@@ -58,6 +58,8 @@ def ssl_of(given: Given) -> ServerSsl | None:
                 given.refuse(name_of(field), str(value), "has no effect without --ssl-certificate-location")
         return None
     if (found.client_auth == "none") != (found.ca is None):
-        hint = "requested or required, and the CA of the clients"
-        given.refuse("ssl_client_auth", found.client_auth, "and --ssl-ca-location go together", hint)
+        message = "needs --ssl-ca-location, the CA of the clients' certificates"
+        if found.ca is not None:
+            message = "does not use --ssl-ca-location: set requested or required, or leave the CA out"
+        given.refuse("ssl_client_auth", found.client_auth, message)
     return replace(found, key=found.key or found.certificate)

@@ -22,8 +22,8 @@ def read_file(path: Path) -> bytes:
 def read_text(path: Path, *, place: str, errors: str = "strict") -> str:
     """The text of such a file, in UTF-8. Raises ConfigError, with `place`, which names the file."""
     try:
-        return read_file(path).decode("utf-8", errors)
+        return read_file(path).decode("utf-8-sig", errors)  # some editors begin a file with a byte order mark
     except OSError as error:
         raise ConfigError([Problem(place, f"cannot be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([Problem(place, f"is not UTF-8 at byte {error.start}")]) from error
+        raise ConfigError([Problem(place, f"is not UTF-8 at byte {error.start}", "save it as UTF-8")]) from error

@@ -10,6 +10,7 @@ import click
 from proxy.config.errors import ConfigError
 from proxy.config.files import read_text
 from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, place_of, problems_of, settings_of
+from proxy.config.other_formats import in_toml
 from quotas.problems import Problem, did_you_mean
 
 _OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
@@ -52,6 +53,8 @@ def has_only_quotas(path: Path, options: Set[str]) -> bool:
 
 def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> Problem:
     hint = did_you_mean(key.replace("-", "_"), sorted(known))
+    if isinstance(value, dict) and not value.keys().isdisjoint(known):
+        hint = f"options stand above all tables: leave out the line [{key}]"
     if key in {"quota", "resource-group"} and isinstance(value, list):
         hint = QUOTA_TABLES_ELSEWHERE
     return Problem(f"{path}: {key}", "unknown key", hint)
@@ -60,11 +63,12 @@ def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> P
 def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str, object]:
     """The tables of a TOML file; or none, and a problem is added at `place`, which names the file."""
     try:
-        return tomllib.loads(read_text(path, place=place))
+        text = read_text(path, place=place)
+        return tomllib.loads(text)
     except ConfigError as error:
         problems += error.problems
     except tomllib.TOMLDecodeError as error:
-        problems.append(Problem(place, f"is not TOML: {error}"))
+        problems.append(Problem(place, f"is not TOML: {error}", in_toml(text)))
     except (ValueError, RecursionError):  # of Python, not of TOML
         problems.append(Problem(place, "has a number of thousands of digits, or is nested too deeply"))
     return {}

@@ -38,7 +38,7 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
         raise Refusal("expected HOST:PORT", "remove the scheme: addresses are plain host:port")
     host, colon, port_text = text.rpartition(":")
     if not colon:
-        raise Refusal("expected HOST:PORT", "the port is missing" if text else None)
+        raise Refusal("expected HOST:PORT", _what_is_missing(text))
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         if ":" not in host:
@@ -68,7 +68,8 @@ def parse_addresses(value: object) -> tuple[Address, ...]:
     """`HOST:PORT[,HOST:PORT...]`, or a list of such texts; repetitions are dropped."""
     parts: list[object] = []
     for item in value if isinstance(value, list) else [value]:
-        parts += _text(item, "HOST:PORT[,HOST:PORT...]").split(",")
+        # As Kafka's clients do, without what is between two commas.
+        parts += [part for part in _text(item, "HOST:PORT[,HOST:PORT...]").split(",") if part.strip()]
     addresses: dict[Address, None] = {}
     for part in parts:
         try:
@@ -103,7 +104,7 @@ def parse_port_range(value: object) -> range:
     first_text, dash, last_text = text.partition("-")
     first, last = _digits(first_text.strip()), _digits(last_text.strip())
     if not dash or first is None or last is None:
-        raise Refusal(expected)
+        raise Refusal(expected, None if dash or first is None else f"for one broker {text}-{text}")
     if not (1 <= first <= MAX_PORT and 1 <= last <= MAX_PORT):
         raise Refusal(expected, f"ports go from 1 to {MAX_PORT}")
     if last < first:
@@ -189,11 +190,12 @@ SMALLEST_FRACTION: Final = 1e-6
 
 
 def parse_fraction(value: object) -> float:
-    """A number from `SMALLEST_FRACTION` to 1."""
-    expected = "expected a fraction above 0 and at most 1, such as 0.25"
+    """A number from `SMALLEST_FRACTION` to 1, or `1/N`."""
+    expected = "expected a fraction above 0 and at most 1, such as 0.25 or 1/40"
     try:
-        fraction = float(value) if _is_number(value) else float(_text(value, "a fraction"))  # type: ignore[arg-type]
-    except ValueError as error:
+        above, slash, below = str(value if _is_number(value) else _text(value, "a fraction")).partition("/")
+        fraction = float(above) / float(below if slash else 1)
+    except (ValueError, ZeroDivisionError) as error:
         raise Refusal(expected) from error
     if not 0 < fraction <= 1:
         raise Refusal(expected)
@@ -259,6 +261,15 @@ def _quantity(value: object, expected: str, units: Mapping[str, float], allowed:
     if factor is None:
         raise Refusal(expected, f"unknown unit {match[2]!r}; allowed: {allowed}")
     return float(match[1]), factor
+
+
+def _what_is_missing(text: str) -> str | None:
+    """Of a text without a colon, in place of HOST:PORT."""
+    if text.lower() in {"off", "none"}:
+        return "it cannot be switched off: 127.0.0.1:0 is any free port, for this host only"
+    if _digits(text) is not None:
+        return f"the host is missing: 127.0.0.1:{text}"
+    return "the port is missing" if text else None
 
 
 def _check_host(host: str, what: str) -> None:

@@ -22,6 +22,9 @@ NOTIFY, DELAY, PAUSE, REJECT = "notify", "delay", "pause", "reject"
 SOFT, DEBT, TOTAL, MEMORY, IN_FLIGHT = "soft", "debt", "total", "memory", "in_flight"
 _BOUNDS: Final = {MEMORY: "max_buffered_bytes", IN_FLIGHT: "max_pending_requests"}
 
+#: Limits, and connections of each, whose time since their last line is known.
+_MOST: Final = 1_000
+
 _log = EventLog("proxy.enforcement")
 
 
@@ -53,6 +56,39 @@ def _of(client: Client, limit: Limit) -> _Throttle:
     return _Throttle(*client.names, name, entity, whole.rate, whole.fleet, whole.members, limit.rate)
 
 
+class _Span(NamedTuple):
+    """How long a connection is or was held, as far as that is known. `until`: the time of day when a hold ends."""
+
+    now_ns: int
+    begin_ns: int
+    end_ns: int
+    until: str = ""
+
+
+class _Held:
+    """How long connections were held by a limit since its last line: the time in which at least one was."""
+
+    __slots__ = ("held_ns", "line_ns", "peers", "until_ns")
+
+    def __init__(self, line_ns: int, until_ns: int) -> None:
+        self.line_ns: Final = line_ns
+        self.until_ns = max(line_ns, until_ns)
+        self.held_ns = self.until_ns - line_ns
+        self.peers: Final = set[str]()
+
+    def add(self, peer: str, begin_ns: int, end_ns: int) -> None:
+        if len(self.peers) < _MOST:
+            self.peers.add(peer)
+        self.held_ns += max(0, end_ns - max(begin_ns, self.until_ns))
+        self.until_ns = max(end_ns, self.until_ns)
+
+    def fields(self, now_ns: int) -> dict[str, object]:
+        held_ns = self.held_ns - max(0, self.until_ns - now_ns)  # a notice may end later
+        times = {"held_seconds": held_ns, "of": now_ns - self.line_ns}
+        fields: dict[str, object] = {name: round(each / NS_PER_SECOND, 1) for name, each in times.items()}
+        return fields | {"connections": len(self.peers)}
+
+
 class Report:
     """Shared by all connections. A request is counted once: with the time of its hold, else with its notice or delay.
 
@@ -65,6 +101,8 @@ class Report:
         self.most_ns = options.max_throttle_ms * NS_PER_MS
         self.is_dry_run = options.dry_run
         self._lines = RateLimited()
+        #: By entity and limit.
+        self._held: dict[tuple[str, str], _Held] = {}
 
     def throttled(
         self, client: Client, limit: Limit, mode: str, reason: str, wait_ns: int, debt_ns: int, now_ns: int
@@ -73,7 +111,8 @@ class Report:
         be so, or the request would be held.
         """
         self._count(client, limit, mode, reason, wait_ns, now_ns)
-        self._log(_of(client, limit), mode, reason, wait_ns, debt_ns, now_ns)
+        span = _Span(now_ns, now_ns, now_ns + min(wait_ns, self.most_ns))
+        self._log(_of(client, limit), mode, reason, wait_ns, debt_ns, span)
 
     def held(self, client: Client, limit: Limit, debt_ns: int, topics: tuple[str, ...], now_ns: int) -> None:
         """A frame is held for the first time. It is counted when the hold ends: see `released`.
@@ -81,16 +120,26 @@ class Report:
         topics   those with records that the limit counts, if it does not count the request itself
         """
         wait_ns = debt_ns + limit.queued_ns()
-        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, now_ns, topics)
+        span = _Span(now_ns, now_ns, now_ns)
+        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, span, topics)
 
     def released(self, client: Client, limit: Limit, held_ns: int, now_ns: int) -> None:
         """A frame has passed that was held, first by this limit; `held_ns`: by all, and in all its parts."""
         self._count(client, limit, PAUSE, reason_of(limit), held_ns, now_ns)
+        held = self._held.get((str(limit.entity), limit.name))
+        if held is not None:
+            held.add(client.peer, now_ns - held_ns, now_ns)
+
+    def still_held(self, client: Client, limit: Limit, held_ns: int, wait_ns: int, until: str, now_ns: int) -> None:
+        """A frame is held for longer than a line is suppressed. `until`: the time of day when that ends."""
+        span, debt_ns = _Span(now_ns, now_ns - held_ns, now_ns, until), limit.debt_ns(now_ns)
+        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, span)
 
     def blocked(self, client: Client, reason: str, now_ns: int) -> None:
         """A connection is not read because of a bound of the proxy."""
         self._entities.throttle_reasons[reason] += 1
-        self._log(_Throttle(*client.names, _BOUNDS[reason], "proxy", None), PAUSE, reason, 0, 0, now_ns)
+        span = _Span(now_ns, now_ns - NS_PER_SECOND, now_ns)  # it is called once a second
+        self._log(_Throttle(*client.names, _BOUNDS[reason], "proxy", None), PAUSE, reason, 0, 0, span)
 
     def connection_waited(self, client: Client, verdict: Verdict, now_ns: int) -> None:
         """A new connection has waited so long for a limit on connections; in a dry run, it would have."""
@@ -102,7 +151,7 @@ class Report:
             tally = tallies.of(client.user, client.client_id, name, verdict.entity, verdict.limit_value)
             tally.throttled_ns += wait_ns
         of = _Throttle(*client.names, name, str(verdict.entity), verdict.limit_value)
-        self._log(of, PAUSE, DEBT, wait_ns, wait_ns, now_ns)
+        self._log(of, PAUSE, DEBT, wait_ns, wait_ns, _Span(now_ns, now_ns - wait_ns, now_ns))
 
     def broker_throttled(self, client: Client, throttle_ms: int, now_ns: int) -> None:
         """A response of the broker contains a throttle time: the client is above a quota of the broker."""
@@ -163,10 +212,16 @@ class Report:
         return None if tallies is None else tallies.of_limit(client.user, client.client_id, limit)
 
     def _log(
-        self, of: _Throttle, mode: str, reason: str, wait_ns: int, debt_ns: int, now_ns: int, topics: Sequence[str] = ()
+        self, of: _Throttle, mode: str, reason: str, wait_ns: int, debt_ns: int, span: _Span, topics: Sequence[str] = ()
     ) -> None:
-        suppressed = self._lines.admit((of.entity, of.limit), now_ns)
-        if suppressed is not None:
+        now_ns, key = span.now_ns, (of.entity, of.limit)
+        held = self._held.get(key)
+        if held is not None:
+            held.add(of.peer, span.begin_ns, span.end_ns)
+        if self._lines.admit(key, now_ns) is not None:
+            if held is None and len(self._held) >= _MOST:
+                del self._held[next(iter(self._held))]
+            self._held[key] = _Held(now_ns, span.end_ns if held is None else held.until_ns)
             _log.warning(
                 "would_throttle" if self.is_dry_run else "throttled",
                 **of._asdict(),
@@ -175,7 +230,8 @@ class Report:
                 mode=mode,
                 reason=reason,
                 topics=",".join(topics) or None,
-                suppressed=suppressed,
+                until=span.until or None,
+                **({} if held is None else held.fields(now_ns)),
             )
 
 

@@ -20,6 +20,7 @@ from proxy.observability.entities import Entities
 from proxy.observability.labels import OTHER
 from proxy.observability.tallies import Cell, Histogram
 from quotas.admission.limit import Limit
+from quotas.entity import AnyEntity
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 
 Clock: TypeAlias = Callable[[], int]
@@ -78,11 +79,12 @@ class ConnectionMetrics:
 
 @dataclass(slots=True)
 class ErrorCounts:
-    """Errors by reason. `proxy.brokers.health` has the reasons of `upstream`."""
+    """Errors by reason. `proxy.brokers.health` has the reasons of `upstream`. `logins`: of clients, by brokers."""
 
     protocol: Counter[str] = field(default_factory=lambda: _zeros([*_reasons_below(ProtocolError), "defect"]))
     upstream: Counter[str] = field(default_factory=Counter)
     accept: Counter[str] = field(default_factory=lambda: _zeros(ACCEPT_ERROR_REASONS))
+    logins: int = 0
 
 
 @dataclass(slots=True)
@@ -119,6 +121,8 @@ class Metrics:
         self.loop_lag = Histogram(LAG_BUCKETS)
         #: Of files that are watched, by `FileWatch`: whether they were applied when last read.
         self.reload_ok = {"config": True, "tls": True}
+        #: When they were last read, and what was wrong.
+        self.reloads: dict[str, dict[str, object]] = {}
         self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[Limit]] = tuple
@@ -126,6 +130,9 @@ class Metrics:
         self.used_ratios: Callable[[], Iterable[tuple[Limit, float]]] = tuple
         #: Of brokers: address, Kafka's name of the requests, or `other`, and times.
         self.response_times: Callable[[], Iterable[tuple[str, str, Histogram]]] = tuple
+        #: The entities of entries with limits, and those of them that a limit in use was of, as far as scrapes saw it.
+        self.configured: Callable[[], Iterable[AnyEntity]] = tuple
+        self.matched: set[AnyEntity] = set()
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.
         self.produced: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         # No collector is in the library's global registry: two proxies in one process (tests) share nothing.

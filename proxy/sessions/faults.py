@@ -1,5 +1,6 @@
 """What breaks connections: counted, and logged, at most one line of a kind every few seconds."""
 
+import re
 from collections.abc import Callable
 from typing import Final, final
 
@@ -26,6 +27,8 @@ class HandshakeFailed(ProtocolError):
     reason = "tls_handshake"
 
 
+#: OpenSSL's words for what a client sends that does not accept the certificate; Java: certificate unknown.
+_DISTRUSTS: Final = re.compile("alert (?:unknown ca|bad certificate|certificate (?:unknown|expired))")
 #: What helps a client that sends bytes of another protocol, or a version of an API that is refused.
 _HINTS: Final = {
     "tls": "set security.protocol=PLAINTEXT or SASL_PLAINTEXT in the client, or --ssl-certificate-location here",
@@ -64,12 +67,21 @@ class Faults:
         self._metrics.connections.dropped_frames += 1
         self._event(_log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=size)
 
-    def protocol(self, identity: Identity, error: ProtocolError, broker: str = "") -> None:
-        """One side sent what cannot be handled. `broker`: its address, if that did."""
+    def protocol(self, identity: Identity, error: ProtocolError, broker: str = "", certificate: str = "") -> None:
+        """One side sent what cannot be handled. `broker`: its address, if that did. `certificate`: what a client saw
+        that did not accept it, in words.
+        """
         api = error.api_name if isinstance(error, UnsupportedVersion) else ""
         hint = None if broker else _HINTS.get(error.protocol if isinstance(error, NotKafka) else api)
+        if not _DISTRUSTS.search(str(error)):
+            certificate = ""
+        elif certificate:
+            hint = (
+                "the client trusts another CA (ssl.truststore.location, ssl.ca.location), or connects by another name"
+            )
         client = identity.client
-        self._refused(error, peer=client.peer, client_id=client.client_id, broker=broker or None, hint=hint)
+        names = {"peer": client.peer, "client_id": client.client_id, "broker": broker or None}
+        self._refused(error, **names, certificate=certificate or None, hint=hint)
 
     def defect(self, identity: Identity, error: Exception) -> None:
         """A defect in this program, which closes only its connection."""

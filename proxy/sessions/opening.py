@@ -49,7 +49,8 @@ class Opening:
 
     def _on_not_open(self, reason: str, detail: str) -> None:
         if reason:
-            self._pair.shared.faults.protocol(self._pair.connection.identity, HandshakeFailed(detail, -1))
+            shared, error = self._pair.shared, HandshakeFailed(detail, -1)
+            shared.faults.protocol(self._pair.connection.identity, error, certificate=shared.tls.shown)
         self._pair.close()
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:

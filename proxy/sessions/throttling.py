@@ -2,13 +2,16 @@
 from being read.
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Final, final
 
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump_set import DELAY, IN_FLIGHT, LOGIN, MEMORY, REASON_NAMES, RESPONSE_MEMORY
+from proxy.streams.held_request import HeldRequest
 
 #: The throttle time of responses while a bound of the proxy keeps their client from being read.
 _BLOCKED_NS: Final = 100_000_000
+_LONG_NS: Final = 5_000_000_000
 
 
 @final
@@ -41,6 +44,20 @@ class Throttling:
             self._pair.shared.wakeups.forget_delay(delay)
             self._pair.responses.resume(DELAY)
 
+    def _repeat(self, now_ns: int) -> None:
+        """Report a hold again, and when it ends, that is longer than lines of one limit are apart."""
+        request = self._pair.response_stream.held or self._pair.request_stream.held
+        hold = request.hold if isinstance(request, HeldRequest) else None
+        if hold is None or not isinstance(request, HeldRequest):
+            return
+        limit, since_ns, queued = hold
+        held_ns = request.held_ns + now_ns - since_ns
+        if held_ns > _LONG_NS:
+            wait_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-queued))  # as the last of the queue
+            until = f"{datetime.now(UTC) + timedelta(microseconds=wait_ns // 1_000):%H:%M:%S}"
+            report = self._pair.connection.context.measures.report
+            report.still_held(request.client, limit, held_ns, wait_ns, until, now_ns)
+
     def check(self, now_ns: int) -> None:
         """End a delay that memory, or a change of the limits or measures, makes shorter than its timer. Responses to a
         client that a bound of the proxy blocks contain a throttle time, and the reason is logged.
@@ -50,6 +67,7 @@ class Throttling:
         context, identity = connection.context, connection.identity
         if delay is not None and (context.memory.is_tight or self._pair.response_stream.is_over(delay, now_ns)):
             self.end_delay()
+        self._repeat(now_ns)
         if not context.measures.enforces:
             identity.drop_notices()
         elif bound and not connection.is_closing:

@@ -1,5 +1,6 @@
 """Parses one entry, from a SPEC or a table of a file: the entry, or every error in it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
@@ -14,11 +15,12 @@ from quotas.parsing.limits import UNLIMITED, check_combination, check_unlimited,
 from quotas.parsing.names import Resolve, entity_name
 from quotas.parsing.options import OPTION_KEYS, Options
 from quotas.parsing.text import Item
-from quotas.problems import Problem, Refusal, did_you_mean
+from quotas.problems import Problem, Refusal, closest, did_you_mean
 from quotas.resource_groups import ResourceGroup, parse_pattern
 
 _KEYS: Final = (*LIMIT_NAMES, *names.ENTITY_KEYS, *OPTION_KEYS, *names.EXEMPT_KEYS)
 _NO_LIMITS: Final = frozenset((*names.ENTITY_KEYS, *OPTION_KEYS, *names.EXEMPT_KEYS))
+_NEXT_KEY: Final = re.compile(rf"[;\s]\s*({'|'.join(map(re.escape, _KEYS))})\s*=")
 _REQUEST_PERCENTAGE: Final = (
     "request_percentage is a share of the broker's threads, which a proxy cannot measure; "
     f"use {REQUEST_RATE}, which counts requests"
@@ -59,6 +61,7 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
 class _Reader:
     def __init__(self, place: str, items: Sequence[Item], resolve: Resolve | None) -> None:
         self._place = place
+        self._items = items
         self._keys = {item.key for item in items}
         self._scope = scope_of(self._keys)
         self._resolve = resolve
@@ -84,7 +87,7 @@ class _Reader:
         given = self._seen.difference(self.unlimited).intersection(self._scope.limits)
         limits = [kind for name, kind in LIMIT_KINDS.items() if name in given]
         if self._seen <= _NO_LIMITS:  # an unknown limit has its own error
-            self._refuse("", Refusal("no limit given", allowed=self._scope.limits))
+            self._refuse("", _no_limit(self._items, self._scope.limits))
         elif limits:
             is_topic = names.TOPIC in self._keys and not self._scope.is_group
             for key, refusal in self.options.problems(limits, is_topic=is_topic):
@@ -102,7 +105,11 @@ class _Reader:
         try:
             check_combination(self._keys)
         except Refusal as refusal:
-            self._refuse("", refusal)
+            # One fault has one error: `usr=etl` is about to be corrected.
+            if self._keys.intersection(names.ENTITY_KEYS) or not any(
+                closest(key, names.ENTITY_KEYS) for key in self._keys
+            ):
+                self._refuse("", refusal)
             return None
         named_by = {names.RESOURCE_GROUP} if self._scope.is_group else self._keys.intersection(names.ENTITY_KEYS)
         if named_by != self._names.keys():
@@ -139,7 +146,8 @@ class _Reader:
         elif key in names.EXEMPT_KEYS:
             self._take_exempt(item)
         elif key in self._seen:
-            raise Refusal(f"{key!r} is given twice")
+            hint = "each needs its own entry, or all of them a resource-group" if key in names.MEMBER_KEYS else None
+            raise Refusal(f"{key!r} is given twice", hint)
         elif key in names.ENTITY_KEYS:
             self._names[key] = entity_name(key, value, real_name=item.real_name, resolve=self._resolve)
         elif key in OPTION_KEYS:
@@ -151,8 +159,8 @@ class _Reader:
         else:
             allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS, *self._scope.exempt_keys)
             # In a SPEC an unknown key may be the second half of a certificate's name.
-            otherwise = "" if self._place else "put a value with a comma in double quotes"
-            raise Refusal(f"unknown limit {key!r}", did_you_mean(key, allowed, _KEYS, otherwise))
+            otherwise = "" if self._place else "a value with a comma is in double quotes"
+            raise Refusal(f"unknown key {key!r}", did_you_mean(key, allowed, _KEYS, otherwise))
 
     def _take_limit(self, key: str, value: object) -> None:
         kind = self._scope.check(key)
@@ -178,6 +186,15 @@ class _Reader:
 
     def _refuse(self, key: str, refusal: Refusal) -> None:
         self.errors += refusal.at(f"{self._place}.{key}" if self._place and key else self._place)
+
+
+def _no_limit(items: Sequence[Item], allowed: Sequence[str]) -> Refusal:
+    """The error; or that of a value which goes on with another key, after a `;` or a space."""
+    for item in items:
+        found = _NEXT_KEY.search(str(item.value))
+        if found is not None and not item.real_name:
+            return Refusal(f"{found[1]!r} stands in the value of {item.key!r}", "put a comma before it")
+    return Refusal("no limit given", allowed=allowed)
 
 
 def _pattern(item: Item) -> str:

@@ -12,6 +12,8 @@ from quotas.problems import Problem, did_you_mean
 QUOTA: Final = "quota"
 _SECTIONS: Final = (QUOTA, RESOURCE_GROUP)
 _GROUP_NAME: Final = "name"
+_OF_BROKERS: Final = frozenset(("producer", "consumer"))
+"""As in the property quota.producer.default of brokers before Kafka 3."""
 _DOTTED: Final = ("bytes", "messages", TOTAL_KEY)
 """The first parts of dotted limit names. Without quotes such a key makes nested tables."""
 
@@ -42,7 +44,10 @@ def load_quotas(
         if section not in _SECTIONS:
             placed.append(_wrong(section, f"unknown key {section!r}", did_you_mean(section, known)))
         elif not isinstance(tables, list):
-            placed.append(_wrong(section, "expected a list of tables", f"write [[{section}]], with two brackets"))
+            hint = f"write [[{section}]], with two brackets"
+            if isinstance(tables, dict) and not _OF_BROKERS.isdisjoint(tables):  # quota.producer.default=1048576
+                hint += ', then client-id = "<default>" and producer_byte_rate or consumer_byte_rate'
+            placed.append(_wrong(section, "expected a list of tables", hint))
         else:
             for index, table in enumerate(tables):
                 placed.append(_read_table(section, f"{section}[{index}]", table, resolve, settings))

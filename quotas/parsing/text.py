@@ -11,6 +11,9 @@ _ITEM: Final = re.compile(
     r'\s*(?:(?P<alone>total)|(?P<key>[^=,"\s]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\["\\])*)"|(?P<bare>[^,"]*)))\s*(?:,|$)'
 )
 _ESCAPE: Final = re.compile(r"\\(.)")
+_KAFKA_CONFIGS: Final = re.compile(
+    r"(?:^|\s)--(?:entity-(?:type|name|default)|(?:user|client|ip)-defaults|add-config)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,9 @@ class Item:
 
 def split_spec(text: str) -> list[Item]:
     """The items of a SPEC in order. Raises Refusal at the first error."""
+    if _KAFKA_CONFIGS.search(text.partition('"')[0]):
+        hint = "write client-id=NAME (user=, ip=), or client-id=<default>, then what follows --add-config"
+        raise Refusal("expected key=value, found flags of kafka-configs.sh", hint)
     items: list[Item] = []
     position = 0
     while position < len(text) or text.endswith(",") or not items:
@@ -63,5 +69,5 @@ def _error_at(text: str, position: int) -> Refusal:
         hint = 'quotes go around the whole value, as in user="CN=etl,O=acme"'
         return Refusal(f"expected key=value, found {rest!r}", hint)
     found = repr(item) if item else "two commas in a row"
-    hint = 'put a value with a comma in double quotes, as in user="CN=etl,O=acme"'
+    hint = 'for example producer_byte_rate=5MB; a value with a comma is in double quotes, as in user="CN=etl,O=acme"'
     return Refusal(f"expected key=value, found {found}", hint)

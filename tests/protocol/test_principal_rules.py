@@ -1,13 +1,14 @@
 """Names of certificates: each expected value is what Java's X500Principal, or Kafka's SslPrincipalMapper, returns."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from asn1crypto import core
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.principal_rules import distinguished_name, not_after, parse_rules
+from protocol.principal_rules import as_seen_at, distinguished_name, not_after, parse_rules
 
 CN, C, ST, O, OU = "2.5.4.3", "2.5.4.6", "2.5.4.8", "2.5.4.10", "2.5.4.11"  # noqa: E741 - their names
 DC, UID, EMAIL = "0.9.2342.19200300.100.1.25", "0.9.2342.19200300.100.1.1", "1.2.840.113549.1.9.1"
@@ -69,7 +70,7 @@ def test_when_a_certificate_expires() -> None:
 @given(st.binary(max_size=300), st.integers(0, 300), st.integers(0, 300))
 def test_a_certificate_of_any_bytes_is_read_or_refused(noise: bytes, start: int, end: int) -> None:
     whole = certificate([(CN, UTF8, b"etl"), (OU, UTF8, b"x")], [(EMAIL, IA5, b"a@b")])
-    for read in (distinguished_name, not_after):
+    for read in (distinguished_name, not_after, partial(as_seen_at, "proxy.test")):
         for data in (noise, whole[:start] + noise + whole[end:]):
             try:
                 read(data)

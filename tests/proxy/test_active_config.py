@@ -61,13 +61,14 @@ async def test_entries_that_matched_nothing_are_warned_about_once(
         return [record.__dict__["fields"]["entities"] for record in caplog.records]
 
     first = "client-id:etl, client-id:elt, topic:orders, user:a, resource-group:g"  # each user's is stronger than etl's
-    assert warned(0, 299) == []
+    assert warned(0, 59) == []
     await until(lambda: warned(1))
     assert warned(300) == [first]
+    assert caplog.records[0].__dict__["fields"]["seen"] == "etl as ANONYMOUS (0.0 MB)"
     active.replace_quotas(Quotas({"": (*entries[:2], *entries[4:5])}, 1))
     await client.send(produce_records(2, {"clicks": [batch(1, 100)]}))
     await broker.frame()
-    assert warned(0, 299) == [first]
+    assert warned(0, 59) == [first]
     await until(lambda: len(warned(1)) > 1)
     assert warned(300) == [first, "client-id:elt, user:a"]
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from proxy.config.config import Config, SecurityOptions
+from proxy.server import raise_descriptor_limit
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of
 from tests.proxy.frames import frame, heartbeat, produce, produced
@@ -200,3 +202,19 @@ def replace_content(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text)
     part.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("hard", "connections", "wanted"), [(4_000, 10_000, None), (3_999, 10_000, 4_000), (4_000, 2_000, 8_000)]
+)
+def test_few_descriptors(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    hard: int,
+    connections: int,
+    wanted: int | None,
+) -> None:
+    """The default of 10,000 connections is a bound for everybody: machines with usual limits get no warning for it."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (hard, hard))
+    raise_descriptor_limit(Config(security=SecurityOptions(max_connections=connections)))
+    assert [fields["wanted"] for _, fields in lines_of(caplog.records)] == ([] if wanted is None else [wanted])

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from proxy.brokers.readiness import Readiness
 from proxy.commands import main
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import Pem, SslSettings
-from proxy.config.config import ServerSsl
+from proxy.config.config import Config, ServerSsl
 from proxy.config.errors import ConfigError
-from proxy.tls import context_from_clients, context_to_brokers, read_pem
-from tests.proxy.conversation import OpenStage, Stage, lines_of
+from proxy.observability.metrics import Metrics
+from proxy.tls import TlsContexts, context_from_clients, context_to_brokers, read_pem
+from tests.proxy.conversation import OpenStage, Stage, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer
 from tests.proxy.tls_peer import Certificates, TlsPeer
 
@@ -86,7 +88,7 @@ async def test_of_a_chain_the_certificate_that_expires_first_counts(
     open_stage: OpenStage, certificates: Certificates
 ) -> None:
     issue, soon = certificates.security._ca.issue_cert, datetime.now(UTC).replace(microsecond=0) + timedelta(5)
-    leaf, other = issue("127.0.0.1"), issue("other.test", not_after=soon)
+    leaf, other = issue("127.0.0.1"), issue("127.0.0.1", not_after=soon)
     for issued in ((leaf, other), (other, leaf)):
         certificates.server.certificate.write_bytes(b"".join(each.cert_chain_pems[0].bytes() for each in issued))
         certificates.server.key.write_bytes(issued[0].private_key_pem.bytes())
@@ -170,6 +172,75 @@ def test_text_and_an_encrypted_key(certificates: Certificates) -> None:
         assert "secret" not in str(refused.value)
 
 
+def test_a_listener_has_no_password_for_a_key(certificates: Certificates) -> None:
+    key = certificates.server.key
+    command = ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:secret"]
+    key.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    with pytest.raises(
+        ConfigError, match=f"{key}: is an encrypted key.*\n.*openssl pkey -in {key} -out server-plain.pem"
+    ):
+        context_from_clients(certificates.listening().ssl or ServerSsl(), read_pem(certificates.server.certificate))
+
+
+def issue_for(certificates: Certificates, host: str, days: int = 5) -> None:
+    """Another certificate of the listener, valid for so many days."""
+    issued = certificates.security._ca.issue_cert(host, not_after=datetime.now(UTC) + timedelta(days))
+    certificates.server.certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+    certificates.server.key.write_bytes(issued.private_key_pem.bytes())
+
+
+@pytest.mark.parametrize(
+    ("host", "days", "message"),
+    [
+        ("127.0.0.1", -1, r"server.crt: the certificate expired at 20"),
+        ("proxy.test", 5, r"server.crt: the certificate is for proxy.test, not for 127.0.0.1, .*\n.*--advertised-host"),
+        ("*.test", 5, "is for \\*.test, not for 127.0.0.1"),
+    ],
+)
+async def test_a_certificate_that_no_client_would_accept(
+    open_stage: OpenStage,
+    certificates: Certificates,
+    caplog: pytest.LogCaptureFixture,
+    host: str,
+    days: int,
+    message: str,
+) -> None:
+    """An error at the start; later a warning: other files must be read, and the one before is no better."""
+    stage = open_stage(listening=certificates.listening())
+    issue_for(certificates, host, days)
+    with pytest.raises(ConfigError, match=message):
+        TlsContexts(stage.server.config, stage.metrics)
+    assert await stage.server.tls.poll()
+    warnings = [fields for name, fields in lines_of(caplog.records) if name == "certificate_unusable"]
+    assert [each["file"] for each in warnings] == [str(certificates.server.certificate)]
+
+
+@pytest.mark.parametrize("host", ["proxy.test", "PROXY.test", "a.proxies.test", "10.0.0.7", "::1"])
+def test_a_certificate_for_the_advertised_host(certificates: Certificates, host: str) -> None:
+    issued = certificates.security._ca.issue_cert("proxy.test", "*.proxies.test", "10.0.0.7", "::1")
+    certificates.server.certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+    certificates.server.key.write_bytes(issued.private_key_pem.bytes())
+    config = Config(listening=replace(certificates.listening(), advertised_host=host))
+    assert " for proxy.test, *.proxies.test, 10.0.0.7, ::1, until " in TlsContexts(config, Metrics(config)).shown
+
+
+async def test_a_client_that_does_not_trust_the_listener_is_logged_with_its_certificate(
+    open_stage: OpenStage, certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(listening=certificates.listening())
+    (tmp_path / "other").mkdir()
+    client = TlsPeer(await stage.client(), Certificates(tmp_path / "other").of_client())
+    with pytest.raises(ssl.SSLError):
+        await client.handshake()
+    await client._flush(())  # its alert
+    client.peer.end()
+    await until(lambda: any(name == "protocol_error" for name, _ in lines_of(caplog.records)))
+    ((name, fields),) = lines_of(caplog.records)
+    assert (name, fields["reason"]) == ("protocol_error", "tls_handshake")
+    assert str(fields["certificate"]).partition(", until ")[0].endswith(" for 127.0.0.1")
+    assert str(fields["hint"]).startswith("the client trusts another CA")
+
+
 def test_versions(certificates: Certificates) -> None:
     context = context_to_brokers(SslSettings(ca=read_pem(certificates.ca), protocols=("TLSv1.2",)))
     assert context.maximum_version is ssl.TLSVersion.TLSv1_2
@@ -201,6 +272,16 @@ def test_files_that_are_refused(certificates: Certificates, wrong: dict[str, str
     files |= {name: folder / file for name, file in wrong.items()}
     with pytest.raises(ConfigError, match=message):
         context_from_clients(ServerSsl(**files, client_auth="required"), read_pem(files["certificate"]))  # type: ignore[arg-type]
+
+
+def test_check_config_refuses_a_certificate_for_another_host(certificates: Certificates, tmp_path: Path) -> None:
+    server, file = certificates.server, tmp_path / "proxy.toml"
+    file.write_text(
+        'bootstrap_servers = "broker:9092"\nadvertised_host = "proxy.test"\n'
+        f'ssl_certificate_location = "{server.certificate}"\nssl_key_location = "{server.key}"\n'
+    )
+    done = CliRunner().invoke(main, ["check-config", str(file)])
+    assert (done.exit_code, "is for 127.0.0.1, not for proxy.test" in done.output) == (2, True)
 
 
 def test_check_config_reads_certificates(tmp_path: Path) -> None:

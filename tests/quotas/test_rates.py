@@ -67,6 +67,23 @@ def test_an_unknown_unit_gets_a_suggestion(text: str, suggestion: str | None) ->
     assert caught.value.hint == f"{suggested}allowed: {', '.join(UNITS)}"
 
 
+@pytest.mark.parametrize(
+    ("text", "in_bytes"),
+    [
+        ("40Mbps", "40 Mbit/s are 5MB"),
+        ("5Mbit", "5 Mbit/s are 625kB"),
+        ("800 kbits/s", "800 kbit/s are 100kB"),
+        ("1GBIT", "1 Gbit/s are 125MB"),
+        ("4bps", "4 bit/s are 0.5B"),
+        ("1Mibit", "1 Mibit/s are 131.072kB"),
+    ],
+)
+def test_bits_are_named_with_the_bytes_that_they_are(text: str, in_bytes: str) -> None:
+    with pytest.raises(Refusal, match="is a unit of bits") as caught:
+        parse_rate(text)
+    assert caught.value.hint == f"{in_bytes}: eight bits are a byte"
+
+
 def test_a_number_has_no_unit() -> None:
     assert parse_number(10**400) == 10**400, "above every float"
     assert parse_number("0.25") == Fraction(1, 4)

@@ -11,7 +11,8 @@ from protocol.apis import SASL_HANDSHAKE
 from protocol.errors import ProtocolError
 from protocol.request_header import unpack_prefix
 from protocol.sasl import MECHANISMS, Exchange
-from proxy.observability.logs import EventLog
+from proxy.enforcement.identity import Client
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.streams.context import Context
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
 from proxy.streams.request import Kind, Requests
@@ -46,6 +47,7 @@ class Authenticate(Forward):
         super().__init__(context)
         #: Mechanisms without a name, which the log has reported.
         self._named: Final[set[str]] = set()
+        self._lines: Final = RateLimited()
 
     def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         connection, config = requests.connection, self.context.config
@@ -82,12 +84,22 @@ class Authenticate(Forward):
             except ProtocolError:
                 exchange.forget()
                 user = ""
+            if exchange.refused is not None:
+                self._report(connection.identity.client, exchange.refused, now_ns)
             if user:
                 connection.identity.authenticate(user, now_ns)
             elif user is not None or exchange.mechanism not in {"", *MECHANISMS}:
                 self._name_unknown(mechanism or exchange.mechanism)
         connection.max_in_flight = self.context.config.security.max_pending_requests
         return responses.begin(pos, end, length)
+
+    def _report(self, client: Client, refused: tuple[str, str, str], now_ns: int) -> None:
+        """The broker has refused a login. Its words are not logged: they may repeat what the client sent."""
+        error, mechanism, user = refused
+        self.context.metrics.errors.logins += 1
+        at = {"user": user or None, "mechanism": mechanism, "peer": client.peer, "client_id": client.client_id}
+        hint = "see sasl.mechanism, the name and the password of the client, and security.protocol"
+        self._lines.event(_log.warning, "client_login_refused", error, now_ns, **at, error=error, hint=hint)
 
     def _name_unknown(self, mechanism: str) -> None:
         """Report a mechanism once whose names are not known."""

@@ -35,7 +35,7 @@ from proxy.observability.metrics import Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS
 from quotas.admission.limit import Limit
 from quotas.algorithms.token_bucket import TokenBucket
-from quotas.entity import Entity
+from quotas.entity import DEFAULT, Entity
 from quotas.limit_kinds import LIMIT_NAMES
 from tests.proxy.conversation import Clock
 from tests.proxy.metrics import NAMES, metrics_with
@@ -57,6 +57,7 @@ CONTRACT = {
     "throttle_time_max_seconds": ("gauge", {"user", "client_id"}),
     "throttle_time_avg_seconds": ("gauge", {"user", "client_id"}),
     "quota_limit": ("gauge", {"limit", "entity"}),
+    "quota_matched": ("gauge", {"entity"}),
     "quota_debt_seconds": ("gauge", {"limit", "entity"}),
     "connections": ("gauge", set()),
     "paused_connections": ("gauge", {"reason"}),
@@ -68,6 +69,7 @@ CONTRACT = {
     "memory_used_ratio": ("gauge", set()),
     "memory_paused": ("gauge", set()),
     "connections_closed": ("counter", {"reason"}),
+    "client_logins_refused": ("counter", set()),
     "event_loop_lag_seconds": ("histogram", set()),
     "upstream_errors": ("counter", {"reason"}),
     "protocol_errors": ("counter", {"reason"}),
@@ -295,6 +297,27 @@ async def test_beyond_the_bound_limits_are_summed_up(clock: Clock) -> None:
     assert len(shown["quota_limit"].samples) == 3
 
 
+async def test_entries_that_matched_stay_so_up_to_the_bound(clock: Clock) -> None:
+    """A limit in use goes with its idle client: an alert must not come each night."""
+    metrics = metrics_with(clock, max_metric_entities=2)
+    each, of_all, third = Entity(None, "a"), Entity(None, DEFAULT), Entity(None, "c")
+    metrics.configured = lambda: [each, of_all, third]
+    matched = {"client-id:a": 0, "client-id:<default>": 0}
+
+    async def shown() -> dict[str, float]:
+        return {sample.labels["entity"]: sample.value for sample in (await scrape(metrics))["quota_matched"].samples}
+
+    assert await shown() == matched
+    metrics.limits_in_use = lambda: [Limit("producer_byte_rate", Entity(None, "b"), TokenBucket(1), origin=of_all)]
+    assert await shown() == matched | {"client-id:<default>": 1}
+    metrics.limits_in_use = lambda: [limit("producer_byte_rate", "a", 1), limit("producer_byte_rate", "c", 1)]
+    assert await shown() == dict.fromkeys(matched, 1)
+    metrics.configured = lambda: [third]
+    assert await shown() == {"client-id:c": 1}
+    metrics.limits_in_use, metrics.configured = tuple, lambda: [each, third]
+    assert await shown() == {"client-id:a": 0, "client-id:c": 1}, "of other entries nothing is kept"
+
+
 FORMATS = ("", "application/openmetrics-text; version=1.0.0")
 
 _SAMPLE = re.compile(
@@ -415,6 +438,7 @@ class AskedLimit:
     asked: list[str]
     name = "producer_byte_rate"
     rate = 1
+    origin = None
 
     def debt_ns(self, _now_ns: int) -> int:
         self.asked.append(self.entity)

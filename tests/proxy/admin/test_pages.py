@@ -1,6 +1,7 @@
 """The HTTP side, spoken to over a real socket."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
@@ -13,9 +14,13 @@ from proxy.admin.pages import Pages, start_admin
 from proxy.admin.throttles import MAX_SHOWN, ThrottlesPage, table
 from proxy.brokers.readiness import Status
 from proxy.config.config import Config, ObservabilityOptions
+from proxy.config.effective import page_of
+from proxy.config.quota_sources import Quotas
 from proxy.enforcement.report import ThrottleStatus
 from proxy.observability.metrics import Metrics
+from tests.proxy.command_line import UPSTREAM, config
 
+EFFECTIVE = config(*UPSTREAM, "--listen", "127.0.0.1:0", "--quota", "client-id=etl,request_rate=5")
 CONFIG = Config(bootstrap_servers=(("127.0.0.1", 9092),))
 OPTIONS = ObservabilityOptions(metrics_listen=("127.0.0.1", 0))
 
@@ -46,7 +51,10 @@ async def admin(
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
     activity = cast("Any", None)  # see `test_activity`
-    pages = Pages(MetricsPage(Metrics(CONFIG)), ThrottlesPage(throttles, exemptions), health, readiness, activity)
+    refused = {"at": "2026-11-24T06:05:45+00:00", "ok": False, "errors": ["quotas.toml: is \x1b[31m"]}
+    shown = page_of(EFFECTIVE, Quotas({"--quota": EFFECTIVE.quotas.entries}, 0.5)) | {"reloads": {"config": refused}}
+    metrics = MetricsPage(Metrics(CONFIG))
+    pages = Pages(metrics, ThrottlesPage(throttles, exemptions), lambda: shown, health, readiness, activity)
     server = await start_admin(options, pages)
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
@@ -69,6 +77,20 @@ async def test_metrics_in_the_format_that_is_asked_for() -> None:
         async with client.get("/metrics", headers=accept) as response:
             assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
             assert (await response.text()).endswith("# EOF\n")
+
+
+async def test_the_configuration_by_source() -> None:
+    async with admin() as client:
+        page = json.loads((await text_of(client.get("/config")))[2])
+        assert page["options"]["listen"] == {"value": "127.0.0.1:0", "source": "flag"}
+        assert page["options"]["drain_timeout"] == {"value": "20s", "source": "default"}
+        assert (page["quotas"], page["quota_share"]) == (["client-id:etl,request_rate=5"], 0.5)
+        assert page["reloads"]["config"]["ok"] is False
+        _, kind, text = await text_of(client.get("/config", headers={"Accept": "text/plain"}))
+        assert kind == "text/plain"
+        lines = [line.split() for line in text.splitlines()]
+        assert ["listen", "127.0.0.1:0", "(flag)"] in lines
+        assert text.endswith("refused, what applied before stays\n  quotas.toml: is \\u001b[31m\n")
 
 
 async def test_health_and_readiness_say_why() -> None:

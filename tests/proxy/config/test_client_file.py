@@ -215,6 +215,16 @@ def test_unrelated_keys_are_named_and_have_no_effect(tmp_path: Path) -> None:
     assert found.login is None  # those of clients pass through
 
 
+def test_white_space_around_a_value_is_no_part_of_it(tmp_path: Path) -> None:
+    """As AdminClientConfig of Kafka 4.3.1 has it, for passwords too: `ConfigDef.parseType` trims every text."""
+    text = (
+        "security.protocol = SASL_PLAINTEXT \nsasl.mechanism=PLAIN\t\nsasl.username= etl \nsasl.password= a b\\u0020 \n"
+    )
+    login = good(tmp_path / "a", text).login
+    assert login is not None
+    assert (login.mechanism, login.username, login.password) == ("PLAIN", "etl", "a b")
+
+
 def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
     found = good(
         tmp_path / "a", "schema.registry.key=-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEG\nCCqG+SM/a==\n"
@@ -225,10 +235,21 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("security.protocol=TLS", "security.protocol: unknown value"),
+        (
+            "security.protocol=TLS",
+            "security.protocol: unknown value 'TLS'\n  allowed: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
+        ("security.protocol=SASLSSL", "unknown value 'SASLSSL'\n  did you mean 'SASL_SSL'? allowed: PLAINTEXT"),
+        (f"security.protocol={'x' * 50}", f"unknown value '{'X' * 40}'\n"),
+        (
+            'security.protocol="SASL_SSL"',
+            ':1: security.protocol: the quotes of "SASL_SSL" are part of the value\n  remove',
+        ),
+        ("security.protocol=SSL\nssl.ca.location='/dev/null'", "the quotes of '/dev/null' are part of the value"),
+        ("ssl.truststore.typ=PEM", "unknown key\n  did you mean 'ssl.truststore.type'?"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "cannot log in by GSSAPI"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=AWS_MSK_IAM", "contains the broker's host name"),
-        ("security.protocol=SASL_SSL\nsasl.mechanism=DIGEST", ":2: sasl.mechanism: unknown value"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=DIGEST", ":2: sasl.mechanism: unknown value 'DIGEST'\n"),
         ("security.protocol=SASL_SSL\nsasl.username=u", "sasl.mechanism: is missing\n  allowed: PLAIN, SCRAM"),
         (f"{PLAIN_SSL}\nsasl.username=u", "or sasl.username and sasl.password"),
         ("sasl.username=u\nsasl.password=hidden", "does not use sasl settings"),

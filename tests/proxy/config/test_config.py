@@ -56,8 +56,8 @@ def test_the_key_is_in_the_file_of_the_certificate_unless_it_has_its_own() -> No
     [
         (["--ssl-key-location", "k"], "--ssl-key-location 'k': has no effect without --ssl-certificate-location"),
         (["--ssl-client-auth", "required"], "has no effect without --ssl-certificate-location"),
-        (["--ssl-certificate-location", "c", "--ssl-client-auth", "required"], "and --ssl-ca-location go together"),
-        (["--ssl-certificate-location", "c", "--ssl-ca-location", "ca"], "and --ssl-ca-location go together"),
+        (["--ssl-certificate-location", "c", "--ssl-client-auth", "required"], "needs --ssl-ca-location, the CA"),
+        (["--ssl-certificate-location", "c", "--ssl-ca-location", "ca"], "does not use --ssl-ca-location: set"),
         (["--ssl-principal-mapping-rules", "RULE:(/x/"], "pattern '('"),
         (["--ssl-client-auth", "require"], "did you mean 'required'?"),
     ],
@@ -382,19 +382,19 @@ def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pyte
             f"error: {path}: max_throttle_ms = 'soon': expected a whole number from 1 to 2147483647",
             f"error: {path}: drain_timeout = True: expected a duration such as 20s, 500ms or 2m",
             "error: KAFKA_QUOTA_PROXY_DRY_RUN 'maybe': expected true or false, or on or off",
-            "error: --quota-share '2': expected a fraction above 0 and at most 1, such as 0.25",
+            "error: --quota-share '2': expected a fraction above 0 and at most 1, such as 0.25 or 1/40",
             "error: --broker-port 'x': expected NODE=PORT",
             "error: --broker-port 'y': expected NODE=PORT",
         ]
     )
-    assert any("did you mean 'listen'? allowed: advertised_host, " in message for message in found)
+    assert any("did you mean 'listen'?" in message for message in found)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"listen = \n", "is not TOML: Invalid value (at line 1, column 10)"),
-        (b"\xff", "is not UTF-8 at byte 0"),
+        (b"\xff", "is not UTF-8 at byte 0\n  save it as UTF-8"),
         (b"quota = " + b"[" * 3_000, "has a number of thousands of digits, or is nested too deeply"),
         (b"max_connections = " + b"9" * 5_000, "has a number of thousands of digits, or is nested too deeply"),
         (None, "cannot be read: No such file or directory"),

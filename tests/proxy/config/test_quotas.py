@@ -1,7 +1,9 @@
 """Quotas of flags and file: every limit can be given both ways, and what is wrong with all of them together is said."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -152,7 +154,7 @@ def test_the_share_of_the_file_takes_the_place_of_the_flags(
     assert (found.share, len(found.entries)) == (share, 1)
 
 
-@pytest.mark.parametrize("value", ["0", "-0.1", "1.001", "nan", "inf", "true", "'1/4'", "[0.5]", "{a = 1}"])
+@pytest.mark.parametrize("value", ["0", "-0.1", "1.001", "nan", "inf", "true", "'1/'", "[0.5]", "{a = 1}"])
 def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(
     quotas_file: Callable[[str], tuple[str, str]], value: str
 ) -> None:
@@ -281,9 +283,9 @@ def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
     found = [message.partition("\n")[0] for message in errors(*UPSTREAM, flag, path, *twice)]
     quota = f"error: {path}: quota"
     assert found == [
-        f"error: {path}: quota_share = 2: expected a fraction above 0 and at most 1, such as 0.25",
+        f"error: {path}: quota_share = 2: expected a fraction above 0 and at most 1, such as 0.25 or 1/40",
         f"{quota}[1].connections: expected a number, not 'X'",
-        f"{quota}[2].producer_byte_rat: unknown limit 'producer_byte_rat'",
+        f"{quota}[2].producer_byte_rat: unknown key 'producer_byte_rat'",
         f"{quota}[4].connections: expected a number, not 'X'",
         "error: --quota: client-id:b is given twice",
         f"{quota}[0]: listener:5555: this proxy does not listen on port 5555",
@@ -370,13 +372,56 @@ def test_entries_that_apply_to_no_client_are_listed_up_to_a_bound() -> None:
 
 
 def test_names_that_look_like_patterns_are_warned_about() -> None:
-    names = ("client-id=spark-*", "user=<Default>", "user=<default>", "user=a,client-id=<DEFAULT>", "client-id=default")
+    names = ["client-id=spark-*", "user=User:alice", "user=<Default>", "user=<default>", "user=a,client-id=<DEFAULT>"]
+    names += ["client-id=default", 'client-id="<default>"']
     specs = quotas(*(f"{name},request_rate=1" for name in names), "resource-group=g,client-id=spark-*,request_rate=1")
     [fields] = [
         fields for name, fields in cautions((*UPSTREAM, "--principal", "a", *specs)) if name == "quota_name_is_literal"
     ]
-    assert fields["entities"] == 'client-id:spark-*, user:"<Default>", user:a,client-id:"<DEFAULT>"'
+    assert fields["entities"] == (
+        'client-id:spark-*, user:User:alice, user:"<Default>", user:a,client-id:"<DEFAULT>", client-id:default'
+    )
     assert "resource-group" in str(fields["hint"])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("security.protocol=PLAINTEXT\n", "security.protocol=PLAINTEXT in {}: clients cannot log in"),
+        (
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=proxy\nsasl.password=x\n",
+            "the login in {}",
+        ),
+        ("security.protocol=SASL_PLAINTEXT\n", None),
+    ],
+)
+def test_users_where_no_client_can_log_in(tmp_path: Path, text: str, why: str | None) -> None:
+    """Each is then the user of the proxy's own login, or ANONYMOUS."""
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    file.chmod(0o600)
+    specs = quotas(*(f"user={name},request_rate=1" for name in ("etl", "proxy", "ANONYMOUS", "<default>")))
+    found = [fields for _, fields in cautions((*UPSTREAM, "--command-config", str(file), *specs))]
+    if why is None:
+        assert found == []
+    else:
+        [fields] = found
+        assert (fields["flag"], "user:etl" in str(fields["entities"])) == (why.format(file), True)
+        assert str(fields["entities"]).count("user:") == 2
+
+
+@pytest.mark.parametrize(("uid", "read_only", "is_warned"), [(0, 0, True), (0, 1, False), (4711, 0, False)])
+def test_a_secret_that_this_user_cannot_change_is_not_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, read_only: int, is_warned: bool
+) -> None:
+    """A pod finds its Secret mounted read-only, with the mode of its chart."""
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u\nsasl.password=p\n")
+    file.chmod(0o444)
+    at = (*UPSTREAM, "--command-config", str(file))
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_flag=read_only * os.ST_RDONLY))
+    assert [name for name, _ in cautions(at)] == ["secret_readable"] * is_warned
 
 
 def test_thresholds_warn_of_long_holds() -> None:

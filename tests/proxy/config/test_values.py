@@ -57,6 +57,8 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ("foo:" + "9" * 5000, None),
         ("::1:9092", "put an IPv6 address in brackets, as in [::1]:19092"),
         ("[foo]:9092", "brackets are for IPv6 addresses only, as in [::1]:19092"),
+        ("25192", "the host is missing: 127.0.0.1:25192"),
+        ("off", "it cannot be switched off: 127.0.0.1:0 is any free port, for this host only"),
         ("kafka://foo:9092", "remove the scheme: addresses are plain host:port"),
         ("fo o:9092", "'fo o' is not a host name or IP address"),
         ("a,b:9092", "'a,b' is not a host name or IP address"),
@@ -76,8 +78,9 @@ def test_port_zero_only_where_one_listens() -> None:
 
 def test_several_addresses() -> None:
     assert parse_addresses("a:1, b:2,a:1") == (("a", 1), ("b", 2))
+    assert parse_addresses("a:1,,b:2,") == (("a", 1), ("b", 2))
     assert parse_addresses(["a:1", "b:2,c:3"]) == (("a", 1), ("b", 2), ("c", 3))
-    for wrong in ("", "a:1,,b:2", "a:1,b", [], ["a:1", 5], 9092, None):
+    for wrong in ("", ",", "a:1,b", [], ["a:1", 5], 9092, None):
         with pytest.raises(Refusal, match="HOST:PORT"):
             parse_addresses(wrong)
 
@@ -117,8 +120,8 @@ def test_several_addresses() -> None:
         ),
         (
             parse_fraction,
-            {"0.25": 0.25, 0.25: 0.25, "1": 1, 1: 1},
-            ["0", "1.01", "-0.5", "nan", "inf", "half", "", True, None],
+            {"0.25": 0.25, 0.25: 0.25, "1": 1, 1: 1, "1/40": 0.025, "2 / 8": 0.25},
+            ["0", "1.01", "-0.5", "1/", "/2", "1/0", "3/2", "1/2/3", "nan", "inf", "half", "", True, None],
             "expected a fraction above 0 and at most 1",
         ),
         (

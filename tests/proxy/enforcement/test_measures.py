@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from proxy.config.config import EnforcementOptions
 from proxy.enforcement.delay import Delay
-from proxy.enforcement.identity import Identity
+from proxy.enforcement.identity import Client, Identity
 from proxy.enforcement.measures import Measures, Reply
 from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, SOFT, TOTAL, connection_status, throttle_status
 from quotas.admission.decision import Decision
@@ -134,6 +135,50 @@ def test_a_frame_that_finds_debt(size: int, dry_run: bool, caplog: pytest.LogCap
     assert scene.told_ms == (0, 0)
     scene.world.report.released(scene.who.client, scene.limit, 3 * NS_PER_SECOND, scene.now_ns)
     assert scene.who.entity.throttles[NAME, PAUSE].sum_seconds == pytest.approx(5 if dry_run else 3)
+
+
+def test_a_line_has_the_time_held_since_the_one_before(caplog: pytest.LogCaptureFixture) -> None:
+    """By any of its connections: holds that overlap count once, and a notice up to now."""
+    scene = Scene("notify")
+    report, limit, start_ns = scene.world.report, scene.limit, scene.now_ns
+    one, other = (
+        scene.who.client,
+        Identity(scene.world.config, scene.world.registry, scene.world.metrics.entities, "b:2"),
+    )
+    other.identify("etl", 0)
+    caplog.set_level(logging.WARNING)
+
+    def line_at(seconds: float, client: Client = one) -> tuple[object, ...]:
+        """A frame is held: of its line, what it has of the time before."""
+        caplog.clear()
+        report.held(client, limit, WAIT_NS, (), start_ns + int(seconds * NS_PER_SECOND))
+        [(name, fields)] = lines_of(caplog.records)
+        assert name == "throttled"
+        assert "suppressed" not in fields
+        return tuple(fields.get(each) for each in ("held_seconds", "of", "connections"))
+
+    assert line_at(0) == (None, None, None)
+    for client, seconds, at in ((one, 2, 2), (other.client, 1.5, 2.5), (one, 1, 4.8)):  # until 2.5, and from 3.8 on
+        report.released(client, limit, int(seconds * NS_PER_SECOND), start_ns + int(at * NS_PER_SECOND))
+    assert line_at(5.1) == (3.5, 5.1, 2)
+    assert line_at(15.1, other.client) == (0.0, 10.0, 1)
+    report.throttled(one, limit, NOTIFY, DEBT, 5 * NS_PER_SECOND, 0, start_ns + 19 * NS_PER_SECOND)
+    assert line_at(21.1) == (2.1, 6.0, 1), "of 5 s"
+    assert line_at(31.1) == (2.9, 10.0, 1), "the rest"
+
+
+def test_what_is_known_of_held_connections_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    report, limit = scene.world.report, scene.limit
+    for number in range(1_500):
+        client = Client(scene.world.registry, "", "", f"peer:{number}")
+        of = SimpleNamespace(
+            name="request_rate", entity=f"e{number}", whole=None, rate=1, debt_ns=lambda _: 0, queued_ns=lambda: 0
+        )
+        report.held(client, limit, 0, (), scene.now_ns)
+        report.still_held(client, of, 0, 0, "", scene.now_ns)  # type: ignore[arg-type]
+    assert len(report._held) <= 1_000
+    assert max(len(each.peers) for each in report._held.values()) <= 1_000
 
 
 @each_measure

@@ -5,6 +5,7 @@ the loop's timers are short; how much time has passed is for the test to say.
 """
 
 import asyncio
+import re
 import socket
 
 import pytest
@@ -189,3 +190,25 @@ async def test_draining_waits_for_a_held_frame_after_all_responses(open_stage: O
     stage.clock.pass_seconds(1)
     assert await broker.rest() == produce(2, 300, acks=0)
     await stage.no_sessions()
+
+
+async def test_a_long_hold_repeats_its_line_with_the_time_when_it_ends(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(quotas=[SLOW])
+    client, _ = await in_debt(stage)
+    await client.send(produce(2, 100))
+    await held(stage)
+    for _ in range(14):
+        stage.clock.pass_seconds(1)
+        stage.sweep()
+    lines = [fields for name, fields in lines_of(caplog.records) if name == "throttled"]
+    assert [fields["mode"] for fields in lines] == ["notify", "pause", "pause"]
+    assert [(fields.get("held_seconds"), fields.get("of")) for fields in lines] == [
+        (None, None),
+        (6.0, 6.0),
+        (5.0, 5.0),
+    ]
+    first, *more = [fields.get("until") for fields in lines]
+    assert first is None
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d", str(each)) for each in more)

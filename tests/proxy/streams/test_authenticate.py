@@ -11,6 +11,7 @@ from protocol.wire import encode_varint
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import QuotaOptions, SecurityOptions, UsageOptions
 from proxy.enforcement.identity import ANONYMOUS
+from proxy.observability.logs import EventFormatter
 from proxy.sessions.pump_set import IN_FLIGHT
 from proxy.streams.handlers.authenticate import SaslMessageTooLarge
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
@@ -304,3 +305,34 @@ def test_after_a_login_requests_pass_where_brokers_require_one() -> None:
     log_in(pair, "alice")
     pair.client_sends(produce(4, 1_000))
     assert pair.sent()[-1] == produce(4, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "handshake_error", "error"),
+    [
+        ("PLAIN", 0, "sasl_authentication_failed"),
+        ("SCRAM-SHA-1", 33, "unsupported_sasl_mechanism"),
+        ("PLAIN", ILLEGAL, "illegal_sasl_state"),
+    ],
+)
+def test_a_login_that_the_broker_refuses_is_logged_and_counted(
+    caplog: pytest.LogCaptureFixture, mechanism: str, handshake_error: int, error: str
+) -> None:
+    """Who it was, and no word of the broker or the client besides the name."""
+    caplog.set_level(logging.WARNING)
+    world = World([])
+    for number in (1, 2):
+        pair = Pair(world)
+        pair.client_sends(handshake(number, mechanism))
+        pair.broker_sends(chosen(number, handshake_error))
+        if not handshake_error:
+            pair.client_sends(sasl(number, plain("al\x1b[31mice")))
+            pair.broker_sends(accepted(number, b"secret", error=REFUSED))
+    assert world.metrics.errors.logins == 2
+    [record] = caplog.records
+    fields = record.__dict__["fields"]
+    assert (record.getMessage(), fields["error"], fields["mechanism"]) == ("client_login_refused", error, mechanism)
+    assert fields["user"] == (None if handshake_error else "al\x1b[31mice")
+    line = EventFormatter(is_json=False, tracebacks=False).format(record)
+    assert "secret" not in line
+    assert line.isprintable()

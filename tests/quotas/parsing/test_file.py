@@ -142,16 +142,15 @@ def test_a_misspelt_threshold_without_quotes_is_named_as_it_is_written() -> None
         topic = "orders"
         bytes.in.per.sec.treshold = 5
         """)
-    assert (place, message) == ("quota[0].bytes.in.per.sec.treshold", "unknown limit 'bytes.in.per.sec.treshold'")
-    assert hint is not None
-    assert hint.startswith("did you mean 'bytes.in.per.sec.threshold'? allowed: bytes_in_rate, ")
+    assert (place, message) == ("quota[0].bytes.in.per.sec.treshold", "unknown key 'bytes.in.per.sec.treshold'")
+    assert hint == "did you mean 'bytes.in.per.sec.threshold'?"
 
 
 @pytest.mark.parametrize("key", ["bytes", "messages", "total"])
 def test_tables_within_tables_may_be_as_deep_as_they_like(key: str) -> None:
     names = [message for _, message, _ in errors_of(f"[[quota]]\n{key}{'.a' * 5000} = 1\n{key}.b = {{}}")]
-    assert f"unknown limit '{key}.b'" in names
-    assert f"unknown limit '{key}{'.a' * 5000}'" in names
+    assert f"unknown key '{key}.b'" in names
+    assert f"unknown key '{key}{'.a' * 5000}'" in names
 
 
 def test_every_error_of_a_file_is_found_with_its_place() -> None:
@@ -194,10 +193,9 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
         """)
     assert [(place, message) for place, message, _ in found] == [
         ("quotas", "unknown key 'quotas'"),
-        ("quota[1].client_id", "unknown limit 'client_id'"),
+        ("quota[1].client_id", "unknown key 'client_id'"),
         ("quota[1].producer_byte_rate", "producer_byte_rate cannot be a fractional value."),
-        ("quota[1]", "Invalid empty client quota entity"),
-        ("quota[2].producer_byte_rat", "unknown limit 'producer_byte_rat'"),
+        ("quota[2].producer_byte_rat", "unknown key 'producer_byte_rat'"),
         ("quota[2].mode", "unknown mode 'dealy'"),
         ("quota[3].user", "expected a name in quotes, not ['a', 'b']"),
         ("quota[3].producer_byte_rate", "expected a number, not True"),
@@ -215,7 +213,7 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
     ]  # fmt: skip
     hints = {place: hint for place, _, hint in found}
     assert hints["quotas"] == "did you mean 'quota'? allowed: quota, resource-group"
-    assert str(hints["quota[1].client_id"]).startswith("did you mean 'client-id'? allowed: producer_byte_rate, ")
+    assert hints["quota[1].client_id"] == "did you mean 'client-id'?"
     assert hints["quota[3].user"] is None
     assert str(hints["quota[4].total"]).endswith("as in total=true,producer_byte_rate=5000000")
     assert hints["quota[5].ip"] == "networks are not supported: give each address, or <default>"

@@ -1,0 +1,135 @@
+"""Tries what a proxy needs before a client connects: the command `check`.
+
+It binds the ports, asks each broker as the proxy will, and opens the proxy's own topics, which creates missing ones.
+"""
+
+import asyncio
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final
+
+from kio.schema.metadata.v1.request import MetadataRequest
+from kio.schema.metadata.v1.response import MetadataResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+
+from protocol.errors import ProtocolError
+from protocol.messages import decode, request_frame
+from proxy.brokers.connect import ask_broker
+from proxy.brokers.health import Health
+from proxy.brokers.readiness import PROBE_TIMEOUT_SECONDS, Readiness
+from proxy.brokers.upstream import BrokerFailed
+from proxy.config.addresses import Address, format_address
+from proxy.config.config import Config
+from proxy.config.errors import BindError
+from proxy.fleet.log import LogFailed
+from proxy.fleet.topic_log import TopicLog
+from proxy.observability.metrics import Metrics
+from proxy.own_client import OwnClient
+from proxy.server import few_descriptors
+from proxy.tls import TlsContexts
+from proxy.usage.sink import SinkFailed
+from proxy.usage.topic_sink import TopicSink
+from quotas.problems import Problem
+
+_BODY: Final = 4  # after the correlation id
+_NEEDS_LOGIN: Final = (
+    "its clients must log in (security.protocol=SASL_...), since --command-config has no sasl settings"
+)
+
+Result = str | Problem
+"""What works, or what to do."""
+
+
+async def results(config: Config) -> AsyncIterator[Result]:
+    """Of each check, in the order in which a start would fail. Raises ConfigError for certificates and keys."""
+    tls = TlsContexts(config, Metrics(config))
+    if tls.shown:
+        yield f"certificate of the listener: {tls.shown}"
+    hard, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[1], few_descriptors(config)
+    hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
+    yield Problem("descriptors", f"{hard}, fewer than {wanted}", hint) if wanted else f"descriptors: {hard}"
+    yield _bound(config)
+    yield await _advertised(config.listening.advertised_host)
+    readiness = Readiness((), tls, Health(config, Counter(), time.monotonic_ns), time.monotonic_ns)
+    brokers: dict[Address, str] = dict.fromkeys(config.bootstrap_servers, "--bootstrap-servers")
+    for address in config.bootstrap_servers:
+        brokers |= await _brokers_of(address, tls)
+    for address, place in brokers.items():
+        status = await readiness.probe(address)
+        if status.ok:
+            words = [status.reason, "TLS" * (tls.to_brokers is not None)]
+            words.append(f"logged in by {tls.upstream.login}" if tls.upstream.login else await _login_of(address, tls))
+            yield f"{place}: {', '.join(filter(None, words))}"
+        else:
+            yield Problem(place, *status.reason.removesuffix(")").partition(" (")[::2])
+    async for result in _topics(config):
+        yield result
+
+
+def _bound(config: Config) -> Result:
+    """Whether all ports can be bound, as far as the first that cannot."""
+    listening, host = config.listening, config.listening.address[0]
+    of_brokers = [*(listening.broker_ports or ()), *listening.node_ports.values()]
+    wanted = [("--listen", listening.address), *(("--broker-ports", (host, port)) for port in of_brokers)]
+    wanted.append(("--metrics-listen", config.observability.metrics_listen))
+    for flag, address in wanted:
+        try:
+            family, *_, at = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            socket.create_server(at, family=family).close()
+        except OSError as error:
+            hint = f"what has it: ss -ltnp 'sport = :{address[1]}'"
+            return Problem("ports", str(BindError(flag, address, error)).removeprefix("error: "), hint)
+    return f"ports: {format_address(listening.address)} and {len(wanted) - 1} more are free"
+
+
+async def _advertised(host: str) -> Result:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        hint = "give --advertised-host a name or address by which clients reach this proxy"
+        return Problem("--advertised-host", f"{host} does not resolve here: {error}", hint)
+    return f"--advertised-host: {host} is {', '.join(dict.fromkeys(str(each[4][0]) for each in found))}"
+
+
+async def _brokers_of(address: Address, tls: TlsContexts) -> dict[Address, str]:
+    """All brokers, by their advertised addresses; none if this one does not say, as before a login."""
+    with suppress(BrokerFailed, ProtocolError):
+        response = await ask_broker(address, tls, request_frame(MetadataRequest(topics=()), 1), PROBE_TIMEOUT_SECONDS)
+        found = decode(MetadataResponse, response, _BODY).brokers
+        return {(each.host, each.port): f"advertised.listeners of broker {each.node_id}" for each in found}
+    return {}
+
+
+async def _login_of(address: Address, tls: TlsContexts) -> str:
+    """What a broker's listener wants that has mechanisms of SASL; "": it has none."""
+    request = request_frame(SaslHandshakeRequest(mechanism=""), 1)
+    with suppress(BrokerFailed, ProtocolError):
+        answer = decode(SaslHandshakeResponse, await ask_broker(address, tls, request, PROBE_TIMEOUT_SECONDS), _BODY)
+        if answer.mechanisms:
+            return f"with {', '.join(answer.mechanisms)}: {_NEEDS_LOGIN}"
+    return ""
+
+
+async def _topics(config: Config) -> AsyncIterator[Result]:
+    usage, fleet = config.usage, config.fleet
+    if usage.topic is not None:
+        sink = TopicSink(usage, usage.bootstrap_servers or config.bootstrap_servers, b"")
+        try:
+            await sink.write(())
+            yield f"--usage-topic: {usage.topic} can be written"
+        except SinkFailed as error:
+            yield Problem("--usage-topic", error.message)
+        await sink.close()
+    if fleet.name is not None:
+        log = TopicLog(OwnClient(fleet.client, config.bootstrap_servers, "kafka-quota-proxy-fleet"), fleet.topic)
+        try:
+            await log.open()
+            yield f"--fleet-topic: {fleet.topic} can be read and written"
+        except LogFailed as error:
+            yield Problem("--fleet-topic", error.message)
+        await log.close()

@@ -1,0 +1,113 @@
+"""What `check` finds before a client connects, at brokers that answer what the tests say."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from proxy.check import results
+from proxy.config.config import SecurityOptions
+from quotas.problems import Problem
+from tests.proxy.command_line import config
+
+API_VERSIONS, METADATA, SASL_HANDSHAKE = 18, 3, 17
+LOOPBACK = "127.0.0.1"
+
+
+class Broker:
+    """Answers what `check` asks. `advertises`: ports of the cluster; `mechanisms`: of SASL."""
+
+    def __init__(self) -> None:
+        self.advertises: list[int] = []
+        self.mechanisms: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        api = int.from_bytes((await reader.readexactly(length))[:2], "big")
+        if api == API_VERSIONS:
+            body = struct.pack(">hi", 0, 0)
+        elif api == METADATA and not self.mechanisms:
+            brokers = [struct.pack(">ih9sih", 7, 9, LOOPBACK.encode(), port, -1) for port in self.advertises]
+            body = struct.pack(">i", len(brokers)) + b"".join(brokers) + struct.pack(">ii", -1, 0)
+        elif api == SASL_HANDSHAKE:
+            names = [struct.pack(">h", len(each)) + each.encode() for each in self.mechanisms]
+            body = struct.pack(">hi", 33 if names else 34, len(names)) + b"".join(names)
+        else:  # before a login a broker closes the connection
+            writer.close()
+            return
+        writer.write(struct.pack(">ii", len(body) + 4, 1) + body)
+        writer.close()
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[tuple[Broker, int]]:
+    found = Broker()
+    async with await asyncio.start_server(found.serve, LOOPBACK, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        found.advertises = [port]
+        yield found, port
+
+
+async def checked(port: int, *arguments: str) -> list[str]:
+    ports = () if "--listen" in arguments else ("--listen", f"{LOOPBACK}:0")
+    own = ("--bootstrap-servers", f"{LOOPBACK}:{port}", "--metrics-listen", f"{LOOPBACK}:0", *ports, *arguments)
+    return [f"{'no' if isinstance(each, Problem) else 'ok'} {each}" async for each in results(config(*own))]
+
+
+async def test_all_is_well(broker: tuple[Broker, int]) -> None:
+    found = await checked(broker[1])
+    assert [line[:2] for line in found] == ["ok"] * len(found)
+    assert [line.split(":")[0] for line in found[1:]] == [
+        "ok ports",
+        "ok --advertised-host",
+        "ok advertised.listeners of broker 7",
+    ]
+    assert found[-1].endswith(f"{LOOPBACK}:{broker[1]} answers")
+
+
+async def test_a_broker_that_no_client_could_reach(broker: tuple[Broker, int]) -> None:
+    """The bootstrap server answers, and names another one that nothing listens for."""
+    with socket.create_server((LOOPBACK, 0)) as unused:
+        gone = unused.getsockname()[1]
+    broker[0].advertises.append(gone)
+    *_, last = await checked(broker[1])
+    assert last.startswith(
+        f"no advertised.listeners of broker 7: {LOOPBACK}:{gone}: Connection refused\n  nothing listens"
+    )
+    *_, last = await checked(gone)
+    assert last.startswith(f"no --bootstrap-servers: {LOOPBACK}:{gone}: Connection refused")
+
+
+async def test_a_listener_that_wants_logins(broker: tuple[Broker, int]) -> None:
+    broker[0].mechanisms = ["PLAIN", "SCRAM-SHA-512"]
+    *_, last = await checked(broker[1])
+    assert "answers, with PLAIN, SCRAM-SHA-512: its clients must log in (security.protocol=SASL_..." in last
+
+
+async def test_ports_and_names_that_cannot_be_used(broker: tuple[Broker, int]) -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        found = await checked(broker[1], "--listen", f"{LOOPBACK}:{port}", "--broker-ports", "0")
+    assert found[1].startswith(
+        f"no ports: --listen: cannot listen on {LOOPBACK}:{port}: Address already in use\n  what has"
+    )
+    found = await checked(broker[1], "--advertised-host", "no-such-host.invalid")
+    assert found[2].startswith("no --advertised-host: no-such-host.invalid does not resolve here: ")
+
+
+async def test_descriptors(broker: tuple[Broker, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 1024))
+    first, *_ = await checked(broker[1], "--max-connections", str(SecurityOptions().max_connections + 1))
+    assert first.startswith("no descriptors: 1024, fewer than 40004\n  raise the hard limit")
+
+
+async def test_topics_without_brokers(tmp_path: Path) -> None:
+    """Errors of the proxy's own clients have the option, and what they say."""
+    with socket.create_server((LOOPBACK, 0)) as unused:
+        gone = unused.getsockname()[1]
+    *_, usage, fleet = await checked(gone, "--usage-topic", "usage", "--fleet", "one", "--broker-ports", "0")
+    assert usage.startswith(f"no --usage-topic: --usage-topic usage at {LOOPBACK}:{gone}: ")
+    assert fleet.startswith("no --fleet-topic: ")
