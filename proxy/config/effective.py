@@ -63,4 +63,4 @@ def text_of(page: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"  {entry}" for entry in page["quotas"])
     for what, reload in page.get("reloads", {}).items():
         yield f"{what} last read {reload['at']}: {'applied' if reload['ok'] else 'refused, what applied before stays'}"
-        yield from (f"  {error}" for error in reload["errors"])
+        yield from (f"  {line}" for error in reload["errors"] for line in error.splitlines())

@@ -137,7 +137,7 @@ def test_each_alert_fires_by_a_real_fault(
     quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1000\n')
     ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3)
     certificate = tmp_path / "proxy.pem"
-    trustme.CA().issue_cert("localhost", not_after=ends).private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    trustme.CA().issue_cert("127.0.0.1", not_after=ends).private_key_and_cert_chain_pem.write_to_path(str(certificate))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         restarted_at = f"127.0.0.1:{free.getsockname()[1]}"

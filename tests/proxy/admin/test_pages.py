@@ -51,7 +51,7 @@ async def admin(
     exemptions: Callable[[], Sequence[str]] = tuple,
 ) -> AsyncIterator[ClientSession]:
     activity = cast("Any", None)  # see `test_activity`
-    refused = {"at": "2026-11-24T06:05:45+00:00", "ok": False, "errors": ["quotas.toml: is \x1b[31m"]}
+    refused = {"at": "2026-11-24T06:05:45+00:00", "ok": False, "errors": ["quotas.toml: is \x1b[31m\n  do"]}
     shown = page_of(EFFECTIVE, Quotas({"--quota": EFFECTIVE.quotas.entries}, 0.5)) | {"reloads": {"config": refused}}
     metrics = MetricsPage(Metrics(CONFIG))
     pages = Pages(metrics, ThrottlesPage(throttles, exemptions), lambda: shown, health, readiness, activity)
@@ -90,7 +90,7 @@ async def test_the_configuration_by_source() -> None:
         assert kind == "text/plain"
         lines = [line.split() for line in text.splitlines()]
         assert ["listen", "127.0.0.1:0", "(flag)"] in lines
-        assert text.endswith("refused, what applied before stays\n  quotas.toml: is \\u001b[31m\n")
+        assert text.endswith("refused, what applied before stays\n  quotas.toml: is \\u001b[31m\n    do\n")
 
 
 async def test_health_and_readiness_say_why() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +13,10 @@ from proxy.enforcement.identity import Client, Identity
 from proxy.enforcement.measures import Measures, Reply
 from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, SOFT, TOTAL, connection_status, throttle_status
 from quotas.admission.decision import Decision
-from quotas.admission.limit import SOFT_NS
+from quotas.admission.limit import SOFT_NS, Limit
+from quotas.algorithms.token_bucket import TokenBucket
 from quotas.connections import Verdict
+from quotas.entity import Entity
 from quotas.modes import MODES
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
@@ -172,11 +173,9 @@ def test_what_is_known_of_held_connections_is_bounded(caplog: pytest.LogCaptureF
     report, limit = scene.world.report, scene.limit
     for number in range(1_500):
         client = Client(scene.world.registry, "", "", f"peer:{number}")
-        of = SimpleNamespace(
-            name="request_rate", entity=f"e{number}", whole=None, rate=1, debt_ns=lambda _: 0, queued_ns=lambda: 0
-        )
+        other = Limit("request_rate", Entity(None, f"client-{number}"), TokenBucket(1))
         report.held(client, limit, 0, (), scene.now_ns)
-        report.still_held(client, of, 0, 0, "", scene.now_ns)  # type: ignore[arg-type]
+        report.still_held(client, other, 0, 0, "", scene.now_ns)
     assert len(report._held) <= 1_000
     assert max(len(each.peers) for each in report._held.values()) <= 1_000
 
