@@ -37,8 +37,11 @@ class ActiveConfig:
         self._is_refreshing = False
         #: When entries that matched nothing are searched; None: no request has arrived yet.
         self._search_ns: float | None = None
-        shared.context.metrics.enforcement_enabled = not quotas.dry_run
-        shared.context.metrics.configured = lambda: (entry.entity for entry in self.quotas.entries if entry.limits)
+        metrics = shared.context.metrics
+        metrics.enforcement_enabled = not quotas.dry_run
+        metrics.sources.configured = lambda: (
+            entry.entity for entry in self.quotas.entries if entry.limits
+        )
 
     def apply(self, config: Config, quotas: Quotas) -> None:
         """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""

@@ -64,7 +64,7 @@ def assemble(
     metrics.limits_in_use = registry.limits_in_use
     metrics.produced = lambda: registry.produced(clock())
     brokers = BrokerTimes(clock)
-    metrics.response_times = brokers.histograms
+    metrics.sources.response_times = brokers.histograms
     return Shared(
         loop=loop,
         clock=clock,

@@ -31,7 +31,7 @@ class Recorder:
         self._due_ns = 0
         self._ticks = 0
         self.limits: dict[Limit, LimitPast] = {}
-        self._metrics.used_ratios = self._used_ratios
+        self._metrics.sources.used_ratios = self._used_ratios
 
     def last(self, limit: Limit, seconds: float, now_ns: int) -> Span | None:
         """What was charged in that time, the ticks with waiters and all ticks; None: nobody recorded it."""

@@ -167,6 +167,8 @@ class Activity:
         names = {" ".join(session.connection.software).strip() for session in sessions}
         waits = sorted(entity.times.limits_of_last_minute().items(), key=lambda each: -each[1])
         requests = produces + fetches
+        reports = self._shared.context.metrics.client_reports
+        outlook = reports.outlook(entity)
         return {
             "client_id": entity.client_id,
             "user": entity.user,
@@ -189,6 +191,8 @@ class Activity:
             "brokers": sorted({session.watch.broker for session in sessions if session.upstream is not None}),
             "oldest_request_seconds": max((each.broker_waits_ns(now_ns) for each in sessions), default=0) / 1e9,
             "broker_throttled_seconds": round(entity.times.broker_throttled_seconds, 3),
+            "reported": reports.reported(entity),
+            "outlook": None if outlook is None else outlook._asdict(),
             "line": [round(each) for each in entity.past.line],
         }
 

@@ -154,6 +154,7 @@ class _Case:
             "client": self._client,
             "none": self._nothing,
         }[verdict]()
+        yield from self._reported()
         yield from self._unmatched()
 
     def _limit(self) -> Iterator[str]:
@@ -219,6 +220,20 @@ class _Case:
                 " other. Set linger.ms to 50 and batch.size to 262144 (in Spark kafka.linger.ms, kafka.batch.size), or"
                 " write to fewer partitions."
             )
+
+    def _reported(self) -> Iterator[str]:
+        """What the client says of itself (KIP-714)."""
+        outlook, reported = self.client["outlook"], self.client["reported"]
+        if outlook is not None:
+            yield (
+                f"It reports that {bytes_of(outlook['buffered_bytes'])} of {bytes_of(outlook['buffer_bytes'])} of its"
+                f" buffer wait: its oldest record expires in about {outlook['expires_in_seconds']} s"
+                " (delivery.timeout.ms)."
+            )
+        if reported.get("record-error-total"):
+            yield f"It reports {reported['record-error-total']:.0f} records that it could not deliver."
+        if reported.get("records-lag-max"):
+            yield f"It reports that it is {reported['records-lag-max']:,.0f} records behind in its slowest partition."
 
     def _unmatched(self) -> Iterator[str]:
         if self.client["connections"] and not self.client["limits"] and self.known.unmatched:

@@ -329,7 +329,7 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 
 def _brokers(metrics: Metrics) -> Iterator[_Table]:
     text = "From the end of a request to its response: one of each connection a second, no long polls."
-    kinds = ((address, api, each) for address, api, each in metrics.response_times())
+    kinds = ((address, api, each) for address, api, each in metrics.sources.response_times())
     rows = (((address, api), _buckets(each), each.sum_seconds) for address, api, each in kinds)
     yield HistogramMetricFamily, "broker_response_seconds", text, ("broker", "api"), rows
 
@@ -337,7 +337,7 @@ def _brokers(metrics: Metrics) -> Iterator[_Table]:
 def _used(metrics: Metrics) -> Iterator[_Table]:
     """Of limits with one label the largest."""
     used, waiters = dict[tuple[str, str], float](), dict[tuple[str, str], int]()
-    for limit, ratio in metrics.used_ratios():
+    for limit, ratio in metrics.sources.used_ratios():
         key = limit.name, entity_label(limit.entity)
         used[key] = max(used.get(key, 0.0), ratio)
         waiters[key] = waiters.get(key, 0) + limit.waiters.waiting
@@ -359,17 +359,17 @@ def _limits(metrics: Metrics) -> Iterator[_Table]:
         metrics.entities.announce_other("limits")
     now_ns = metrics.clock_ns()
     totals: dict[tuple[str, str], tuple[float, float]] = {}
-    configured = dict.fromkeys(islice(metrics.configured(), most))
-    metrics.matched.intersection_update(configured)
+    configured = dict.fromkeys(islice(metrics.sources.configured(), most))
+    metrics.sources.matched.intersection_update(configured)
     for number, limit in enumerate(limits):
         if number % (SLICE if number < most else SUM_SLICE) == 0:
             yield GaugeMetricFamily, "quota_limit", text, labels, ()  # empty: the event loop runs between two families
         key = (limit.name, entity_label(limit.entity) if number < most else OTHER)
         rate, debt_seconds = totals.get(key, (0.0, 0.0))
         totals[key] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))
-        metrics.matched.update(entity for entity in (limit.entity, limit.origin) if entity in configured)
+        metrics.sources.matched.update(entity for entity in (limit.entity, limit.origin) if entity in configured)
     yield GaugeMetricFamily, "quota_limit", text, labels, ((key, rate) for key, (rate, _) in totals.items())
-    matched = {(entity_label(entity),): int(entity in metrics.matched) for entity in configured}
+    matched = {(entity_label(entity),): int(entity in metrics.sources.matched) for entity in configured}
     text = "1: a client, topic or connection has had the limits of this entry; 0: none has yet."
     yield GaugeMetricFamily, "quota_matched", text, ("entity",), matched.items()
     text = "How long the limit takes to pay off its debt, 0: none (other: the longest)."

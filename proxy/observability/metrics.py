@@ -102,8 +102,24 @@ class UsageMetrics:
     errors: Counter[str] = field(default_factory=lambda: _zeros(USAGE_ERROR_REASONS))
 
 
+@dataclass(slots=True)
+class Sources:
+    """What others know, asked at a scrape.
+
+    used_ratios      of limits in use: which part of each was used
+    response_times   of brokers: address, Kafka's name of the requests, or `other`, and times
+    configured       the entities of entries with limits; `matched`: those of them that a limit in use was of, as far as
+                     scrapes saw it
+    """
+
+    used_ratios: Callable[[], Iterable[tuple[Limit, float]]] = tuple
+    response_times: Callable[[], Iterable[tuple[str, str, Histogram]]] = tuple
+    configured: Callable[[], Iterable[AnyEntity]] = tuple
+    matched: set[AnyEntity] = field(default_factory=set)
+
+
 class Metrics:
-    """All that this process counts. `proxy.assemble` sets the callables, the recorder `used_ratios`.
+    """All that this process counts. `proxy.assemble` sets the callables `limits_in_use` and `produced`.
 
     `proxy.admin.exposition` says what each is. `certificates`: when they expire, in seconds since 1970, by the side
     that they are shown to.
@@ -126,13 +142,7 @@ class Metrics:
         self.certificates: Mapping[str, int] = {}
         self.enforcement_enabled = True
         self.limits_in_use: Callable[[], Iterable[Limit]] = tuple
-        #: Of limits in use: which part of each was used.
-        self.used_ratios: Callable[[], Iterable[tuple[Limit, float]]] = tuple
-        #: Of brokers: address, Kafka's name of the requests, or `other`, and times.
-        self.response_times: Callable[[], Iterable[tuple[str, str, Histogram]]] = tuple
-        #: The entities of entries with limits, and those of them that a limit in use was of, as far as scrapes saw it.
-        self.configured: Callable[[], Iterable[AnyEntity]] = tuple
-        self.matched: set[AnyEntity] = set()
+        self.sources = Sources()
         #: One-minute rates where a total threshold asks for them: unit, outcome, units per second.
         self.produced: Callable[[], Iterable[tuple[str, str, float]]] = tuple
         # No collector is in the library's global registry: two proxies in one process (tests) share nothing.

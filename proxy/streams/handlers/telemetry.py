@@ -56,7 +56,7 @@ class Telemetry(Forward):
                 return NEED
         self.count(requests, now_ns)
         body, names = request[kind.header.body_offset - 4 :], asked_of(connection.software)
-        throttle_time_ms = connection.identity.request_notice.throttle_time_ms(now_ns)
+        throttle_time_ms = connection.tell(connection.identity.request_notice, now_ns)
         if kind.api_key == GET_TELEMETRY_SUBSCRIPTIONS:
             response = telemetry.subscription_response(body, names, INTERVAL_MS, throttle_time_ms)
         else:

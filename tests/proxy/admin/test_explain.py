@@ -42,6 +42,8 @@ def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
         "limits": [["producer_byte_rate", "client-id:etl"]],
         "brokers": ["b1:9092"],
         "broker_throttled_seconds": 0.0,
+        "reported": {},
+        "outlook": None,
         **changes,
     }
 
@@ -134,6 +136,15 @@ def test_a_client_without_a_limit_learns_which_entries_matched_nobody() -> None:
     assert "Entries that nobody has matched: client-id:elt; names seen so far: etl, producer-1." in found
     assert "No entry" not in text(explained(client({"client": 1.0}), unmatched=("client-id:elt",)))
     assert "No entry" not in text(explained(client({"client": 1.0}, limits=[])))
+
+
+def test_what_the_client_reports_is_told() -> None:
+    outlook = {"buffered_bytes": 31e6, "buffer_bytes": 32e6, "wait_seconds": 131, "expires_in_seconds": 40}
+    reported = {"record-error-total": 3.0, "records-lag-max": 12_000.0}
+    found = text(explained(client({"limit": 1.0}, outlook=outlook, reported=reported)))
+    assert "31 MB of 32 MB of its buffer wait: its oldest record expires in about 40 s" in found
+    assert "3 records that it could not deliver" in found
+    assert "12,000 records behind" in found
 
 
 def test_the_text_has_a_paragraph_for_each_client() -> None:

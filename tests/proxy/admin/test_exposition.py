@@ -301,7 +301,7 @@ async def test_entries_that_matched_stay_so_up_to_the_bound(clock: Clock) -> Non
     """A limit in use goes with its idle client: an alert must not come each night."""
     metrics = metrics_with(clock, max_metric_entities=2)
     each, of_all, third = Entity(None, "a"), Entity(None, DEFAULT), Entity(None, "c")
-    metrics.configured = lambda: [each, of_all, third]
+    metrics.sources.configured = lambda: [each, of_all, third]
     matched = {"client-id:a": 0, "client-id:<default>": 0}
 
     async def shown() -> dict[str, float]:
@@ -312,9 +312,9 @@ async def test_entries_that_matched_stay_so_up_to_the_bound(clock: Clock) -> Non
     assert await shown() == matched | {"client-id:<default>": 1}
     metrics.limits_in_use = lambda: [limit("producer_byte_rate", "a", 1), limit("producer_byte_rate", "c", 1)]
     assert await shown() == dict.fromkeys(matched, 1)
-    metrics.configured = lambda: [third]
+    metrics.sources.configured = lambda: [third]
     assert await shown() == {"client-id:c": 1}
-    metrics.limits_in_use, metrics.configured = tuple, lambda: [each, third]
+    metrics.limits_in_use, metrics.sources.configured = tuple, lambda: [each, third]
     assert await shown() == {"client-id:a": 0, "client-id:c": 1}, "of other entries nothing is kept"
 
 

@@ -119,7 +119,7 @@ def gauges(metrics: Metrics) -> dict[tuple[str, str, str], float]:
         (sample.name.removeprefix(f"{PREFIX}client_"), sample.labels["user"], sample.labels["client_id"]): sample.value
         for family in text_string_to_metric_families(page)  # type: ignore[no-untyped-call]
         for sample in family.samples
-        if sample.name.startswith(f"{PREFIX}client_")
+        if sample.name.startswith(f"{PREFIX}client_") and "user" in sample.labels
     }
 
 
