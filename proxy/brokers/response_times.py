@@ -10,6 +10,7 @@ from proxy.observability.labels import OTHER
 from proxy.observability.past import Past
 from proxy.observability.tallies import Histogram
 
+_ANY: Final = 1 << 30
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -60,3 +61,45 @@ class BrokerTimes:
 
     def items(self) -> Iterator[tuple[str, ResponseTimes]]:
         return iter(list(self._times.items()))
+
+
+@final
+class ResponseTimer:
+    """Times one request of one connection in a second, whatever else is in flight: from its last byte to the first of
+    its response. A connection that never runs dry is timed like one with a request at a time. Where the proxy or the
+    client delays responses meanwhile, the request is dropped.
+
+    attention   with so many requests in flight, or fewer, `Requests.begin` is called for the next one
+    left        responses up to that of the request that is timed; 0: none is
+    since_ns    when that was forwarded
+    times       of the broker; None: none is connected yet
+    """
+
+    __slots__ = ("_observed", "attention", "left", "since_ns", "times")
+
+    def __init__(self) -> None:
+        self.attention = 0
+        self.left = 0
+        self.since_ns = 0
+        self.times: ResponseTimes | None = None
+        self._observed: Histogram | None = None
+
+    def arm(self) -> None:
+        """Time a request, unless one is timed."""
+        if not self.left:
+            self.attention = _ANY
+
+    def begin(self, before: int, now_ns: int, *, is_produce: bool) -> None:
+        """A request is forwarded behind so many."""
+        self.attention = 0
+        times = self.times
+        if times is not None:
+            self.left, self.since_ns = before + 1, now_ns
+            self._observed = times.produce if is_produce else times.others
+
+    def passed(self, left: int, responses: int, now_ns: int, *, stopped: bool) -> None:
+        """So many responses have passed while `left` were left. `stopped`: the next one is there, and waits."""
+        if responses + stopped >= left and self._observed is not None:
+            self._observed.observe(max(0, now_ns - self.since_ns) / 1e9)
+        elif not stopped:
+            self.left = left - responses

@@ -6,11 +6,11 @@ from typing import final
 from protocol.api_versions import ClientSoftware
 from protocol.errors import LoginRequired
 from protocol.sasl import Exchange
+from proxy.brokers.response_times import ResponseTimer
 from proxy.enforcement.identity import NS_PER_MS, Identity, Notice
 from proxy.observability.wait_clock import BROKER_QUOTA, LIMIT, PROXY, WaitClock, key_of
 from proxy.streams.context import Context
 from proxy.streams.memory import READ_SIZE, Holding
-from proxy.streams.response_timer import ResponseTimer
 from proxy.streams.topic_charges import TopicChargesCache
 
 

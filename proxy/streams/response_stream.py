@@ -226,7 +226,8 @@ class ResponseStream(Stream):
         timer, before = self.connection.timer, len(self.in_flight)
         left, timer.left = timer.left, 0
         step = self.take(pos, end, now_ns)
-        timer.passed(left, before - len(self.in_flight), step, now_ns)
+        stopped = step in {DELAY_RESPONSE, HOLD}
+        timer.passed(left, before - len(self.in_flight), now_ns, stopped=stopped)
         return step
 
     def _take_response(self, pos: int, end: int, now_ns: int) -> int:
