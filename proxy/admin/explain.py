@@ -21,6 +21,8 @@ _SILENT_SECONDS: Final = 2.0
 #: Requests below this size cost more by their number than by their bytes.
 _SMALL_BYTES: Final = 4_096
 _SMALL_PER_SECOND: Final = 2.0
+#: Small requests that wait less than this at brokers are too many; the brokers are not too slow.
+_QUICK_SECONDS: Final = 0.01
 _MOST_NAMES: Final = 8
 
 WORDS: Final = {
@@ -103,14 +105,28 @@ class _Case:
 
     @property
     def slow(self) -> Row | None:
-        """The slowest of its brokers, if one is slow."""
-        slow = [each for each in self.brokers if _latency(each) >= _SLOW_SECONDS or _is_silent(each)]
-        return max(slow, key=lambda each: (_is_silent(each), _latency(each)), default=None)
+        """The slowest of its brokers, if one is slow for it."""
+        if self.has_small_requests and self.is_answered_quickly:
+            return None
+        slow = [each for each in self.brokers if self.latency(each) >= _SLOW_SECONDS or _is_silent(each)]
+        return max(slow, key=lambda each: (_is_silent(each), self.latency(each)), default=None)
+
+    def latency(self, broker: Row) -> float:
+        """Seconds, of the kind of requests that this client sends, if the broker was sent any."""
+        kinds = ("produce", "others") if self.client["produces_per_second"] else ("others", "produce")
+        seconds: float = next((broker[kind]["p50_seconds"] for kind in kinds if broker[kind]["count"]), 0.0)
+        return seconds
 
     @property
     def has_small_requests(self) -> bool:
         produces: float = self.client["produces_per_second"]
         return produces >= _SMALL_PER_SECOND and bool(self.client["bytes_per_request"] < _SMALL_BYTES)
+
+    @property
+    def is_answered_quickly(self) -> bool:
+        """By Little's law: its requests at brokers, by their rate, are the time that each is there."""
+        at_brokers = max(self.client["in_flight"], self.share("broker"))
+        return bool(at_brokers < _QUICK_SECONDS * self.client["requests_per_second"])
 
     def verdict(self) -> str:
         if not self.states:
@@ -137,13 +153,7 @@ class _Case:
         parts = sorted(self.states.items(), key=lambda each: -each[1])
         spent = ", ".join(f"{part:.0%} {WORDS[state]}" for state, part in parts if part >= 0.005)
         yield f"Of the last {client['window_seconds']:.0f} s, the connections of {name} spent {spent}."
-        rates = (
-            f"{bytes_of(client['produce_bytes_per_second'])}/s produced, {bytes_of(client['fetch_bytes_per_second'])}/s"
-        )
-        yield (
-            f"It has {_counted(client['connections'], 'connection')}: {rates} fetched,"
-            f" in {client['requests_per_second']:g} requests a second of {bytes_of(client['bytes_per_request'])} each."
-        )
+        yield f"It has {_counted(client['connections'], 'connection')}: {_rates(client)}."
         yield from {
             "limit": self._limit,
             "broker": self._broker,
@@ -173,7 +183,7 @@ class _Case:
                 f"Broker {slow['address']} has not answered a request for {slow['oldest_request_seconds']:.0f} s"
                 f"{_failing(slow)}: it is frozen or overloaded, or the network loses its packets."
             )
-        yield from (_about_broker(each) for each in sorted([*self.brokers, *self.others], key=_latency)[-3:])
+        yield from (_about_broker(each) for each in sorted([*self.brokers, *self.others], key=self.latency)[-3:])
         yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
 
     def _broker_quota(self) -> Iterator[str]:
@@ -199,9 +209,7 @@ class _Case:
 
     def _client(self) -> Iterator[str]:
         yield from self._small()
-        used = max((each["used_ratio_60s"] or 0 for each in self.limits), default=None)
-        if used is not None:
-            yield f"It uses {used:.0%} of its limit: no limit holds it."
+        yield from self._nearest()
         if not self.has_small_requests:
             yield "Neither this proxy nor a broker holds it: it sends nothing most of the time."
 
@@ -209,9 +217,13 @@ class _Case:
         yield from self._small()
         yield "Nothing holds it: its requests are on their way to brokers that answer as fast as they do for others."
         yield from map(_about_broker, self.brokers[:2])
-        if self.limits:
-            used = max(each["used_ratio_60s"] or 0 for each in self.limits)
-            yield f"It uses {used:.0%} of its nearest limit."
+        yield from self._nearest()
+
+    def _nearest(self) -> Iterator[str]:
+        nearest = max(self.limits, key=lambda each: each["used_ratio_60s"] or 0, default=None)
+        if nearest is not None and self.share("limit") < _LEAST_HELD:
+            used = nearest["used_ratio_60s"] or 0
+            yield f"No limit holds it: the nearest one is {_limit_name(nearest)}, of which {used:.0%} is used."
 
     def _small(self) -> Iterator[str]:
         if self.has_small_requests:
@@ -259,6 +271,14 @@ def text_of(findings: Iterable[Finding]) -> Iterator[str]:
 # ---- pieces of sentences
 
 
+def _rates(client: Row) -> str:
+    if not client["requests_per_second"]:
+        return "nothing produced or fetched"
+    rates = f"{bytes_of(client['produce_bytes_per_second'])}/s produced, {bytes_of(client['fetch_bytes_per_second'])}/s"
+    size = bytes_of(client["bytes_per_request"])
+    return f"{rates} fetched, in {client['requests_per_second']:g} requests a second of {size} each"
+
+
 def _about_limit(limit: Row) -> Iterator[str]:
     value, rate, used = limit["limit_value"], limit["rate_60s"], limit["used_ratio_60s"]
     amount = partial(amount_of, limit["limit"])
@@ -275,7 +295,8 @@ def _about_limit(limit: Row) -> Iterator[str]:
         yield f"{count} clients share it: {_list([name_of(each) for each in limit['clients']])}."
     if "threshold" in limit["limit"]:
         yield "A threshold stops all writes to the topic until the mean is below it; bytes_in_rate limits evenly."
-    yield f"To have more, raise {limit['limit']} of {one_line(limit['entity'])}, or let fewer clients share it."
+    instead = "let clients keep their connections" if "connection" in limit["limit"] else "let fewer clients share it"
+    yield f"To have more, raise {_limit_name(limit)}, or {instead}."
 
 
 def _about_broker(broker: Row) -> str:
@@ -290,11 +311,6 @@ def _about_broker(broker: Row) -> str:
 
 def _failing(broker: Row) -> str:
     return f" ({broker['failing']})" if broker["failing"] else ""
-
-
-def _latency(broker: Row) -> float:
-    """Seconds, of the kind of requests that takes longer."""
-    return max(broker[kind]["p50_seconds"] or 0.0 for kind in ("produce", "others"))
 
 
 def _is_silent(broker: Row) -> bool:

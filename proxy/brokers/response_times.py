@@ -66,21 +66,23 @@ class BrokerTimes:
 @final
 class ResponseTimer:
     """Times one request of one connection in a second, whatever else is in flight: from its last byte to the first of
-    its response. A connection that never runs dry is timed like one with a request at a time. Where the proxy or the
-    client delays responses meanwhile, the request is dropped.
+    its response. A connection that never runs dry is timed like one with a request at a time. Where the proxy,
+    the client or a quota of the broker delays responses meanwhile, the request is dropped.
 
     attention   with so many requests in flight, or fewer, `Requests.begin` is called for the next one
     left        responses up to that of the request that is timed; 0: none is
     since_ns    when that was forwarded
+    muted_ns    until then the broker reads nothing, for a quota of its own
     times       of the broker; None: none is connected yet
     """
 
-    __slots__ = ("_observed", "attention", "left", "since_ns", "times")
+    __slots__ = ("_observed", "attention", "left", "muted_ns", "since_ns", "times")
 
     def __init__(self) -> None:
         self.attention = 0
         self.left = 0
         self.since_ns = 0
+        self.muted_ns = 0
         self.times: ResponseTimes | None = None
         self._observed: Histogram | None = None
 
@@ -100,6 +102,7 @@ class ResponseTimer:
     def passed(self, left: int, responses: int, now_ns: int, *, stopped: bool) -> None:
         """So many responses have passed while `left` were left. `stopped`: the next one is there, and waits."""
         if responses + stopped >= left and self._observed is not None:
-            self._observed.observe(max(0, now_ns - self.since_ns) / 1e9)
+            if self.muted_ns <= self.since_ns:
+                self._observed.observe(max(0, now_ns - self.since_ns) / 1e9)
         elif not stopped:
             self.left = left - responses

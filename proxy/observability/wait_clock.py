@@ -59,10 +59,9 @@ class WaitClock:
         """
         if self.stands:
             return
+        if ended_ns > self.since_ns:
+            self._count_until(ended_ns)
         since_ns = self.since_ns
-        if ended_ns > since_ns:
-            self.spent_ns[self._state] += ended_ns - since_ns
-            since_ns = ended_ns
         if self._told_ns > since_ns:
             since_ns = self._count_told(since_ns, now_ns)
         self.spent_ns[CLIENT] += now_ns - since_ns
@@ -74,8 +73,12 @@ class WaitClock:
             self.spent_ns[CLIENT] += now_ns - self.since_ns
             self.since_ns = now_ns
 
-    def told(self, state: int, key: Key | None, until_ns: int) -> None:
-        """A response contains a throttle time until then: the client does not send before, if nothing is in flight."""
+    def told(self, state: int, key: Key | None, now_ns: int, until_ns: int) -> None:
+        """A response contains a throttle time until then: the client does not send before, if nothing is in flight. Of
+        a client above its own quota a broker reads no further request before (KIP-219): those in flight wait, too.
+        """
+        if state == BROKER_QUOTA and not self.stands:
+            self._count_until(now_ns)
         if until_ns > self._told_ns:
             self._told, self._told_key, self._told_ns = state, key, until_ns
 
@@ -84,8 +87,7 @@ class WaitClock:
         limit. `stands`: it lasts until the next call.
         """
         if self.stands or not ended_ns:
-            self._count(self._state, self._key, now_ns - self.since_ns)
-            self.since_ns = now_ns
+            self._count_until(now_ns)
         else:
             self.begin(CLIENT, now_ns, ended_ns)
         self._state, self._key, self.stands = state, key, stands
@@ -95,6 +97,13 @@ class WaitClock:
         spent, self.spent_ns = self.spent_ns, [0] * len(STATES)
         limits, self.limits_ns = self.limits_ns, {}
         return spent, limits
+
+    def _count_until(self, now_ns: int) -> None:
+        """The present state lasted until then; with requests in flight, the broker's quota comes first."""
+        if self._told == BROKER_QUOTA and self._state == BROKER and not self.stands and self._told_ns > self.since_ns:
+            self.since_ns = self._count_told(self.since_ns, now_ns)
+        self._count(self._state, self._key, now_ns - self.since_ns)
+        self.since_ns = now_ns
 
     def _count(self, state: int, key: Key | None, spent_ns: int) -> None:
         self.spent_ns[state] += spent_ns

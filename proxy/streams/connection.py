@@ -85,12 +85,13 @@ class Connection:
         throttle_ms = notice.throttle_time_ms(now_ns)
         if throttle_ms:
             state = PROXY if notice.limit is None else LIMIT
-            self.waits.told(state, key_of(notice.limit), now_ns + throttle_ms * NS_PER_MS)
+            self.waits.told(state, key_of(notice.limit), now_ns, now_ns + throttle_ms * NS_PER_MS)
         return throttle_ms
 
     def told_by_broker(self, throttle_ms: int, now_ns: int) -> None:
         """A response contains a throttle time of the broker, for a quota of its own."""
-        self.waits.told(BROKER_QUOTA, None, now_ns + throttle_ms * NS_PER_MS)
+        self.timer.muted_ns = now_ns + throttle_ms * NS_PER_MS
+        self.waits.told(BROKER_QUOTA, None, now_ns, self.timer.muted_ns)
         self.context.measures.report.broker_throttled(self.identity.client, throttle_ms, now_ns)
 
     def close(self) -> None:

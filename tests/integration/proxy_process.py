@@ -153,6 +153,11 @@ class ProxyProcess:
         assert event is not None, f"no {name} {fields or ''} in its log (ended: {ended}): {self.events[-5:]}"
         return event
 
+    @property
+    def admin_address(self) -> str:
+        """Of its admin port, as `--proxy` takes it."""
+        return self._metrics_url.removeprefix("http://")
+
     def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
         """Status and body of one HTTP request to its metrics port."""
         request = urllib.request.Request(self._metrics_url + path, headers={"Accept": accept})  # noqa: S310 - loopback

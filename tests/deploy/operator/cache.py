@@ -28,6 +28,7 @@ PACKAGES: Final = {
     "krb5kdc": "krb5-kdc",
     "kdb5_util": "krb5-kdc",
     "kadmin.local": "krb5-admin-server",
+    "chromium": "chromium",
 }
 
 

@@ -22,6 +22,7 @@ NEVER = {"count": 0, "mean_seconds": None, "p50_seconds": None, "p99_seconds": N
 BROKER = {"address": "b1:9092", "oldest_request_seconds": 0.0, "failing": None, "produce": QUICK, "others": NEVER}
 SLOW_TIMES = {**QUICK, "mean_seconds": 0.4, "p50_seconds": 0.4, "p99_seconds": 0.7}
 SLOW = {**BROKER, "address": "b2:9092", "produce": SLOW_TIMES}
+SLOW_DISK = {**SLOW, "address": "b4:9092", "others": QUICK}
 FROZEN = {**BROKER, "address": "b3:9092", "oldest_request_seconds": 7.0, "failing": "silent"}
 
 
@@ -30,6 +31,7 @@ def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
         "client_id": "etl",
         "user": "ANONYMOUS",
         "connections": 1,
+        "in_flight": 1,
         "produce_bytes_per_second": 1_000_000,
         "fetch_bytes_per_second": 0,
         "requests_per_second": 10.0,
@@ -49,7 +51,8 @@ def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
 
 
 def explained(row: dict[str, Any], *, limit: dict[str, Any] = LIMIT, unmatched: tuple[str, ...] = ()) -> Finding:
-    return Known([limit], [BROKER, SLOW, FROZEN], ["etl", "producer-1"], unmatched).explain(row)
+    disk = [SLOW_DISK] if SLOW_DISK["address"] in row["brokers"] else []
+    return Known([limit], [BROKER, SLOW, FROZEN, *disk], ["etl", "producer-1"], unmatched).explain(row)
 
 
 def text(finding: Finding) -> str:
@@ -57,7 +60,7 @@ def text(finding: Finding) -> str:
 
 
 UNUSED = {**LIMIT, "used_ratio_60s": 0.21}
-SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0}
+SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0, "requests_per_second": 400.0}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,13 @@ SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0}
         ({"broker": 1.0}, {"brokers": []}, UNUSED, "broker"),
         ({"broker": 1.0}, {}, UNUSED, "none"),
         ({"broker": 0.9, "client": 0.1}, SMALL, UNUSED, "client"),
+        # Others find the broker slow, in long queues perhaps; this one is answered 400 times a second, one at a time.
+        ({"broker": 0.9, "client": 0.1}, {**SMALL, "brokers": ["b2:9092"]}, UNUSED, "client"),
+        ({"broker": 0.9, "client": 0.1}, {**SMALL, "brokers": ["b2:9092"], "in_flight": 160}, UNUSED, "broker"),
+        # What it does not send may be slow.
+        ({"broker": 1.0}, {"produces_per_second": 0, "brokers": ["b2:9092"]}, UNUSED, "broker"),
+        ({"broker": 1.0}, {"produces_per_second": 0, "brokers": ["b4:9092"]}, UNUSED, "none"),
+        ({"broker": 1.0}, {"brokers": ["b4:9092"]}, UNUSED, "broker"),
         ({"client": 0.8, "broker": 0.2}, {}, UNUSED, "client"),
         ({"broker_quota": 0.7, "broker": 0.3}, {}, UNUSED, "broker_quota"),
         ({"data": 0.9, "broker": 0.1}, {}, UNUSED, "data"),
@@ -128,7 +138,16 @@ def test_small_requests_are_named_with_the_settings() -> None:
     found = text(explained(client({"broker": 0.9, "client": 0.1}, **SMALL), limit=UNUSED))
     assert "210 B each" in found
     assert "linger.ms" in found
-    assert "It uses 21% of its limit" in found
+    assert "the nearest one is producer_byte_rate of client-id:etl, of which 21% is used" in found
+
+
+def test_a_client_that_only_connects_is_told_to_keep_its_connections() -> None:
+    limit = {**LIMIT, "limit": "connection_creation_rate", "entity": "ip:10.0.0.1", "limit_value": 3}
+    waits = [{"limit": "connection_creation_rate", "entity": "ip:10.0.0.1", "seconds": 9}]
+    row = client({"limit": 1.0}, waits=waits, requests_per_second=0, bytes_per_request=0)
+    found = text(explained(row, limit=limit))
+    assert "It has 1 connection: nothing produced or fetched." in found
+    assert "raise connection_creation_rate of ip:10.0.0.1, or let clients keep their connections." in found
 
 
 def test_a_client_without_a_limit_learns_which_entries_matched_nobody() -> None:

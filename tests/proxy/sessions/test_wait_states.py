@@ -156,6 +156,25 @@ def test_a_client_keeps_the_throttle_time_of_the_broker(version: int, runs: int)
     assert scene.world.metrics.entities.of(*ETL).times.broker_throttled_seconds == pytest.approx(0.2)
 
 
+def test_requests_in_flight_wait_for_the_quota_of_the_broker_and_do_not_make_it_slow() -> None:
+    """The broker reads no request while it throttles (KIP-219), and librdkafka goes on sending."""
+    scene = Scene()
+    scene.look()
+    scene.pair.client_sends(produce(0, version=9), produce(1, version=9))
+    scene.wait(10)
+    scene.pair.broker_sends(produced(0, 9))
+    for number in range(1, 4):
+        scene.pair.broker_sends(produced(number, 9, throttle_ms=300))
+        scene.look()  # the next request would be timed
+        scene.pair.client_sends(produce(number + 1, version=9))
+        scene.wait(320)
+    scene.pair.broker_sends(produced(4, 9))
+    assert scene.spent() == {"broker": 70, "broker_quota": 900}
+    ((_, times),) = scene.world.shared.brokers.items()
+    assert times.produce.count == 1
+    assert times.produce.sum_seconds == pytest.approx(0.01)
+
+
 def test_a_consumer_keeps_the_throttle_time_of_the_broker() -> None:
     scene = Scene()
     scene.pair.client_sends(fetch(1))

@@ -1,0 +1,86 @@
+"""The page at `/` of the admin port, in a browser, of a proxy with real clients. Debian's package: chromium."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from deploy.local.cluster import KafkaCluster
+from tests.deploy.operator.browser import opened
+from tests.integration.flood import Flood, create_topics
+from tests.integration.proxy_process import ProxyProcess
+from tests.integration.wire import Wire
+
+METADATA, NO_TOPICS = 3, bytes(4)
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+CONTROLS = "a\u202eb\x1b[31mc\u2028d"
+LONG = 240 * "W"
+SHOWN = "[...document.querySelectorAll('#{} .name')].map(each => each.textContent)"
+#: How far right anything reaches that can be seen.
+RIGHTMOST = "Math.max(...[...document.querySelectorAll('body *')].map(each => each.getBoundingClientRect().right))"
+#: What the browser refuses, if a script on the page asks another host for a picture, or for data.
+REFUSED = """new Promise(done => {
+  const found = [];
+  addEventListener("securitypolicyviolation", event => {
+    found.push(event.effectiveDirective);
+    if (found.length == 2) done(found.sort());
+  });
+  const picture = new Image();
+  picture.src = "http://127.0.0.9:9/x.png";
+  fetch("http://127.0.0.9:9/y").catch(() => null);
+})"""
+
+
+@pytest.mark.deploy
+@pytest.mark.timeout(300)
+async def test_the_page_shows_clients_limits_and_brokers_and_names_are_only_text(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    topic, client_id = unique_name("orders"), unique_name("etl")
+    create_topics(kafka_cluster, topic)
+    quota = "client-id=<default>,producer_byte_rate=100kB"
+    with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy, ExitStack() as stack:
+        host, _, port = proxy.bootstrap_servers.rpartition(":")
+        for name in (MARKUP, CONTROLS, LONG):
+            stack.enter_context(Wire(host, int(port), name)).ask(METADATA, 1, NO_TOPICS)
+        stack.enter_context(Flood(proxy.bootstrap_servers, client_id, topic))
+        base = f"http://{proxy.admin_address}/"
+        async with opened(base, tmp_path / "profile") as page:
+            await page.wait_for(f"{SHOWN.format('clients')}.length >= 4")
+            await page.wait_for(f"document.body.innerText.includes('{client_id} spent')")
+            names = await page.value(SHOWN.format("clients"))
+            assert {client_id, MARKUP, LONG, "a\ufffdb\ufffd[31mc\ufffdd"} == set(names)
+            limits = await page.value(SHOWN.format("limits"))
+            assert f"producer_byte_rate of client-id:{client_id}" in limits
+            assert await page.value(SHOWN.format("brokers")) == [kafka_cluster.bootstrap_servers]
+            await page.wait_for(
+                "[...document.querySelectorAll('#clients .verdict')].some(each => each.textContent == 'at a limit')"
+            )
+
+            assert await page.value("document.querySelectorAll('main img, main script').length") == 0
+            text = await page.value("document.body.innerText")
+            assert not set(text) & set("\u202e\x1b\u2028")
+            assert page.dialogs == []
+            await page.wait_for("performance.getEntriesByType('resource').length >= 8")  # it has refreshed
+            assert all(each.startswith(base) for each in page.requests), page.requests
+            assert {each.removeprefix(base) for each in page.requests} >= {
+                "",
+                "clients",
+                "explain",
+                "limits",
+                "brokers",
+            }
+            assert await page.value(REFUSED) == ["connect-src", "img-src"]
+
+            light = await page.value("getComputedStyle(document.body).backgroundColor")
+            scheme = [{"name": "prefers-color-scheme", "value": "dark"}]
+            await page.call("Emulation.setEmulatedMedia", features=scheme)
+            assert await page.value("getComputedStyle(document.body).backgroundColor") != light
+
+            await page.call(
+                "Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True
+            )
+            await page.wait_for("innerWidth == 390")
+            assert await page.value("document.documentElement.scrollWidth") == 390
+            assert await page.value(RIGHTMOST) <= 390
