@@ -107,10 +107,16 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     from proxy.config.checks import config_of
     from proxy.observability.logs import EventLog, configure
 
-    config = config_of(ctx)
+    unknown = _misspelt_variables(ctx, os.environ)
+    try:
+        config = config_of(ctx)
+    except ConfigError:  # perhaps for want of what such a variable should have set
+        for _, fields in unknown:
+            click.echo(f"warning: {fields['variable']}: unknown; did you mean {fields['did_you_mean']}?", err=True)
+        raise
     configure(config.observability.log_format, config.observability.log_level)
     log = EventLog(__name__)
-    log.warn_of(_misspelt_variables(ctx, os.environ))
+    log.warn_of(unknown)
     ignored = config.upstream.ignored
     if ignored:
         log.info("client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))

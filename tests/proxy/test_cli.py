@@ -414,6 +414,15 @@ def test_a_variable_that_is_almost_one_of_ours_is_pointed_out() -> None:
     ]
 
 
+def test_a_misspelt_variable_is_named_where_its_option_is_missing() -> None:
+    result = finished("run", KAFKA_QUOTA_PROXY_BOOTSTRAP="kafka:9092")
+    assert result.returncode == 2
+    first, second, *_ = result.stderr.splitlines()
+    wanted = "KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER"
+    assert first == f"warning: KAFKA_QUOTA_PROXY_BOOTSTRAP: unknown; did you mean {wanted}?"
+    assert second == "error: --bootstrap-servers: is missing: there is nothing to forward to"
+
+
 @pytest.mark.parametrize("flag", ["--listen", "--metrics-listen"])
 def test_a_taken_port_is_exit_code_1_and_names_the_flag(flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
