@@ -39,15 +39,28 @@ def lent_in(log: Iterable[str]) -> dict[str, list[Lent]]:
 
 def most_lent(members: Iterable[Sequence[Lent]], since_ns: int = 0) -> tuple[float, int]:
     """The largest sum at a moment from `since_ns` on, and the first such moment; (0, since_ns) without members."""
+    most, most_ns = 0.0, since_ns
+    for at_ns, end_ns, total in _sums(members):
+        if end_ns > since_ns and total > most:
+            most, most_ns = total, max(at_ns, since_ns)
+    return most, most_ns
+
+
+def reached_ns(members: Iterable[Sequence[Lent]], rate: float, since_ns: int) -> int | None:
+    """The first moment from `since_ns` on at which the sum is `rate` or more; None: there is none."""
+    moments = (max(at_ns, since_ns) for at_ns, end_ns, total in _sums(members) if end_ns > since_ns and total >= rate)
+    return next(moments, None)
+
+
+def _sums(members: Iterable[Sequence[Lent]]) -> Iterator[tuple[int, int, float]]:
+    """From when until when all together might use what."""
     steps = [(at_ns, number, rate) for number, each in enumerate(members) for at_ns, rate in _steps(each)]
     steps.sort(key=lambda step: step[0])
     rates: dict[int, float] = {}
-    most, most_ns = 0.0, since_ns
-    for (at_ns, number, rate), (next_ns, *_) in pairwise([*steps, (FOREVER_NS, 0, 0.0)]):
+    for (at_ns, number, rate), (end_ns, *_) in pairwise([*steps, (FOREVER_NS, 0, 0.0)]):
         rates[number] = rate
-        if next_ns > max(at_ns, since_ns) and (total := sum(rates.values())) > most:
-            most, most_ns = total, max(at_ns, since_ns)
-    return most, most_ns
+        if end_ns > at_ns:
+            yield at_ns, end_ns, sum(rates.values())
 
 
 def _steps(changes: Sequence[Lent]) -> Iterator[tuple[int, float]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.lent import Lent, lent_in, most_lent
+from deploy.local.lent import Lent, lent_in, most_lent, reached_ns
 
 LATER = 1 << 62
 
@@ -39,6 +39,15 @@ def test_what_was_before_does_not_count() -> None:
     assert most_lent(members, 99) == (140, 99)
     assert most_lent(members, 100) == (80, 100)
     assert most_lent([], 7) == (0, 7)
+
+
+def test_when_a_sum_is_reached() -> None:
+    members = [[lent(60, 0), lent(10, 100, took_ns=5)], [lent(40, 0, 50)]]
+    assert reached_ns(members, 100, 0) == 0
+    assert reached_ns(members, 61, 49) == 49
+    assert reached_ns(members, 61, 50) == 50, "the floor is 1"
+    assert reached_ns(members, 62, 50) is None
+    assert reached_ns(members, 11, 200) == 200
 
 
 def test_lines_of_a_log_are_read_by_member() -> None:
