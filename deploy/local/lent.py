@@ -3,9 +3,10 @@ logs (`--log-level debug`). All are on one host, so that their times are of one 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 FOREVER_NS = 1 << 63
 
@@ -27,10 +28,14 @@ class Lent:
 
 def lent_in(log: Iterable[str]) -> dict[str, list[Lent]]:
     """By member, of the lines of a log in JSON, or of several that were put together."""
+    return lent_of(json.loads(line) for line in log if '"fleet_lent"' in line)
+
+
+def lent_of(events: Iterable[Mapping[str, Any]]) -> dict[str, list[Lent]]:
+    """By member, of the events of a log."""
     found: dict[str, list[Lent]] = {}
-    for line in log:
-        if '"fleet_lent"' in line:
-            fields = json.loads(line)
+    for fields in events:
+        if fields["event"] == "fleet_lent":
             limit = f"{fields['entity']} {fields['limit']}"
             values = (fields[name] for name in ("rate", "floor", "until_ns", "asked_ns", "set_ns"))
             found.setdefault(fields["member"], []).append(Lent(limit, *values))
