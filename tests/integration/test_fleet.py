@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from demo.moving_client import now_ns
@@ -68,8 +68,10 @@ class Fleet:
         self.stacks.pop(proxy).close()
 
     def kill(self, proxy: ProxyProcess) -> None:
-        self.stacks.pop(proxy).pop_all()
+        """Then its client."""
         proxy.kill()
+        failure = AssertionError("it was killed")
+        self.stacks.pop(proxy).__exit__(type(failure), failure, None)
 
     def rates(self) -> list[float]:
         return [proxy.metric("quota_limit") for proxy in self.proxies]
@@ -284,12 +286,9 @@ def test_a_topic_made_anew_with_fewer_records_is_noticed(fleet: Fleet) -> None:
         done.result(30)
 
     def is_made() -> bool:
-        try:
-            admin.create_topics([NewTopic(fleet.topic, 1, config=config)])[fleet.topic].result(30)
-        except KafkaException as error:
-            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, "the old one is not gone"
-            return False
-        return True
+        error = admin.create_topics([NewTopic(fleet.topic, 1, config=config)])[fleet.topic].exception(30)
+        assert error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error  # of the old one
+        return error is None
 
     eventually(is_made, 30, "the topic is made anew")
     for proxy in (one, two):

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from demo.proxy_process import reserve_port
@@ -44,13 +45,19 @@ def test_four_executors_with_a_sidecar_each_keep_the_rate_of_the_job(
     settings = {
         "spark.master": f"local-cluster[{len(ADDRESSES)},1,1024]",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": f"-Djdk.net.hosts.file={tmp_path}/hosts-{{{{EXECUTOR_ID}}}}",
+        "spark.executor.extraJavaOptions": f"-Djdk.net.hosts.file={tmp_path}/hosts-{{{{EXECUTOR_ID}}}} "
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
-    monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path / "work"))
+    home = tmp_path / "spark"  # its workers write there
+    home.mkdir()
+    for folder in ("bin", "jars"):
+        (home / folder).symlink_to(Path(pyspark.__file__).with_name(folder))
+    monkeypatch.setenv("SPARK_HOME", str(home))
     with Tap() as tap, KafkaCluster(1, advertised=tap.advertise) as cluster, ExitStack() as stack:
         create_topics(cluster, topic, partitions=4)
         port, sockets = reserve_port(*ADDRESSES)
-        stack.callback(lambda: [each.close() for each in sockets])
+        for each in sockets:
+            stack.callback(each.close)
         sidecars = []
         for address in ADDRESSES:
             listen = ("--listen", f"{address}:{port}", "--advertised-host", address)
