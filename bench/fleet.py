@@ -1,5 +1,5 @@
 """One quota for a fleet of 20 real proxies before one real broker, beside `--quota-share 1/N`: the same demands, one
-client at each proxy, by `bench.fleet_policy.DEMANDS`.
+client at each proxy, by `bench.fleet_demands`.
 
 What passed is counted by acknowledgements at the clients. What the proxies might use together is known at each moment
 from their logs (`deploy.local.lent`), from the start of the first one to the end of the last one. CPU is that of the
@@ -27,7 +27,7 @@ from statistics import mean, median
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import fleet_crowd
-from bench.fleet_policy import DEMANDS, SECONDS, Wants
+from bench.fleet_demands import DEMANDS, MEMBERS, SECONDS, Wants
 from bench.options import Options
 from bench.processes import LOOPBACK, PeerError, cpu_ns
 from bench.report import Figure
@@ -38,7 +38,6 @@ from deploy.local.errors import PlaygroundError
 from deploy.local.lent import Lent, lent_in, most_lent, reached_ns
 
 NAME = "fleet"
-MEMBERS = 20
 QUOTA = 8_000_000
 TOPIC = "orders"
 FLEET, SHARE = "fleet", "quota share 1/N"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.fleet import MEMBERS, QUOTA, STEPS, WANTS_EACH_SECONDS, most_in, wants_of
-from bench.fleet_policy import DEMANDS
+from bench.fleet import QUOTA, STEPS, WANTS_EACH_SECONDS, most_in, wants_of
+from bench.fleet_demands import DEMANDS, MEMBERS
 
 S = 1_000_000_000
 

@@ -139,7 +139,8 @@ def rates_quarterly(sampled: DataFrame, members: DataFrame) -> DataFrame:
 
     One row for each sidecar, entity and quarter hour; of a limit that a fleet shares, one for all of its sidecars, by
     the fleet's name. A client without a limit is an entity by itself. Rates are bytes per second: mean over the seconds
-    that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes by rate, each with its highest rate. has_seconds: of each member that sent anything, the largest seconds are known.
+    that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes by rate, each with its highest
+    rate. has_seconds: of each member that sent anything, the largest seconds are known.
     """
     paces = pace(sampled)
     rows = profiles(spans(of_clients(sampled), USAGE_KIND, paces), USAGE_KIND)
