@@ -73,8 +73,9 @@ class Fleet:
 
     async def close(self) -> None:
         """Give back what is held, for at most `EXIT_SECONDS`. The limits stay at what they are without the topic."""
-        if self._timer is not None:
-            self._timer.cancel()
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
         if self._is_open:
             record = self.member.leave(self.clock())
             self.limits.apply(self.clock())
