@@ -1,20 +1,14 @@
-"""One quota for a fleet, in virtual time: how much of what is wanted goes unserved, how much passes above the quota, in
-how many records; and the CPU of a record and of a plan.
+"""One quota for a fleet, in virtual time, beside other rules (`bench.fleet_rules`): how much of what is wanted goes
+unserved, how much passes above the quota, in how many records; and the CPU of a record and of a plan.
 
 The members are real (`quotas.fleet.member`), the log is not: a record is in the log after a part of the transport's
 delay, and at each reader after another one. Traffic is fluid and without backlog: what does not pass at once is lost.
 Each member has a bucket of 0.1 s of its rate. The quota is 10 MB/s; there may be 100 members (`--fleet-max-members`).
-
-    on/off L   each member wants 2 L / N of the quota or nothing, in turn, for 8 s in the mean each
-    hot        each wants 0.4 / N all the time, one at a time the whole quota, for 8 s of each 10 s
-    herd       each wants 1.5 / N for 8 s of each 12 s, all at once
-    zipf       together they want 1.5 of the quota, the k-th 1 / k of the first, in an order that changes each 3 to 8 s
-    growth     each wants from 0.2 / N, at first, to 1.5 / N
+What is wanted: `bench.fleet_demands`.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -22,6 +16,20 @@ from random import Random
 
 from rich.console import Console
 
+from bench import fleet_rules
+from bench.fleet_demands import (
+    BUCKET_SECONDS,
+    DEMANDS,
+    LAN,
+    MEMBERS,
+    QUOTA,
+    SECONDS,
+    SLOW,
+    Outcome,
+    Scenario,
+    Transport,
+    outcome_of,
+)
 from bench.options import Options
 from bench.processes import Cores
 from bench.report import Figure, show
@@ -31,11 +39,7 @@ from quotas.fleet.policy import Demand
 from quotas.fleet.record import encode
 
 NAME = "fleet_policy"
-MEMBERS = 20
-SECONDS = 60
-QUOTA = 10_000_000
 KEY = "client-id=etl,producer_byte_rate"
-BUCKET_SECONDS = 0.1
 QUIET_SECONDS = 2
 """Before anything is wanted, so that the members know each other."""
 TARGET_UNSERVED = 9.0
@@ -43,95 +47,6 @@ TARGET_OVER_SECOND = 10.0
 TARGET_OVER_TEN_SECONDS = 1.0
 TARGET_APPLY_US = 20.0
 TARGET_PLAN_US = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Transport:
-    """Delays from a member to the log and to all members, half of it each way; `stalls` of the records take longer."""
-
-    name: str
-    step_ms: int
-    fastest_ms: int
-    slowest_ms: int
-    stalls: float
-    stall_ms: int
-
-    def half_ns(self, random: Random) -> int:
-        """The delay of one way."""
-        ms = random.uniform(self.fastest_ms, self.slowest_ms) / 2
-        if random.random() < self.stalls / 2:
-            ms += random.uniform(0, self.stall_ms)
-        return round(ms * NS_PER_MS)
-
-
-LAN = Transport("lan", 5, 3, 30, 0.005, 500)
-SLOW = Transport("slow log", 20, 20, 300, 0.02, 2_000)
-
-#: What each member wants at a time, as parts of the quota.
-Wants = Callable[[float], list[float]]
-
-
-def on_off(load: float, members: int, random: Random) -> Wants:
-    """Each member by itself."""
-    is_on = [random.random() < 0.5 for _ in range(members)]
-    until = [random.expovariate(1 / 8) for _ in range(members)]
-
-    def wants(seconds: float) -> list[float]:
-        for member in range(members):
-            while until[member] <= seconds:
-                is_on[member] = not is_on[member]
-                until[member] += random.expovariate(1 / 8)
-        return [2 * load / members if each else 0.0 for each in is_on]
-
-    return wants
-
-
-def hot(members: int, random: Random) -> Wants:
-    """One member wants everything, then another one."""
-    hot_members = [random.randrange(members) for _ in range(100)]
-
-    def wants(seconds: float) -> list[float]:
-        wanted = [0.4 / members] * members
-        if seconds % 10 < 8:
-            wanted[hot_members[int(seconds / 10)]] = 1.0
-        return wanted
-
-    return wants
-
-
-def herd(members: int, _random: Random) -> Wants:
-    """All at once."""
-    return lambda seconds: [1.5 / members if seconds % 12 < 8 else 0.0] * members
-
-
-def zipf(members: int, random: Random) -> Wants:
-    """Few large ones and many small ones, who change places."""
-    weights = [1 / (place + 1) for place in range(members)]
-    until = 0.0
-
-    def wants(seconds: float) -> list[float]:
-        nonlocal until
-        if seconds >= until:
-            random.shuffle(weights)
-            until = seconds + random.uniform(3, 8)
-        return [1.5 * weight / sum(weights) for weight in weights]
-
-    return wants
-
-
-def growth(members: int, _random: Random) -> Wants:
-    """From a fifth of the quota to one and a half."""
-    return lambda seconds: [(0.2 + 1.3 * seconds / SECONDS) / members] * members
-
-
-DEMANDS: dict[str, Callable[[int, Random], Wants]] = {
-    "on/off 1.5": partial(on_off, 1.5),
-    "on/off 0.8": partial(on_off, 0.8),
-    "hot": hot,
-    "herd": herd,
-    "zipf": zipf,
-    "growth": growth,
-}
 
 
 class Sidecar:
@@ -219,18 +134,7 @@ class Fleet:
                 self.sidecars[number].member.apply(record, self.now_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of one simulation, in percent of what was wanted up to the quota, and of the quota."""
-
-    unserved: float
-    over_second: float
-    over_ten_seconds: float
-    records_per_second: float
-    most_used: float
-
-
-def simulate(demand: Callable[[int, Random], Wants], fleet: Fleet, seed: int, seconds: int = SECONDS) -> Outcome:
+def simulate(demand: Scenario, fleet: Fleet, seed: int, seconds: int = SECONDS) -> Outcome:
     """Run a fleet under a demand."""
     wants = demand(len(fleet.sidecars), Random(seed))  # noqa: S311 - no secrets
     steps = 100 // fleet.transport.step_ms
@@ -247,20 +151,7 @@ def simulate(demand: Callable[[int, Random], Wants], fleet: Fleet, seed: int, se
             served += sum(fleet.step())
             wanted += min(1.0, sum(each)) * QUOTA / steps / 10
         tenths.append(served)
-    return Outcome(
-        unserved=100 * (1 - sum(tenths) / wanted),
-        over_second=_over(tenths, 1),
-        over_ten_seconds=_over(tenths, 10),
-        records_per_second=fleet.records / (seconds + QUIET_SECONDS),
-        most_used=100 * fleet.most,
-    )
-
-
-def _over(tenths: list[float], seconds: int) -> float:
-    """The most that passed above the quota in so many seconds, in percent of it."""
-    window = 10 * seconds
-    sums = [sum(tenths[first : first + window]) for first in range(len(tenths) - window + 1)]
-    return max(0.0, 100 * (max(sums) / (QUOTA * seconds) - 1))
+    return outcome_of(tenths, wanted, fleet.records / (seconds + QUIET_SECONDS), 100 * fleet.most)
 
 
 def run(options: Options) -> list[Figure]:
@@ -275,6 +166,9 @@ def run(options: Options) -> list[Figure]:
             options.progress(scenario)
             outcomes = [simulate(demand, Fleet(transport, seed), seed) for seed in range(1, rounds + 1)]
             figures += _figures(scenario, outcomes, has_targets=transport is LAN)
+            for rule in fleet_rules.RULES:
+                outcomes = [fleet_rules.simulate_rule(rule, demand, transport, seed) for seed in range(1, rounds + 1)]
+                figures += _figures(scenario, outcomes, rule)
     costs: dict[str, tuple[Callable[[], float], float]] = {
         "record of one key": (apply_us, TARGET_APPLY_US),
         "plan of one key of 200": (plan_us, TARGET_PLAN_US),
@@ -285,7 +179,9 @@ def run(options: Options) -> list[Figure]:
     return figures
 
 
-def _figures(scenario: str, outcomes: list[Outcome], *, has_targets: bool) -> Iterator[Figure]:
+def _figures(
+    scenario: str, outcomes: list[Outcome], peer: str = "fleet", *, has_targets: bool = False
+) -> Iterator[Figure]:
     for name, metric, unit, target in (
         ("unserved", "unserved", "%", TARGET_UNSERVED),
         ("over_second", "over in a second", "%", TARGET_OVER_SECOND),
@@ -294,11 +190,14 @@ def _figures(scenario: str, outcomes: list[Outcome], *, has_targets: bool) -> It
         ("most_used", "sum of uses, most", "%", 100.0),
     ):
         values = tuple(float(getattr(outcome, name)) for outcome in outcomes)
-        yield _figure(scenario, metric, unit, values, target if has_targets else None)
+        if peer == "fleet" or name.startswith(("unserved", "over")):
+            yield _figure(scenario, metric, unit, values, target if has_targets else None, peer)
 
 
-def _figure(scenario: str, metric: str, unit: str, rounds: tuple[float, ...], target: float | None) -> Figure:
-    return Figure(NAME, scenario, metric, unit, "fleet", rounds, target=target)
+def _figure(
+    scenario: str, metric: str, unit: str, rounds: tuple[float, ...], target: float | None, peer: str = "fleet"
+) -> Figure:
+    return Figure(NAME, scenario, metric, unit, peer, rounds, target=target)
 
 
 def apply_us(members: int = MEMBERS, repeat: int = 200) -> float:

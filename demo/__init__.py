@@ -13,6 +13,7 @@ report, picture  table, verdicts, and bytes per second as a PNG
 usage_report     the usage pipeline over the records of the demo's proxies
 
 sharing          `make demo-fleet`: eight sidecars share one limit
+moving_client    a producer whose demand moves, for benchmarks, too
 usage            `make demo-usage`: the usage pipeline over two weeks of a fleet that does not exist
 fleet            generates their records, for tests and benchmarks, too
 """

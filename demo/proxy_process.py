@@ -72,6 +72,14 @@ class ProxyProcess:
             raise
         return self
 
+    @property
+    def pid(self) -> int:
+        """The proxy's own, not that of its leash."""
+        if self._process is None:
+            raise ProxyFailedError("it was not started")
+        leash_pid = self._process.pid
+        return int(Path(f"/proc/{leash_pid}/task/{leash_pid}/children").read_text().split()[0])
+
     def check(self) -> None:
         """Raises ProxyFailedError when the process has ended."""
         if self._process is None or (code := self._process.poll()) is None:

@@ -58,7 +58,7 @@ THROTTLE_KIND: Final = Kind(
     THROTTLE,
     ("limit", "entity"),
     ("throttled_ms", "delayed_bytes", "refused_bytes", "would_have_bytes"),
-    ("limit_value",),
+    ("limit_value", "fleet"),
 )
 KINDS: Final = (USAGE_KIND, THROTTLE_KIND)
 
@@ -68,7 +68,7 @@ _RECORD_FIELDS: Final = (
     "has_total boolean, bytes bigint, "
     "record_bytes bigint, requests bigint, messages bigint, limit string, entity string, throttled_ms bigint, "
     "delayed_bytes bigint, refused_bytes bigint, would_have_bytes bigint, limit_value double, final boolean, "
-    "max_second_bytes bigint"
+    "max_second_bytes bigint, fleet string, fleet_cap double"
 )
 JSON_RECORD: Final = _RECORD_FIELDS.format(labels="map<string,string>")
 """A record as `from_json` reads it."""
@@ -148,7 +148,7 @@ TABLES: Final = {
         # Records that are not valid: why, and their raw bytes.
         Table("quarantine", QUARANTINE, ("date",)),
         _samples(USAGE_KIND, _USAGE_OWN, ", max_second_bytes bigint"),
-        _samples(THROTTLE_KIND, _THROTTLE_OWN, ", limit_value double"),
+        _samples(THROTTLE_KIND, _THROTTLE_OWN, ", limit_value double, fleet string"),
         _series_daily(USAGE_KIND, _USAGE_OWN),
         _series_daily(THROTTLE_KIND, _THROTTLE_OWN),
         # Usage by quarter hour and sidecar; source_date is that of the record which ended the delta.
@@ -162,7 +162,7 @@ TABLES: Final = {
         Table(
             "throttle_deltas",
             f"source_date date, time timestamp, {_DELTA_SERIES}, {_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value "
-            "double, split_throttled_ms bigint, longest_gap_ms bigint",
+            "double, split_throttled_ms bigint, longest_gap_ms bigint, fleet string",
             ("source_date",),
         ),
         # Who used what, by hour.

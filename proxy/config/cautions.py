@@ -6,7 +6,7 @@ from contextlib import suppress
 from heapq import nlargest
 from typing import Final
 
-from proxy.config.config import Config
+from proxy.config.config import Config, FleetOptions
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
 from proxy.config.quota_sources import Quotas
@@ -30,7 +30,14 @@ def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
     if config.security.pass_unknown_apis:
         effect = "responses of unknown APIs are forwarded unread: they may contain a broker's real address"
         found.append(("unknown_apis_pass", {"effect": effect}))
-    return found
+    return [*found, *_of_no_fleet(config.fleet)]
+
+
+def _of_no_fleet(options: FleetOptions) -> list[Caution]:
+    names = ("topic", "max_members", "fallback")
+    given = [name for name in names if getattr(options, name) != getattr(FleetOptions(), name)]
+    flags = [f"--fleet-{name.replace('_', '-')}" for name in given if options.name is None]
+    return [("fleet_option_unused", {"options": ", ".join(flags), "effect": "without --fleet"})] if flags else []
 
 
 def secret_warnings(config: Config) -> Iterator[Caution]:

@@ -9,6 +9,7 @@ import secrets
 import socket
 from asyncio import AbstractEventLoop, Task, TimerHandle
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import uniform
 from typing import Final
 
@@ -22,6 +23,8 @@ from quotas.fleet.parameters import Parameters
 from quotas.registry.registry import Registry
 
 TICK_SECONDS: Final = 0.05
+REST_SECONDS: Final = 1.0
+"""Between ticks of a member at rest, which reads only then: a wake-up of the process costs more than what it does."""
 RETRY_SECONDS: Final = 1.0
 REFUSED_SECONDS: Final = 30.0
 """Between two attempts to use a topic of another kind."""
@@ -55,18 +58,24 @@ class Fleet:
         #: The newest records, and when they were sent.
         self._sent: dict[bytes, int] = {}
         self._sending: set[Task[None]] = set()
+        #: Set by each tick: a member at rest reads then.
+        self._ticked = asyncio.Event()
+        #: Whether the newest own record has not been read back.
+        self._is_owed = False
         self._lines = RateLimited(SAME_EVENT_NS)
         self._following: Task[None] | None = None
         self._timer: TimerHandle | None = None
 
     def start(self, loop: AbstractEventLoop) -> None:
         self._following = loop.create_task(self._follow_forever())
+        self.limits.on_wait = partial(self._wake, loop)
         self._arm(loop)
 
     async def close(self) -> None:
         """Give back what is held, for at most `EXIT_SECONDS`. The limits stay at what they are without the topic."""
-        if self._timer is not None:
-            self._timer.cancel()
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
         if self._is_open:
             record = self.member.leave(self.clock())
             self.limits.apply(self.clock())
@@ -84,11 +93,24 @@ class Fleet:
     # ---- stating
 
     def _arm(self, loop: AbstractEventLoop) -> None:
-        self._timer = loop.call_later(TICK_SECONDS, self._tick_and_arm, loop)
+        seconds = REST_SECONDS if self._is_at_rest else TICK_SECONDS
+        self._timer = loop.call_later(seconds, self._tick_and_arm, loop)
+
+    @property
+    def _is_at_rest(self) -> bool:
+        return self._is_joined and self.limits.are_at_rest
+
+    def _wake(self, loop: AbstractEventLoop) -> None:
+        """A request waits for a shared limit: a member at rest claims its part now."""
+        if self._is_at_rest and self._timer is not None:
+            self._timer.cancel()
+            self._timer = loop.call_later(0, self._tick_and_arm, loop)
 
     def _tick_and_arm(self, loop: AbstractEventLoop) -> None:
-        self._arm(loop)  # first, so that ticks continue after an error below
-        self.tick()
+        try:
+            self.tick()
+        finally:
+            self._arm(loop)
 
     def tick(self) -> None:
         """Set what has changed by time, and state what there is to state."""
@@ -99,11 +121,13 @@ class Fleet:
         if record is not None:
             self._send(record, now_ns)
         self._note_state(now_ns)
+        self._ticked.set()
 
     def _send(self, record: bytes, now_ns: int) -> None:
         if len(self._sending) >= MAX_SENDING:
             return
         self._sent[record] = now_ns
+        self._is_owed = True
         if len(self._sent) > 2 * MAX_SENDING:
             del self._sent[next(iter(self._sent))]
         self.metrics.sent += 1
@@ -163,6 +187,9 @@ class Fleet:
         self._heard_ns = self.clock()
         self._is_open = True
         while True:
+            if self._is_at_rest and not self._is_owed:  # what others wrote comes at once, with the next tick
+                self._ticked.clear()
+                await self._ticked.wait()
             self.take(await self._topic.read())
             if self._changed:
                 raise LogChanged("behind", self._changed)
@@ -175,7 +202,7 @@ class Fleet:
         for record in records:
             sent_ns = self._sent.pop(record, None)
             if sent_ns is not None:
-                self._heard_ns = now_ns
+                self._heard_ns, self._is_owed = now_ns, False
                 self.metrics.delivery.observe((now_ns - sent_ns) / 1e9)
             self.member.apply(record, now_ns)
         self.metrics.read += len(records)
@@ -209,39 +236,26 @@ class Fleet:
 
     def _report(self, error: LogFailed) -> None:
         self.metrics.errors[error.reason] += 1
-        if isinstance(error, LogChanged):
-            self.metrics.rejoins += 1
         log = _log.error if isinstance(error, LogRefused) else _log.warning
         name = {LogRefused: "fleet_topic_refused", LogChanged: "fleet_topic_changed"}.get(type(error), "fleet_failed")
-        message = {"reason": error.reason, "message": error.message}
-        self._lines.event(log, name, (name, error.reason), self.clock(), **message)
+        key = name, error.reason
+        self._lines.event(log, name, key, self.clock(), reason=error.reason, message=error.message)
 
     def _report_clash(self) -> None:
-        before, self._name = self._name, self.member.caps.name
-        _log.error(
-            "fleet_name_clash",
-            fleet=self.member.caps.fleet,
-            member=before,
-            now=self._name,
-            effect="another process wrote a record in this name: this proxy goes on from its floor, under a new name",
-            hint="a copy of this machine or container runs, or someone else may write to the topic",
-        )
+        names = {"member": self._name, "now": self.member.caps.name}
+        self._name = self.member.caps.name
+        effect = "another process wrote a record in this name: this proxy goes on from its floor, under a new name"
+        hint = "a copy of this machine or container runs, or someone else may write to the topic"
+        _log.error("fleet_name_clash", fleet=self.member.caps.fleet, **names, effect=effect, hint=hint)
 
     def _report_lower_quota(self, shared: SharedLimit, now_ns: int) -> None:
         stated = self.member.stated_quotas(shared.key)
-        least = min(stated, default=0)
-        self._lines.event(
-            _log.warning,
-            "fleet_quotas_differ",
-            shared.key,
-            now_ns,
-            limit=shared.limit.name,
-            entity=str(shared.limit.entity),
-            here=float(shared.configured),
-            applies=float(shared.rate),
-            stated_by=",".join(stated.get(least, ())[:5]),
-            hint="the lowest applies to all: give all members the same quotas",
-        )
+        names = ",".join(stated.get(min(stated, default=0), ())[:5])
+        limit = {"limit": shared.limit.name, "entity": str(shared.limit.entity)}
+        rates = {"here": float(shared.configured), "applies": float(shared.rate)}
+        hint = "the lowest applies to all: give all members the same quotas"
+        fields = {**limit, **rates, "stated_by": names, "hint": hint}
+        self._lines.event(_log.warning, "fleet_quotas_differ", shared.key, now_ns, **fields)
 
 
 def fleet_of(config: Config, registry: Registry, clock: Callable[[], int]) -> Fleet | None:

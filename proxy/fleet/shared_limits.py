@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final
 
 from proxy.fleet.use import PER_UNIT, Use
+from proxy.observability.logs import EventLog
 from quotas.admission.limit import Limit
 from quotas.entry import QuotaEntry
 from quotas.fleet.member import Member
@@ -27,6 +28,8 @@ SAMPLED_AT_ONCE: Final = 500
 CHANGED_AT_ONCE: Final = 500
 """Limits that are set to another floor at once: 3 ms."""
 
+_log = EventLog("proxy.fleet")
+
 
 @dataclass(slots=True, eq=False)
 class SharedLimit:
@@ -36,6 +39,7 @@ class SharedLimit:
     key: str
     member: Member
     use: Use
+    wanted: Callable[[], None]
     configured: int | Fraction = 1
     burst_ns: int = BURST_NS
     until_ns: int = 0
@@ -69,6 +73,8 @@ class SharedLimits:
         self._idle: deque[SharedLimit] = deque()
         #: The keys with more than a floor.
         self._lent: set[str] = set()
+        #: Called when a request begins to wait for one of them.
+        self.on_wait: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._shared)
@@ -76,12 +82,17 @@ class SharedLimits:
     def __iter__(self) -> Iterator[SharedLimit]:
         return iter(list(self._shared.values()))
 
+    @property
+    def are_at_rest(self) -> bool:
+        """Whether none is in use or has more than its floor, and each tick looks at all of them."""
+        return not self._busy and not self._lent and len(self._idle) <= SAMPLED_AT_ONCE
+
     # ---- as a lender
 
     def lend(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
         shared = self._shared.get(limit)
         if shared is None:
-            shared = SharedLimit(limit, key_of(limit), self._member, Use(limit))
+            shared = SharedLimit(limit, key_of(limit), self._member, Use(limit), lambda: self.on_wait())
             self._shared[limit] = self._by_key[shared.key] = shared
             self._idle.append(shared)
         shared.configured = rate
@@ -154,6 +165,10 @@ class SharedLimits:
         most = shared.configured
         lent, least = (min(most, Fraction(each, PER_UNIT)) for each in (rate, floor))
         self._registry.set_rate(shared.limit, lent, shared.burst_ns, shared.until_ns, least, now_ns)
+        # By these lines of all members, what all might use together is known at each moment (`deploy.local.lent`).
+        fields = {"member": member.caps.name, "limit": shared.limit.name, "entity": str(shared.limit.entity)}
+        times = {"until_ns": shared.until_ns, "asked_ns": now_ns, "set_ns": self._clock()}
+        _log.debug("fleet_lent", **fields, rate=float(lent), floor=float(least), **times)
 
 
 def key_of(limit: Limit) -> str:

@@ -14,7 +14,7 @@ from quotas.fleet.record import MAX_RECORD_BYTES
 
 PRODUCE_TIMEOUT_MS: Final = 4_000
 """Later, a record is worth little: its lease counts from when it was sent."""
-FETCH_WAIT_MS: Final = 500
+FETCH_WAIT_MS: Final = 2_000
 READ_WAIT_MS: Final = 1_000
 MAX_RECORDS: Final = 50
 """Of one reading: about 1 ms."""
@@ -52,6 +52,7 @@ class TopicLog:
             enable_auto_commit=False,
             auto_offset_reset="none",
             fetch_max_wait_ms=FETCH_WAIT_MS,
+            consumer_timeout_ms=FETCH_WAIT_MS,  # how often it looks for new partitions
             max_partition_fetch_bytes=2 * BATCH_BYTES,
         )
         await self._consumer.start()

@@ -19,13 +19,11 @@ class FleetMetrics:
     """`proxy.fleet` keeps these up to date.
 
     sent, read   records
-    rejoins      how often the log was another one
     delivery     from sending an own record until it was read back
     """
 
     is_joined: bool = False
     sent: int = 0
     read: int = 0
-    rejoins: int = 0
     errors: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ERROR_REASONS, 0)))
     delivery: Histogram = field(default_factory=lambda: Histogram(DELIVERY_BUCKETS))

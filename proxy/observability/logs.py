@@ -38,6 +38,7 @@ class EventLog:
         if self._logger.isEnabledFor(level):
             self._logger.log(level, "%s", name, exc_info=exc_info, extra={"event": name, "fields": fields})
 
+    debug = partialmethod(_write, logging.DEBUG)
     info = partialmethod(_write, logging.INFO)
     warning = partialmethod(_write, logging.WARNING)
     error = partialmethod(_write, logging.ERROR)

@@ -43,6 +43,9 @@ class Whole(Protocol):
     def rate(self) -> int | float:
         """Units per second of all together."""
 
+    def wanted(self) -> None:
+        """A frame begins to wait for the limit."""
+
 
 class Limit:
     """One limit of one entity: "producer_byte_rate" of client-id:etl. Compared and hashed by identity.
@@ -138,6 +141,8 @@ class Limit:
         """Queue a frame of `size` units for this limit; see `FairQueue.push`."""
         if self.waiters is _NO_WAITERS:
             self.waiters = FairQueue()
+        if self.whole is not None and not self.waiters.waiting:
+            self.whole.wanted()
         self.waiters.push(waiter, size, is_first=is_first)
 
 

@@ -97,7 +97,7 @@ def test_a_process_that_is_not_there_is_an_error() -> None:
 
 def test_help_lists_the_benchmarks() -> None:
     assert (
-        "against_haproxy|connections|enforcement|evenness|fleet_policy|hot_path|lent_rates|metadata_storm|producer_ids|quota_decision"
+        "against_haproxy|connections|enforcement|evenness|fleet|fleet_policy|hot_path|lent_rates|metadata_storm|producer_ids|quota_decision"
         in invoke("--help").output
     )
 

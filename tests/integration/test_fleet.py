@@ -8,26 +8,35 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import pytest
+from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from demo.moving_client import now_ns
 from deploy.local.cluster import KafkaCluster
+from deploy.local.lent import lent_of, most_lent
 from tests.integration.flood import Flood, create_topics
-from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.proxy_process import Event, ProxyProcess, eventually
 
 QUOTA = 2_000_000
 MAX_MEMBERS = 8
 JOIN_SECONDS = 60.0
 SECONDS = 4.0
+OVERDUE_SECONDS = 15.0
+"""Without history, a member waits 15.6 s until all leases that it may have missed are over."""
 FLOOR = QUOTA * 0.02 / MAX_MEMBERS
 SHARE = QUOTA / MAX_MEMBERS
 
 
 class Fleet:
-    """Proxies with one quota on all bytes that are produced, each with a client that wants more."""
+    """Proxies with one quota on all bytes that are produced, each with a client that wants more.
+
+    ever: all that were members, those that have gone, too.
+    """
 
     def __init__(self, cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
         self.cluster = cluster
@@ -35,6 +44,7 @@ class Fleet:
         self.data_topic = unique_name("orders")
         create_topics(cluster, self.data_topic)
         self.stacks: dict[ProxyProcess, ExitStack] = {}
+        self.ever: list[ProxyProcess] = []
 
     @property
     def proxies(self) -> list[ProxyProcess]:
@@ -43,11 +53,13 @@ class Fleet:
     def join(self, *flags: str, floods: bool = True) -> ProxyProcess:
         quota = f"total=true,producer_byte_rate={QUOTA}"
         fleet = ("--fleet", "etl", "--fleet-topic", self.topic, "--fleet-max-members", str(MAX_MEMBERS))
-        proxy = ProxyProcess(self.cluster.bootstrap_servers, *fleet, "--quota", quota, *flags)
+        flags = (*fleet, "--quota", quota, "--log-level", "debug", *flags)
+        proxy = ProxyProcess(self.cluster.bootstrap_servers, *flags)
+        self.ever.append(proxy)
         stack = self.stacks[proxy] = ExitStack()
         stack.enter_context(proxy)
         if floods:
-            client_id = f"client-{len(self.stacks)}"
+            client_id = f"client-{len(self.ever)}"
             stack.enter_context(Flood(proxy.bootstrap_servers, client_id, self.data_topic))
         return proxy
 
@@ -56,15 +68,22 @@ class Fleet:
         self.stacks.pop(proxy).close()
 
     def kill(self, proxy: ProxyProcess) -> None:
-        self.stacks.pop(proxy).pop_all()
+        """Then its client."""
         proxy.kill()
+        failure = AssertionError("it was killed")
+        self.stacks.pop(proxy).__exit__(type(failure), failure, None)
 
     def rates(self) -> list[float]:
         return [proxy.metric("quota_limit") for proxy in self.proxies]
 
-    def allowed(self) -> float:
-        """What all may use, read one after the other."""
-        return sum(float(limit["allowed"]) for proxy in self.proxies for limit in page_of(proxy)["limits"])
+    def check_sum(self, since_ns: int, away: int = 0) -> None:
+        """What all might use at each moment since then, by their logs: never above the quota, but by the shares of
+        those that are away, or have not joined yet, while others are not.
+        """
+        most, at_ns = most_lent(
+            (lent for proxy in self.ever for lent in lent_of(list(proxy.events)).values()), since_ns
+        )
+        assert QUOTA / 2 < most <= QUOTA + away * SHARE + 1, f"{most} at {at_ns}"
 
     def passed(self) -> float:
         return sum(proxy.metric("bytes_total", direction="produce") for proxy in self.proxies)
@@ -73,18 +92,20 @@ class Fleet:
         for proxy in self.proxies:
             eventually(partial(proxy.metric, "fleet_joined"), JOIN_SECONDS, "it has joined")
 
-    def check(self, extra: float = 0) -> None:
-        """All have their parts, and what passes is the quota."""
+    def check(self) -> int:
+        """All have their parts, and what passes is the quota. Returns since when."""
         most = QUOTA / len(self.proxies)
         eventually(lambda: min(self.rates()) > 0.9 * most, 30, "all have their parts")
-        self.check_passed(extra)
+        since_ns = now_ns()
+        self.check_passed()
+        self.check_sum(since_ns)
+        return since_ns
 
-    def check_passed(self, extra: float = 0) -> None:
+    def check_passed(self) -> None:
         """What passes takes its time. Each number is up to a second old."""
         began, before, wanted = time.monotonic(), self.passed(), QUOTA * SECONDS
         eventually(lambda: self.passed() - before >= wanted, 10 * SECONDS, "clients go on")
-        assert (time.monotonic() - began) * (1 + extra) >= SECONDS - 1.2
-        assert self.allowed() <= QUOTA * (1 + extra)
+        assert time.monotonic() - began >= SECONDS - 1.2
 
 
 @pytest.fixture
@@ -105,6 +126,23 @@ def page_of(proxy: ProxyProcess) -> dict[str, Any]:
     return page
 
 
+def allowed(proxy: ProxyProcess) -> float:
+    """What it may use now."""
+    return float(page_of(proxy)["limits"][0]["allowed"])
+
+
+def delete_records(fleet: Fleet) -> None:
+    """All that are in the fleet's topic now."""
+    admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
+    for deleted in admin.delete_records([TopicPartition(fleet.topic, 0, OFFSET_END)]).values():
+        deleted.result(30)
+
+
+def seconds_between(one: Event, other: Event) -> float:
+    """Of two lines of a log."""
+    return (datetime.fromisoformat(other["ts"]) - datetime.fromisoformat(one["ts"])).total_seconds()
+
+
 def config_of(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     [future] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
@@ -115,7 +153,7 @@ def config_of(cluster: KafkaCluster, topic: str) -> dict[str, str]:
 def test_two_proxies_hold_one_quota_and_its_parts_go_where_they_are_wanted(fleet: Fleet) -> None:
     one, two = fleet.join(), fleet.join()
     fleet.wait_for_join()
-    fleet.check()
+    since_ns = fleet.check()
     config = config_of(fleet.cluster, fleet.topic)
     assert (config["cleanup.policy"], config["message.timestamp.type"]) == ("delete", "LogAppendTime")
     assert fleet.proxies[0].metric("fleet_quota", entity="total") == QUOTA
@@ -129,6 +167,7 @@ def test_two_proxies_hold_one_quota_and_its_parts_go_where_they_are_wanted(fleet
     assert third.metric("fleet_members") == 3
     fleet.leave(two)
     eventually(lambda: one.metric("quota_limit") > 0.95 * QUOTA, 10, "what it gave back is used")
+    fleet.check_sum(since_ns, away=1)  # the third one, until it has joined
 
 
 @pytest.mark.nightly  # the short form: tests/proxy/fleet, in virtual time
@@ -139,7 +178,7 @@ def test_the_topic_away_stops_nobody_and_makes_nobody_unlimited(
     """It is deleted while all use it. They create it again, as it has to be."""
     one, two = fleet.join(), fleet.join()
     fleet.wait_for_join()
-    fleet.check()
+    since_ns = fleet.check()
     admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
     for done in admin.delete_topics([fleet.topic]).values():
         done.result(30)
@@ -149,6 +188,7 @@ def test_the_topic_away_stops_nobody_and_makes_nobody_unlimited(
         assert page_of(proxy)["limits"][0]["allowed"] <= SHARE
     fleet.wait_for_join()
     fleet.check()
+    fleet.check_sum(since_ns, away=1)  # both, but not while the other is not
     assert config_of(fleet.cluster, fleet.topic)["message.timestamp.type"] == "LogAppendTime"
 
 
@@ -172,22 +212,20 @@ def test_a_topic_of_another_kind_is_refused_with_what_to_change(fleet: Fleet) ->
 def test_members_that_are_stopped_and_killed(fleet: Fleet) -> None:
     one, two, three, four = [fleet.join() for _ in range(4)]
     fleet.wait_for_join()
-    fleet.check()
+    since_ns = fleet.check()
     os.kill(two.pid, signal.SIGSTOP)
-    sums: list[float] = []
-
-    def others_have_it() -> bool:
-        sums.append(sum(page_of(proxy)["limits"][0]["allowed"] for proxy in (one, three, four)))
-        return sums[-1] > 0.9 * QUOTA
-
-    eventually(others_have_it, 25, "the part of the one that is stopped is used")
-    assert max(sums) <= QUOTA
+    others = (one, three, four)
+    eventually(lambda: sum(map(allowed, others)) > 0.9 * QUOTA, 25, "the part of the one that is stopped is used")
+    fleet.check_sum(since_ns)
     os.kill(two.pid, signal.SIGCONT)
-    assert page_of(two)["limits"][0]["allowed"] <= SHARE
+    assert allowed(two) <= SHARE
     fleet.check()
     fleet.kill(three)
-    eventually(lambda: fleet.allowed() > 0.95 * QUOTA, 25, "the part of the one that was killed is used")
+    eventually(
+        lambda: sum(map(allowed, fleet.proxies)) > 0.95 * QUOTA, 25, "the part of the one that was killed is used"
+    )
     fleet.check()
+    fleet.check_sum(since_ns, away=1)  # the one that was stopped, until it has joined again
 
 
 @pytest.mark.nightly
@@ -196,7 +234,7 @@ def test_a_restart_of_the_broker(kafka_cluster: KafkaCluster, fleet: Fleet) -> N
     fleet.join()
     fleet.join()
     fleet.wait_for_join()
-    fleet.check()
+    since_ns = fleet.check()
     kafka_cluster.stop_broker(1)
 
     def is_opened_again(proxy: ProxyProcess) -> bool:
@@ -206,5 +244,55 @@ def test_a_restart_of_the_broker(kafka_cluster: KafkaCluster, fleet: Fleet) -> N
         eventually(partial(is_opened_again, proxy), 60, "it gives up its clients")
     kafka_cluster.start_broker(1)
     fleet.wait_for_join()
-    eventually(lambda: fleet.allowed() > 0.95 * QUOTA, 60, "all as before")
-    assert fleet.allowed() <= QUOTA
+    eventually(lambda: sum(map(allowed, fleet.proxies)) > 0.95 * QUOTA, 60, "all as before")
+    fleet.check_sum(since_ns, away=1)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_records_that_are_deleted_are_missed_by_those_who_have_not_read_them(fleet: Fleet) -> None:
+    one, two = fleet.join(), fleet.join()
+    fleet.wait_for_join()
+    since_ns = fleet.check()
+    delete_records(fleet)
+    fleet.check()
+    assert not any(each["event"] == "fleet_topic_changed" for proxy in (one, two) for each in proxy.events)
+    os.kill(two.pid, signal.SIGSTOP)
+    written = one.metric("fleet_records_total", direction="read")
+    eventually(lambda: one.metric("fleet_records_total", direction="read") > written + 2, 20, "more is written")
+    delete_records(fleet)
+    os.kill(two.pid, signal.SIGCONT)
+    assert two.wait_for_event("fleet_topic_changed", 30)["reason"] == "out_of_range"
+    eventually(lambda: allowed(two) <= SHARE, 10, "it knows nothing of the others")
+    third = fleet.join(floods=False)
+    started = third.wait_for_event("fleet", 10)
+    joined = third.wait_for_event("fleet_joined", JOIN_SECONDS)
+    assert seconds_between(started, joined) > OVERDUE_SECONDS, "who was there before is not in the topic"
+    fleet.leave(third)
+    fleet.wait_for_join()
+    fleet.check()
+    fleet.check_sum(since_ns, away=2)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_a_topic_made_anew_with_fewer_records_is_noticed(fleet: Fleet) -> None:
+    one, two = fleet.join(), fleet.join()
+    fleet.wait_for_join()
+    since_ns = fleet.check()
+    admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
+    config = {"message.timestamp.type": "LogAppendTime"}
+    for done in admin.delete_topics([fleet.topic]).values():
+        done.result(30)
+
+    def is_made() -> bool:
+        error = admin.create_topics([NewTopic(fleet.topic, 1, config=config)])[fleet.topic].exception(30)
+        assert error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error  # of the old one
+        return error is None
+
+    eventually(is_made, 30, "the topic is made anew")
+    for proxy in (one, two):
+        assert proxy.wait_for_event("fleet_topic_changed", 30)["reason"] in {"out_of_range", "behind"}
+    fleet.wait_for_join()
+    fleet.check()
+    fleet.check_sum(since_ns, away=1)  # both, but not while the other is not

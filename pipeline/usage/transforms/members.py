@@ -33,7 +33,8 @@ _NAME: Final = r'(?:"((?:[^"\\]|\\.)*)"|([^",\s]+))'
 
 def members(usage: DataFrame, throttled: DataFrame, in_force: DataFrame | None = None) -> DataFrame:
     """usage_deltas and throttle_deltas to each limit's members: cluster, user, client_id, limit, entity, direction (of
-    the limit; null of one that has none), last (day on which it is known).
+    the limit; null of one that has none), last (day on which it is known), fleet (whose members share the limit: it is
+    that of all their sidecars together; null: each sidecar has its own).
 
     in_force: columns of IN_FORCE; with it, clients have its entities as it says, and others only where it has none of
     that limit for them.
@@ -52,7 +53,9 @@ def members(usage: DataFrame, throttled: DataFrame, in_force: DataFrame | None =
     same = [*(found[name] == own[name] for name in _KEYS[:4]), found["entity"] != own["own"]]
     found = found.join(own, [*same, _is_of_clients("entity")], "left_anti").unionByName(exact)
     names = f.create_map(*(f.lit(each) for pair in DIRECTIONS.items() for each in pair))
-    return found.groupBy(*_KEYS).agg(f.max("last").alias("last")).withColumn("direction", names[f.col("limit")])
+    fleets = throttled.groupBy("cluster", "limit", "entity").agg(f.max("fleet").alias("fleet"))
+    found = found.groupBy(*_KEYS).agg(f.max("last").alias("last")).withColumn("direction", names[f.col("limit")])
+    return found.join(f.broadcast(fleets), ["cluster", "limit", "entity"], "left")
 
 
 def cluster() -> Column:

@@ -131,13 +131,14 @@ def _usage_checks() -> list[tuple[Column, str]]:
 
 def _throttle_checks() -> list[tuple[Column, str]]:
     throttle = f.col("kind") == THROTTLE_KIND.name
-    value = f.col("limit_value")
+    numbers = {name: f.coalesce(name, f.lit(0.0)) for name in ("limit_value", "fleet_cap")}
     return [
         *((throttle & _bad_name(name), f"{name} is missing or empty or too long") for name in ("limit", "entity")),
         *((throttle & _bad_count(name), f"{name} is missing or negative or absurd") for name in THROTTLE_KIND.counters),
-        (throttle & (f.coalesce(value, f.lit(0.0)) < 0), "limit_value is negative"),
+        *((throttle & (number < 0), f"{name} is negative") for name, number in numbers.items()),
         # NaN is above all numbers.
-        (throttle & (f.coalesce(value, f.lit(0.0)) > MAX_LIMIT), "limit_value is absurd"),
+        *((throttle & (number > MAX_LIMIT), f"{name} is absurd") for name, number in numbers.items()),
+        (throttle & ~f.coalesce(f.length("fleet").between(1, MAX_TEXT), f.lit(True)), "fleet is empty or too long"),
     ]
 
 

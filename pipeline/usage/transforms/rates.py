@@ -137,9 +137,10 @@ def _run(at: Column, n: Column, rate: Column, burst: Column) -> Column:
 def rates_quarterly(sampled: DataFrame, members: DataFrame) -> DataFrame:
     """usage_samples of some dates and `members` to rates_quarterly.
 
-    One row for each sidecar, entity and quarter hour. A client without a limit is an entity by itself. Rates are bytes
-    per second: mean over the seconds that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes
-    by rate, each with its highest rate. has_seconds: of each member that sent anything, the largest seconds are known.
+    One row for each sidecar, entity and quarter hour; of a limit that a fleet shares, one for all of its sidecars, by
+    the fleet's name. A client without a limit is an entity by itself. Rates are bytes per second: mean over the seconds
+    that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes by rate, each with its highest
+    rate. has_seconds: of each member that sent anything, the largest seconds are known.
     """
     paces = pace(sampled)
     rows = profiles(spans(of_clients(sampled), USAGE_KIND, paces), USAGE_KIND)
@@ -152,7 +153,7 @@ def rates_quarterly(sampled: DataFrame, members: DataFrame) -> DataFrame:
         ),
         members,
         "date",
-    )
+    ).withColumn("sidecar", f.coalesce("fleet", "sidecar"))
     found = each.groupBy(*_QUARTER).agg(
         f.filter(f.collect_list("runs"), lambda runs: f.size(runs) > 0).alias("members"),
         f.min("apart").alias("interval_s"),
@@ -180,12 +181,12 @@ def rates_quarterly(sampled: DataFrame, members: DataFrame) -> DataFrame:
 
 
 def by_entity(rows: DataFrame, members: DataFrame, time: str) -> DataFrame:
-    """Rows of clients with `limit` and `entity`: once for each limit of the client, or once as its own entity.
+    """Rows of clients with `limit`, `entity` and `fleet`: once for each limit of the client, or once as its own entity.
 
     time: the column with their time: a limit is one of the client up to LOOKBACK_DAYS after it was seen last.
     """
     others = {name: f"of_{name}" for name in _USED}
-    known = members.where(f.col("limit").isin(*DIRECTIONS)).select(*_USED, "limit", "entity", "last")
+    known = members.where(f.col("limit").isin(*DIRECTIONS)).select(*_USED, "limit", "entity", "last", "fleet")
     same = [f.col(name) == f.col(other) for name, other in others.items()]
     same.append(f.to_date(time) <= f.date_add("last", LOOKBACK_DAYS))
     rows = rows.join(f.broadcast(known.withColumnsRenamed(others)), same, "left").drop(*others.values(), "last")

@@ -72,11 +72,12 @@ def quota_recommendations(
 def samples(rates: DataFrame, throttled: DataFrame) -> DataFrame:
     """One row for each entity and quarter hour: rate (p99 of its busiest sidecar), censored (0 or 1), limit_value.
 
-    A sidecar has buckets of its own, so a sample is the busiest sidecar's rate, against the limit of one sidecar.
+    A sidecar has buckets of its own, so a sample is the busiest sidecar's rate, against the limit of one sidecar. Of
+    a limit that a fleet shares, `rates` has all sidecars together.
     """
     scope = ["time", "sidecar", *_ENTITY]
     held = (
-        throttled.withColumn("cluster", cluster())
+        throttled.withColumns({"cluster": cluster(), "sidecar": f.coalesce("fleet", "sidecar")})
         .groupBy(*scope)
         .agg(f.max("throttled_ms").alias("throttled_ms"), f.max("limit_value").alias("limit_value"))
     )

@@ -45,6 +45,8 @@ WRONG_THROTTLE: list[tuple[dict[str, Any], str]] = [
     ({"limit": ""}, "limit is missing or empty or too long"),
     ({"throttled_ms": -1}, "throttled_ms is missing or negative or absurd"),
     ({"limit_value": -0.5}, "limit_value is negative"),
+    ({"fleet": ""}, "fleet is empty or too long"),
+    ({"fleet_cap": -0.5}, "fleet_cap is negative"),
 ]
 NOT_RECORDS = [b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"schema":1}', b"7", b'{"schema":1}{"schema":1}']
 
@@ -97,6 +99,8 @@ CHANGES = st.fixed_dictionaries(
         "throttled_ms": COUNT,
         "refused_bytes": COUNT,
         "limit_value": st.one_of(st.none(), st.floats(-1, 1e12)),
+        "fleet": st.one_of(st.none(), st.text(max_size=3)),
+        "fleet_cap": st.one_of(st.none(), st.floats(-1, 1e12)),
     },
 )
 

@@ -31,7 +31,7 @@ Load = Callable[[int], float]
 """Bytes per second of one client at a second."""
 EMPTY = (
     "time timestamp, sidecar string, labels string, user string, client_id string, limit string, entity string, "
-    "throttled_ms bigint, limit_value double"
+    "throttled_ms bigint, limit_value double, fleet string"
 )
 
 
@@ -87,7 +87,9 @@ def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None) -
     held = (
         []
         if entity is None
-        else [(datetime(2026, 1, 5, tzinfo=UTC), "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0)]
+        else [
+            (datetime(2026, 1, 5, tzinfo=UTC), "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0, None)
+        ]
     )
     known = members(frame, spark.createDataFrame(held, EMPTY))
     return rates_quarterly(samples(frame, USAGE_KIND), known).localCheckpoint()
@@ -207,6 +209,28 @@ def test_a_week_of_records_recommends_what_the_engine_then_holds_for_less_than_o
         print(user, rate, held)
     assert proposed == {}
     assert all(at_rate < allowed_s < at_a_third for _, at_rate, at_a_third in found.values()), found
+
+
+@pytest.mark.timeout(600)
+def test_a_limit_that_a_fleet_shares_is_one_for_all_of_its_sidecars(spark: SparkSession, warehouse: Warehouse) -> None:
+    """Two sidecars send 1 MB/s each of a limit of 3 MB/s. Of a fleet that is 2 MB/s of 3; else each has 1 of 3."""
+    made = []
+    for number in (1, 2):
+        for user, fleet in (("together", {"fleet": "etl", "fleet_cap": 1.5e6}), ("apart", {})):
+            at = {"user": user, "sidecar": f"pod-{number}", "incarnation": f"run-{number}", "start_time_ms": START_MS}
+            for n in range(1, 7):
+                record = {**at, "time_ms": START_MS + 10_000 * n}
+                made.append(usage_record(**record, bytes=10_000_000 * n, max_second_bytes=1_000_000))
+                limit = {"entity": f"user:{user}", "limit_value": 3e6}
+                made.append(throttle_record(**record, **limit, **fleet, throttled_ms=n))
+    warehouse.append("records", records_frame(spark, [record | {"seq": n} for n, record in enumerate(made)]))
+    report(warehouse, Rules())
+    peaks = {row["entity"]: row["peak"] for row in warehouse.read("quota_recommendations").collect()}
+    assert peaks == pytest.approx({"user:together": 2e6, "user:apart": 1e6})
+    limits = {row["entity"]: row["current_limit"] for row in warehouse.read("quota_recommendations").collect()}
+    assert limits == {"user:together": 3e6, "user:apart": 3e6}
+    rows = warehouse.read("rates_quarterly").where("entity like 'user:%'").collect()
+    assert {(row["entity"], row["sidecar"]) for row in rows} >= {("user:together", "etl"), ("user:apart", "pod-1")}
 
 
 @pytest.mark.nightly

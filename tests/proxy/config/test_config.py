@@ -435,6 +435,16 @@ def test_passing_unknown_apis_is_warned_about() -> None:
     assert [name for name, _ in warnings_of(found, active_quotas(found))] == ["unknown_apis_pass"]
 
 
+def test_options_of_a_fleet_without_its_name_are_reported() -> None:
+    flags = ("--bootstrap-servers", "a:1", "--fleet-max-members", "40", "--fleet-fallback", "floor")
+    found = config(*flags)
+    [(name, fields)] = warnings_of(found, active_quotas(found))
+    assert (name, fields["options"]) == ("fleet_option_unused", "--fleet-max-members, --fleet-fallback")
+    for given in (flags[:2], (*flags, "--fleet", "etl")):
+        found = config(*given)
+        assert warnings_of(found, active_quotas(found)) == []
+
+
 @pytest.mark.parametrize("user", ["--fleet etl", "--usage-topic usage"])
 def test_own_clients_need_a_login_where_clients_log_in_themselves(toml: Any, user: str) -> None:
     without = str(toml("security.protocol=SASL_PLAINTEXT\n", "client.properties"))

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import pytest
 
+from deploy.local.lent import lent_in, most_lent
 from proxy.fleet import fleet as fleet_module
 from proxy.fleet.log import LogFailed, LogRefused
 from quotas.entity import DEFAULT, Entity
@@ -58,6 +59,26 @@ async def test_two_that_want_more_have_half_each_and_one_alone_all_of_it() -> No
         one.wants = False
         await world.until(lambda: two.rate > 0.9 * QUOTA, 5)
         assert one.rate == QUOTA * FLOORS / 10, "its floor stays"
+
+
+async def test_one_at_rest_wakes_up_once_a_second_and_at_once_when_a_request_waits() -> None:
+    async with a_world() as world:
+        one, two = [await world.join() for _ in range(2)]
+        wanting(two)
+        await world.pass_seconds(5)
+        looked, read = one.limits.looked, one.log.reads
+        await world.pass_seconds(10)
+        assert one.limits.looked - looked <= 11
+        assert one.log.reads - read <= 15, "once a second, and until it has read its own record"
+        assert one.metrics.is_joined
+        assert len(one.member.heard) == 2
+        wanting(one)
+        assert await world.until(lambda: one.rate > 0.45 * QUOTA, 1) <= 0.3
+        one.wants = False
+        await world.pass_seconds(5)
+        looked = one.limits.looked
+        await world.pass_seconds(10)
+        assert one.limits.looked - looked <= 11, "again"
 
 
 async def test_a_limit_nobody_has_read_of_has_its_floor_until_it_is_asked_for() -> None:
@@ -181,7 +202,7 @@ async def test_a_topic_made_anew_is_read_from_its_start_after_all_leases_of_the_
         world.topic.recreate()
         await world.pass_seconds(0.5)
         assert max(one.rate, two.rate) <= 0.1 * QUOTA
-        assert one.metrics.errors["out_of_range"] == one.metrics.rejoins == 1
+        assert one.metrics.errors["out_of_range"] == 1
         assert fields_of(log, "fleet_topic_changed")
         assert await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, JOIN_SECONDS) > 14
 
@@ -199,7 +220,7 @@ async def test_a_record_appended_before_what_was_read_shows_another_log() -> Non
         for _ in range(one.log.position):
             world.topic.append(b"{}")
         await settle()
-        assert one.metrics.errors["behind"] == one.metrics.rejoins == 1
+        assert one.metrics.errors["behind"] == 1
 
 
 async def test_a_log_that_gives_nothing_back_is_opened_again() -> None:
@@ -237,7 +258,7 @@ async def test_a_defect_ends_neither_the_fleet_nor_the_proxy(
             patch.setattr(one.fleet, "take", lambda _records: 1 / 0)
             for _ in range(2):  # it waits for the first one already
                 world.topic.append(b"{}")
-                await settle()
+                await world.pass_seconds(1)  # it is at rest
         assert one.metrics.errors["defect"] >= 1
         assert fields_of(log, "fleet_failed")
         wanting(one)
@@ -326,6 +347,22 @@ async def test_a_joiner_reads_the_last_45_seconds_and_needs_no_wait() -> None:
         two = await world.join(settles=False)
         wanting(two)
         await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 1)
+
+
+async def test_each_change_of_what_may_be_used_is_in_the_log(log: pytest.LogCaptureFixture) -> None:
+    log.set_level(logging.DEBUG, "proxy.fleet")
+    async with a_world() as world:
+        one, two = [await world.join() for _ in range(2)]
+        wanting(one, two)
+        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        two.log.error = LogFailed("unreachable", "no broker")
+        world.topic.wake()
+        world.excess = 0.1
+        await world.pass_seconds(40)
+        lines = [json.dumps({"event": "fleet_lent"} | fields) for fields in fields_of(log, "fleet_lent")]
+        lent = lent_in(lines)
+        assert [lent[each.member.caps.name][-1].rate for each in (one, two)] == [one.rate, two.rate]
+        assert most_lent(lent.values())[0] == pytest.approx(world.most, abs=1)
 
 
 async def test_rates_hold_their_sum_whatever_is_lost() -> None:

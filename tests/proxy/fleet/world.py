@@ -18,6 +18,7 @@ from quotas.entity import Entity
 from quotas.entry import QuotaEntry
 from quotas.fleet.member import Member
 from quotas.fleet.parameters import Parameters
+from quotas.fleet.policy import Demand
 from quotas.limit_kinds import PRODUCER_BYTE_RATE
 from quotas.registry.registry import Registry
 from tests.proxy.conversation import NS_PER_SECOND, Clock
@@ -72,7 +73,7 @@ class FakeLog:
         self.error: Exception | None = None
         self.is_silent = self.is_blind = False
         self.is_closed = True
-        self.opened = 0
+        self.opened = self.reads = 0
         self.on_append: Callable[[bytes], None] = lambda _: None
 
     def _check(self) -> None:
@@ -103,6 +104,7 @@ class FakeLog:
                 raise LogChanged("out_of_range", "the topic ends before")
             found = [record for record, _ in self.topic.records[self.position :]]
             if found:
+                self.reads += 1
                 self.position += len(found)
                 return found
             await self.topic.wait()
@@ -122,15 +124,27 @@ class VirtualLoop:
         return asyncio.get_running_loop().create_task(task)
 
 
+class Limits(SharedLimits):
+    """`looked`: how often it was looked at what is in use."""
+
+    looked = 0
+
+    def demand(self, now_ns: int) -> dict[str, Demand]:
+        self.looked += 1
+        return super().demand(now_ns)
+
+
 class Proxy:
-    """One member. `wants`: whether its client `etl` always wants more; `wanted`: limits of which others do."""
+    """One member. `wants`: whether its client `etl` always wants more, and waits; `wanted`: limits of which others do,
+    and are told to wait.
+    """
 
     def __init__(self, world: World, number: int, entries: Iterable[QuotaEntry], parameters: Parameters) -> None:
         random = Random(number)
         self.clock = world.clock
         self.registry = Registry(entries, settings=AlgorithmSettings(lends=True))
         self.member = Member("team", parameters, lambda: random.getrandbits(63), f"pod-{number}")
-        self.limits = SharedLimits(self.member, self.registry, self.clock)
+        self.limits = Limits(self.member, self.registry, self.clock)
         self.registry.lend_by(self.limits)
         self.log = FakeLog(world.topic)
         self.metrics = FleetMetrics()
@@ -147,7 +161,7 @@ class Proxy:
     @property
     def rate(self) -> float:
         """What it may use now; its bucket ends a lease when it is asked."""
-        self.limit.headroom(self.clock())
+        self.limit.algorithm.headroom(self.clock())
         return self.limit.rate
 
     def step(self) -> None:
@@ -155,6 +169,10 @@ class Proxy:
             return
         for limit in [*self.wanted, *([self.limit] if self.wants else [])]:
             use_up(limit, self.clock())
+        if not self.wants:
+            self.limit.waiters.discard(self)
+        elif not self.limit.waiters.waiting:
+            self.limit.enqueue(self, 1)
         self.loop.timers.pass_seconds(0)
 
 

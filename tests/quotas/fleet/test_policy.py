@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.fleet_policy import KEY, LAN, QUOTA, Fleet
+from bench.fleet_demands import LAN, QUOTA
+from bench.fleet_policy import KEY, Fleet
 from quotas.fleet.parameters import WHOLE
 from quotas.fleet.policy import fair_level
 
