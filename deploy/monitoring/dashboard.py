@@ -123,7 +123,7 @@ ROWS: Final = (
                         "{{state}}",
                     ),
                 ),
-                "percentunit", "limit: this proxy holds them; broker: they wait for it; client: they do something else.",
+                "percentunit", "limit: this proxy holds them; broker: they wait for it; client: neither.",
             ),
             Panel(
                 "Brokers' time to respond, 99 %",
