@@ -19,10 +19,18 @@ LIMIT = {
 }
 QUICK = {"count": 60, "mean_seconds": 0.004, "p50_seconds": 0.003, "p99_seconds": 0.011}
 NEVER = {"count": 0, "mean_seconds": None, "p50_seconds": None, "p99_seconds": None}
-BROKER = {"address": "b1:9092", "oldest_request_seconds": 0.0, "failing": None, "produce": QUICK, "others": NEVER}
+BROKER = {
+    "address": "b1:9092",
+    "oldest_request_seconds": 0.0,
+    "failing": None,
+    "hint": None,
+    "produce": QUICK,
+    "others": NEVER,
+}
 SLOW_TIMES = {**QUICK, "mean_seconds": 0.4, "p50_seconds": 0.4, "p99_seconds": 0.7}
 SLOW = {**BROKER, "address": "b2:9092", "produce": SLOW_TIMES}
 SLOW_DISK = {**SLOW, "address": "b4:9092", "others": QUICK}
+DOWN = {**BROKER, "address": "b5:9092", "failing": "connect_refused", "hint": "nothing listens there", "produce": NEVER}
 FROZEN = {**BROKER, "address": "b3:9092", "oldest_request_seconds": 7.0, "failing": "silent"}
 
 
@@ -49,8 +57,8 @@ def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
 
 
 def explained(row: dict[str, Any], *, limit: dict[str, Any] = LIMIT, unmatched: tuple[str, ...] = ()) -> Finding:
-    disk = [SLOW_DISK] if SLOW_DISK["address"] in row["brokers"] else []
-    return Known([limit], [BROKER, SLOW, FROZEN, *disk], ["etl", "producer-1"], unmatched).explain(row)
+    more = [each for each in (SLOW_DISK, DOWN) if each["address"] in row["brokers"]]
+    return Known([limit], [BROKER, SLOW, FROZEN, *more], ["etl", "producer-1"], unmatched).explain(row)
 
 
 def text(finding: Finding) -> str:
@@ -130,6 +138,26 @@ def test_a_slow_broker_is_named_beside_the_others() -> None:
 def test_a_broker_that_does_not_answer_is_named_with_the_time() -> None:
     found = text(explained(client({"broker": 1.0}, brokers=["b3:9092"])))
     assert "Broker b3:9092 has not answered a request for 7 s (silent)" in found
+
+
+def test_a_broker_that_is_down_has_cut_its_clients_off() -> None:
+    row = client({"client": 0.9, "broker": 0.1}, brokers=[], connections=0)
+    found = Known([], [BROKER, DOWN], ["etl"], []).explain(row)
+    assert found.verdict == "broker"
+    assert "Broker b5:9092 cannot be used (connect_refused): nothing listens there." in found.sentences
+    # One that is connected to others may not need it.
+    found = Known([], [BROKER, DOWN], ["etl"], []).explain(client({"client": 0.9, "broker": 0.1}))
+    assert found.verdict == "client"
+    assert "Broker b5:9092 cannot be used (connect_refused): nothing listens there." in found.sentences
+    assert list(text_of([], [BROKER, DOWN]))[1:] == found.sentences[-1:]
+
+
+def test_a_dry_run_is_named_where_a_limit_would_hold() -> None:
+    above = {**LIMIT, "used_ratio_60s": 8.1}
+    found = Known([above], [BROKER], [], [], enforces=False).explain(client({"broker": 1.0}))
+    assert found.verdict == "none"
+    assert "This is a dry run: else producer_byte_rate of client-id:etl would hold it" in text(found)
+    assert "dry run" not in text(Known([UNUSED], [BROKER], [], [], enforces=False).explain(client({"broker": 1.0})))
 
 
 def test_small_requests_are_named_with_the_settings() -> None:
