@@ -179,6 +179,7 @@ class _Case:
             "client": self._client,
             "none": self._nothing,
         }[verdict]()
+        yield from self._nearest()
         yield from self._unmatched()
 
     def _limit(self) -> Iterator[str]:
@@ -224,7 +225,6 @@ class _Case:
 
     def _client(self) -> Iterator[str]:
         yield from self._small()
-        yield from self._nearest()
         if not self.has_small_requests:
             yield "Neither this proxy nor a broker holds it: it sends nothing most of the time."
         yield from self._failing()
@@ -233,7 +233,6 @@ class _Case:
         yield from self._small()
         yield "Nothing holds it: its requests are on their way to brokers that answer as fast as they do for others."
         yield from map(_about_broker, self.brokers[:2])
-        yield from self._nearest()
         yield from self._failing()
 
     def _failing(self) -> Iterator[str]:
@@ -241,12 +240,13 @@ class _Case:
 
     def _nearest(self) -> Iterator[str]:
         nearest = max(self.limits, key=lambda each: each["used_ratio_60s"] or 0, default=None)
-        if nearest is not None and self.share("limit") < _LEAST_HELD:
-            used = nearest["used_ratio_60s"] or 0
-            if used > 1 and not self.known.enforces:
-                yield f"This is a dry run: else {_limit_name(nearest)} would hold it, of which {used:.0%} is used."
-                return
-            yield f"No limit holds it: the nearest one is {_limit_name(nearest)}, of which {used:.0%} is used."
+        if nearest is None:
+            return
+        told = f"the nearest one is {_limit_name(nearest)}, of which {nearest['used_ratio_60s'] or 0:.0%} is used"
+        if not self.known.enforces:
+            yield f"No limit is enforced now (a dry run, or switched off): {told}."
+        elif self.share("limit") < _LEAST_HELD:
+            yield f"No limit holds it: {told}."
 
     def _small(self) -> Iterator[str]:
         if self.has_small_requests:
