@@ -239,10 +239,11 @@ class _Case:
         yield from _failures([*self.brokers, *self.others])
 
     def _nearest(self) -> Iterator[str]:
-        nearest = max(self.limits, key=lambda each: each["used_ratio_60s"] or 0, default=None)
-        if nearest is None:
+        timed = [each for each in self.limits if each["used_ratio_60s"] is not None]
+        if not timed:
             return
-        told = f"the nearest one is {_limit_name(nearest)}, of which {nearest['used_ratio_60s'] or 0:.0%} is used"
+        nearest = max(timed, key=lambda each: each["used_ratio_60s"])
+        told = f"the nearest one is {_limit_name(nearest)}, of which {nearest['used_ratio_60s']:.0%} is used"
         if not self.known.enforces:
             yield f"No limit is enforced now (a dry run, or switched off): {told}."
         elif self.share("limit") < _LEAST_HELD:
@@ -274,7 +275,7 @@ def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterato
         yield f"{name_of(each._asdict())}: {HEADLINES[each.verdict]}"
         yield from (f"  {sentence}" for sentence in each.sentences)
     if is_empty:
-        yield "no client has sent a request in the last minute"
+        yield "no client has sent a request in the last minute; the log names those that cannot connect or log in"
         yield from _failures(brokers)
 
 
