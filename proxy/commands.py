@@ -314,7 +314,11 @@ def explain(ctx: click.Context, /, proxy: Any, client: str | None, *, as_json: b
         close = difflib.get_close_matches(client, [each.client_id for each in found], n=3, cutoff=0)
         seen = ", ".join(map(one_line, close)) or "none"
         raise click.ClickException(f"no client {client!r} in the last minute; seen: {seen}")
-    click.echo(json.dumps([each._asdict() for each in shown]) if as_json else "\n".join(text_of(shown)))
+    if as_json:
+        click.echo(json.dumps([each._asdict() for each in shown]))
+    else:
+        brokers = [] if shown else json.loads(_page(ctx, proxy, "/brokers"))
+        click.echo("\n".join(text_of(shown, brokers)))
 
 
 @main.command("top", short_help="Watch clients, limits or brokers of a running proxy.")

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from proxy.admin.explain import Finding, Known, name_of, text_of
 from proxy.admin.http_server import VARY, Response, text_response
 from proxy.admin.tables import TABLES, table, with_verdicts
-from proxy.brokers.response_times import BUCKETS
+from proxy.brokers.response_times import BUCKETS, ResponseTimes
 from proxy.observability.labels import entity_label
 from proxy.observability.past import Span
 from proxy.observability.tallies import EntityMetrics
@@ -102,7 +102,7 @@ class Activity:
         accept = accept.lower()
         if "text/plain" in accept and "application/json" not in accept:
             if path == "/explain":
-                return text_response("\n".join([*text_of(view.findings), ""]), fields=VARY)
+                return text_response("\n".join([*text_of(view.findings, view.brokers), ""]), fields=VARY)
             return text_response(table(TABLES[path[1:]], rows), fields=VARY)
         parts = [json.dumps(row) async for row in _in_rounds(rows)]
         return Response(f"[{', '.join(parts)}]\n".encode(), "application/json; charset=utf-8", fields=VARY)
@@ -114,12 +114,17 @@ class Activity:
         clients, by_broker = await self._open()
         await self._add_clients(view, clients)
         await self._add_limits(view, clients)
-        async for address, times in _in_rounds(list(self._shared.brokers.items())):
+        now_ns = self._shared.clock()
+        failing = dict.fromkeys(self._shared.health.outages(now_ns - _WINDOW_SECONDS * 1_000_000_000))
+        times_by_address = dict(self._shared.brokers.items())
+        async for address in _in_rounds(times_by_address | failing):
+            times = times_by_address.get(address) or ResponseTimes(now_ns)
             span = times.past.last(_WINDOW_SECONDS, self._shared.clock(), times.counts)
-            if by_broker[address] or span.counts[1]:
+            if by_broker[address] or span.counts[1] or address in failing:
                 view.brokers.append(self._broker(address, span, list(times.past.line), by_broker[address]))
         names = [name_of(client) for client in view.clients]
-        known = Known(view.limits, view.brokers, names, self._unmatched())
+        enforces = self._shared.context.measures.enforces
+        known = Known(view.limits, view.brokers, names, self._unmatched(), enforces=enforces)
         async for shown in _in_rounds(view.clients):
             view.findings.append(known.explain(shown))
         return view
@@ -238,12 +243,14 @@ class Activity:
         buckets = len(BUCKETS) + 2
         produce, others = span.counts[2 : 2 + buckets], span.counts[2 + buckets :]
         now_ns = self._shared.clock()
+        failing = self._shared.health.failing(address)
         return {
             "address": address,
             "connections": len(sessions),
             "in_flight": sum(session.in_flight for session in sessions),
             "oldest_request_seconds": max((each.broker_waits_ns(now_ns) for each in sessions), default=0) / 1e9,
-            "failing": self._shared.health.failing(address),
+            "failing": failing,
+            "hint": failing and self._shared.health.hint(failing),
             "produce": _times(produce),
             "others": _times(others),
             "line": [round(each, 5) for each in line],

@@ -60,14 +60,22 @@ class Finding(NamedTuple):
 
 
 class Known:
-    """What all clients have in common. `names`: of those that were seen; `unmatched`: entries that none has matched."""
+    """What all clients have in common. `names`: of those that were seen; `unmatched`: entries that none has matched;
+    `enforces`: this is no dry run.
+    """
 
     def __init__(
-        self, limits: Iterable[Row], brokers: Iterable[Row], names: Sequence[str], unmatched: Sequence[str]
+        self,
+        limits: Iterable[Row],
+        brokers: Iterable[Row],
+        names: Sequence[str],
+        unmatched: Sequence[str],
+        *,
+        enforces: bool = True,
     ) -> None:
         self.limits = {(each["limit"], each["entity"]): each for each in limits}
         self.brokers = {each["address"]: each for each in brokers}
-        self.names, self.unmatched = names, unmatched
+        self.names, self.unmatched, self.enforces = names, unmatched, enforces
 
     def explain(self, client: Row) -> Finding:
         return _Case(client, self).finding()
@@ -108,8 +116,15 @@ class _Case:
         """The slowest of its brokers, if one is slow for it."""
         if self.has_small_requests and self.is_answered_quickly:
             return None
-        slow = [each for each in self.brokers if self.latency(each) >= _SLOW_SECONDS or _is_silent(each)]
-        return max(slow, key=lambda each: (_is_silent(each), self.latency(each)), default=None)
+        slow = [each for each in self.brokers if self.latency(each) >= _SLOW_SECONDS or _answers_none(each)]
+        return max(slow, key=lambda each: (_answers_none(each), self.latency(each)), default=None)
+
+    @property
+    def is_at_brokers(self) -> bool:
+        """A slow broker holds it up, or one that fails has cut it off."""
+        slow = self.slow
+        is_cut_off = slow is not None and bool(slow["failing"]) and not self.client["connections"]
+        return is_cut_off or (slow is not None and self.share("broker") >= _LEAST_AT_BROKER)
 
     def latency(self, broker: Row) -> float:
         """Seconds, of the kind of requests that this client sends, if the broker was sent any."""
@@ -135,7 +150,7 @@ class _Case:
         largest: str = max(self.states, key=self.share)
         if largest == "limit" or (self.share("limit") >= _LEAST_HELD and used >= _USED_UP):
             return "limit"
-        if largest in {"broker", "client"} and self.share("broker") >= _LEAST_AT_BROKER and self.slow is not None:
+        if largest in {"broker", "client"} and self.is_at_brokers:
             return "broker"
         if largest != "broker":
             return largest
@@ -164,6 +179,7 @@ class _Case:
             "client": self._client,
             "none": self._nothing,
         }[verdict]()
+        yield from self._nearest()
         yield from self._reported()
         yield from self._unmatched()
 
@@ -183,6 +199,7 @@ class _Case:
                 f"Broker {slow['address']} has not answered a request for {slow['oldest_request_seconds']:.0f} s"
                 f"{_failing(slow)}: it is frozen or overloaded, or the network loses its packets."
             )
+        yield from self._failing()
         yield from (_about_broker(each) for each in sorted([*self.brokers, *self.others], key=self.latency)[-3:])
         yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
 
@@ -209,21 +226,29 @@ class _Case:
 
     def _client(self) -> Iterator[str]:
         yield from self._small()
-        yield from self._nearest()
         if not self.has_small_requests:
             yield "Neither this proxy nor a broker holds it: it sends nothing most of the time."
+        yield from self._failing()
 
     def _nothing(self) -> Iterator[str]:
         yield from self._small()
         yield "Nothing holds it: its requests are on their way to brokers that answer as fast as they do for others."
         yield from map(_about_broker, self.brokers[:2])
-        yield from self._nearest()
+        yield from self._failing()
+
+    def _failing(self) -> Iterator[str]:
+        yield from _failures([*self.brokers, *self.others])
 
     def _nearest(self) -> Iterator[str]:
-        nearest = max(self.limits, key=lambda each: each["used_ratio_60s"] or 0, default=None)
-        if nearest is not None and self.share("limit") < _LEAST_HELD:
-            used = nearest["used_ratio_60s"] or 0
-            yield f"No limit holds it: the nearest one is {_limit_name(nearest)}, of which {used:.0%} is used."
+        timed = [each for each in self.limits if each["used_ratio_60s"] is not None]
+        if not timed:
+            return
+        nearest = max(timed, key=lambda each: each["used_ratio_60s"])
+        told = f"the nearest one is {_limit_name(nearest)}, of which {nearest['used_ratio_60s']:.0%} is used"
+        if not self.known.enforces:
+            yield f"No limit is enforced now (a dry run, or switched off): {told}."
+        elif self.share("limit") < _LEAST_HELD:
+            yield f"No limit holds it: {told}."
 
     def _small(self) -> Iterator[str]:
         if self.has_small_requests:
@@ -255,8 +280,8 @@ class _Case:
             )
 
 
-def text_of(findings: Iterable[Finding]) -> Iterator[str]:
-    """The lines of the command."""
+def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterator[str]:
+    """The lines of the command. Without findings there may be brokers that fail."""
     is_empty = True
     for each in findings:
         if not is_empty:
@@ -265,7 +290,8 @@ def text_of(findings: Iterable[Finding]) -> Iterator[str]:
         yield f"{name_of(each._asdict())}: {HEADLINES[each.verdict]}"
         yield from (f"  {sentence}" for sentence in each.sentences)
     if is_empty:
-        yield "no client has sent a request in the last minute"
+        yield "no client has sent a request in the last minute; the log names those that cannot connect or log in"
+        yield from _failures(brokers)
 
 
 # ---- pieces of sentences
@@ -306,7 +332,14 @@ def _about_broker(broker: Row) -> str:
         for kind, each in kinds
         if each["count"]
     ]
-    return f"Broker {broker['address']} answers {' and '.join(times) or 'nothing that was timed'}{_failing(broker)}."
+    return f"Broker {broker['address']} answers {' and '.join(times) or 'nothing that was timed'}."
+
+
+def _failures(brokers: Iterable[Row]) -> Iterator[str]:
+    """Of the brokers that cannot be used."""
+    for each in [each for each in brokers if each["failing"] and not _is_silent(each)][:_MOST_NAMES]:
+        hint = f": {each['hint']}" if each["hint"] else ""
+        yield f"Broker {each['address']} cannot be used ({each['failing']}){hint}."
 
 
 def _failing(broker: Row) -> str:
@@ -315,6 +348,10 @@ def _failing(broker: Row) -> str:
 
 def _is_silent(broker: Row) -> bool:
     return bool(broker["oldest_request_seconds"] >= _SILENT_SECONDS)
+
+
+def _answers_none(broker: Row) -> bool:
+    return bool(broker["failing"]) or _is_silent(broker)
 
 
 def name_of(client: Row) -> str:

@@ -68,7 +68,9 @@ def with_verdicts(clients: Sequence[Row], findings: Sequence[Finding]) -> list[d
         {
             **row,
             "verdict": each.verdict,
-            "used_ratio": max((limit["used_ratio_60s"] or 0 for limit in each.limits), default=None),
+            "used_ratio": max(
+                (part for limit in each.limits if (part := limit["used_ratio_60s"]) is not None), default=None
+            ),
         }
         for row, each in zip(clients, findings, strict=True)
     ]

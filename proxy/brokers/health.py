@@ -81,6 +81,10 @@ class Health:
         outage = self._outages.get(address)
         return outage.reason if outage is not None and outage.failures else None
 
+    def outages(self, since_ns: int) -> list[str]:
+        """The addresses of the brokers that fail, and did so since then."""
+        return [each for each, outage in self._outages.items() if outage.failures and outage.last_ns >= since_ns]
+
     def failed(self, address: str, reason: str, detail: str | None) -> None:
         """A connection to the broker failed, or a request has no response."""
         self._errors[reason] += 1

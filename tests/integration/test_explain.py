@@ -221,7 +221,7 @@ def frozen(cluster: KafkaCluster) -> Iterator[None]:
 
 
 @pytest.mark.timeout(200)
-def test_a_slow_broker_and_one_that_hangs(unique_name: Callable[[str], str]) -> None:
+def test_a_broker_that_is_slow_hangs_and_is_down(unique_name: Callable[[str], str]) -> None:
     """The proxy begins at the broker's own address; clients get one that is 0.4 s away: this one is named."""
     slow, hanging, topic = unique_name("slow"), unique_name("hanging"), unique_name("far")
     with far_broker() as (cluster, relay):
@@ -240,6 +240,13 @@ def test_a_slow_broker_and_one_that_hangs(unique_name: Callable[[str], str]) -> 
                 flood.wait_for(100)
                 with frozen(cluster):
                     explained(proxy, hanging, "broker", f"Broker {far}", "has not answered a request for", "frozen")
+                cluster.stop_broker(1, graceful=False)
+                explained(proxy, hanging, "broker", f"Broker {host}:{port} cannot be used (connect_refused)")
+        with ProxyProcess(f"{host}:{port}") as proxy:
+            assert proxy.get("/readyz")[0] == 503
+            text = proxy.get("/explain", "text/plain")[1]
+            assert "no client has sent a request" in text
+            assert f"Broker {host}:{port} cannot be used (connect_refused): nothing listens there" in text
 
 
 @pytest.mark.timeout(120)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.admin.explain import HEADLINES, WORDS, Finding, Known, bytes_of, seconds_of, text_of
+from proxy.admin.tables import with_verdicts
 from proxy.observability.wait_clock import STATES
 
 LIMIT = {
@@ -19,10 +20,18 @@ LIMIT = {
 }
 QUICK = {"count": 60, "mean_seconds": 0.004, "p50_seconds": 0.003, "p99_seconds": 0.011}
 NEVER = {"count": 0, "mean_seconds": None, "p50_seconds": None, "p99_seconds": None}
-BROKER = {"address": "b1:9092", "oldest_request_seconds": 0.0, "failing": None, "produce": QUICK, "others": NEVER}
+BROKER = {
+    "address": "b1:9092",
+    "oldest_request_seconds": 0.0,
+    "failing": None,
+    "hint": None,
+    "produce": QUICK,
+    "others": NEVER,
+}
 SLOW_TIMES = {**QUICK, "mean_seconds": 0.4, "p50_seconds": 0.4, "p99_seconds": 0.7}
 SLOW = {**BROKER, "address": "b2:9092", "produce": SLOW_TIMES}
 SLOW_DISK = {**SLOW, "address": "b4:9092", "others": QUICK}
+DOWN = {**BROKER, "address": "b5:9092", "failing": "connect_refused", "hint": "nothing listens there", "produce": NEVER}
 FROZEN = {**BROKER, "address": "b3:9092", "oldest_request_seconds": 7.0, "failing": "silent"}
 
 
@@ -51,8 +60,8 @@ def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
 
 
 def explained(row: dict[str, Any], *, limit: dict[str, Any] = LIMIT, unmatched: tuple[str, ...] = ()) -> Finding:
-    disk = [SLOW_DISK] if SLOW_DISK["address"] in row["brokers"] else []
-    return Known([limit], [BROKER, SLOW, FROZEN, *disk], ["etl", "producer-1"], unmatched).explain(row)
+    more = [each for each in (SLOW_DISK, DOWN) if each["address"] in row["brokers"]]
+    return Known([limit], [BROKER, SLOW, FROZEN, *more], ["etl", "producer-1"], unmatched).explain(row)
 
 
 def text(finding: Finding) -> str:
@@ -134,6 +143,35 @@ def test_a_broker_that_does_not_answer_is_named_with_the_time() -> None:
     assert "Broker b3:9092 has not answered a request for 7 s (silent)" in found
 
 
+def test_a_broker_that_is_down_has_cut_its_clients_off() -> None:
+    row = client({"client": 0.9, "broker": 0.1}, brokers=[], connections=0)
+    found = Known([], [BROKER, DOWN], ["etl"], []).explain(row)
+    assert found.verdict == "broker"
+    assert "Broker b5:9092 cannot be used (connect_refused): nothing listens there." in found.sentences
+    # One that is connected to others may not need it.
+    found = Known([], [BROKER, DOWN], ["etl"], []).explain(client({"client": 0.9, "broker": 0.1}))
+    assert found.verdict == "client"
+    assert "Broker b5:9092 cannot be used (connect_refused): nothing listens there." in found.sentences
+    assert list(text_of([], [BROKER, DOWN]))[1:] == found.sentences[-1:]
+
+
+def test_limits_that_are_not_enforced() -> None:
+    known = Known([{**LIMIT, "used_ratio_60s": 8.1}], [BROKER], [], [], enforces=False)
+    found = known.explain(client({"broker": 1.0}))
+    assert found.verdict == "none"
+    words = (
+        "No limit is enforced now (a dry run, or switched off): the nearest one is producer_byte_rate of client-id:etl"
+    )
+    assert f"{words}, of which 810% is used." in text(found)
+
+
+def test_a_limit_without_a_rate_is_not_called_unused() -> None:
+    new = {**LIMIT, "used_ratio_60s": None, "rate_60s": None}
+    found = explained(client({"broker": 1.0}), limit=new)
+    assert "nearest" not in text(found)
+    assert with_verdicts([{}], [found])[0]["used_ratio"] is None
+
+
 def test_small_requests_are_named_with_the_settings() -> None:
     found = text(explained(client({"broker": 0.9, "client": 0.1}, **SMALL), limit=UNUSED))
     assert "210 B each" in found
@@ -172,7 +210,8 @@ def test_the_text_has_a_paragraph_for_each_client() -> None:
     assert lines[1].startswith("  Of the last 60 s")
     assert "" in lines
     assert any(line.startswith("a client without a client id (user alice): nothing is wrong") for line in lines)
-    assert list(text_of([])) == ["no client has sent a request in the last minute"]
+    (nobody,) = text_of([])
+    assert nobody.startswith("no client has sent a request in the last minute; the log")
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "a\u202eb", "x\r\ny", "z\u2028w"])
