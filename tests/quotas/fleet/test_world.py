@@ -21,14 +21,14 @@ def test_uses_and_rates_keep_the_bound(first: int) -> None:
         world = World(seed, size=2 + seed % 7, seconds=60)
         means.append(world.mean)
         print(world)
-    assert sum(means) > len(means) / 2  # or there would be nothing to see
+    assert sum(means) > len(means) / 3  # or there would be nothing to see
 
 
 @pytest.mark.parametrize("seed", [0, *(nightly(seed) for seed in range(1, 50))])
 def test_many_members_keep_the_bound(seed: int) -> None:
     world = World(seed, LARGE, seconds=10)
     print(world)
-    assert world.mean > 0.25
+    assert world.worst > 0.5, "or there would be nothing to see"
 
 
 @pytest.mark.pure
