@@ -31,7 +31,7 @@ from bench.fleet_demands import DEMANDS, MEMBERS, SECONDS, Wants
 from bench.options import Options
 from bench.processes import LOOPBACK, PeerError, cpu_ns
 from bench.report import Figure
-from demo.moving_client import RECORD, MovingClient, now_ns
+from demo.moving_client import BATCH_BYTES, RECORD, MovingClient, now_ns
 from demo.proxy_process import ProxyFailedError, ProxyProcess
 from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import PlaygroundError
@@ -55,14 +55,15 @@ JOIN_SECONDS = 90.0
 CREDIT_SECONDS = 30.0
 BACK = 0.98
 #: One request of each connection, in percent of the quota in a second.
-REQUESTS = 100 * MEMBERS * len(RECORD) / QUOTA
+REQUESTS = 100 * MEMBERS * BATCH_BYTES / QUOTA
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one demand led to: percent of what was wanted up to the quota, of the quota, and of a core.
 
-    hot_seconds: from when a member wanted everything until it might use `HOT_RATE`.
+    hot_seconds: from when a member wanted everything until it might use `HOT_RATE`. hot_after: what it might use a
+    second after it did, percent of its fair share.
     """
 
     unserved: float
@@ -70,6 +71,7 @@ class Outcome:
     over_ten_seconds: float
     cpu: float
     hot_seconds: tuple[float, ...] = ()
+    hot_after: tuple[float, ...] = ()
 
 
 class Proxies:
@@ -121,8 +123,7 @@ class Proxies:
         for proxy, of_member in zip(self.all, zip(*wants, strict=True), strict=True):
             under_way = max(4 * len(RECORD), int(max(of_member) / 4))
             servers, each = f"{LOOPBACK}:{proxy.ports[0]}", partial(_at, of_member)
-            settings = {"linger.ms": 0, "batch.num.messages": 1}
-            clients.append(MovingClient(servers, TOPIC, each, under_way=under_way, **settings))
+            clients.append(MovingClient(servers, TOPIC, each, under_way=under_way, **{"linger.ms": 20}))
         began_ns = now_ns()
         for client in clients:
             client.start(began_ns, seconds)
@@ -164,8 +165,10 @@ def measure(proxies: Proxies, name: str, seconds: int) -> Outcome:
     wanted = sum(min(QUOTA, sum(each)) for each in wants) * WANTS_EACH_SECONDS
     served = sum(size for at_ns, size in acks if at_ns < began_ns + seconds * 1e9)
     over = [100 * (most_in(acks, window) / (QUOTA * window) - 1) for window in (1, 10)]
-    hot = tuple(_hot_seconds(proxies, wants, began_ns)) if name == "hot" and proxies.kind == FLEET else ()
-    return Outcome(100 * (1 - served / wanted), max(0.0, over[0]), max(0.0, over[1]), cpu, hot)
+    hot = list(_hot(proxies, wants, began_ns)) if name == "hot" and proxies.kind == FLEET else []
+    seconds_of, after_of = ([each[place] for each in hot] for place in (0, 1))
+    over = [max(0.0, each) for each in over]
+    return Outcome(100 * (1 - served / wanted), over[0], over[1], cpu, tuple(seconds_of), tuple(after_of))
 
 
 def most_in(acks: Sequence[tuple[int, int]], seconds: int) -> int:
@@ -180,13 +183,16 @@ def most_in(acks: Sequence[tuple[int, int]], seconds: int) -> int:
     return most
 
 
-def _hot_seconds(proxies: Proxies, wants: Sequence[Sequence[float]], began_ns: int) -> Iterator[float]:
+def _hot(proxies: Proxies, wants: Sequence[Sequence[float]], began_ns: int) -> Iterator[tuple[float, float]]:
+    """Of each that wakes up: seconds until `HOT_RATE`; percent of the fair share after a second."""
     lent = proxies.lent()
     step_of_turn = round(HOT_EACH_SECONDS / WANTS_EACH_SECONDS)
     for step in range(0, len(wants), step_of_turn):
         woke_ns = began_ns + round(step * WANTS_EACH_SECONDS * 1e9)
-        at_ns = reached_ns([lent[wants[step].index(max(wants[step]))]], HOT_RATE, woke_ns)
-        yield CREDIT_SECONDS if at_ns is None else (at_ns - woke_ns) / 1e9
+        of_hot = lent[wants[step].index(max(wants[step]))]
+        at_ns = reached_ns([of_hot], HOT_RATE, woke_ns)
+        after = [each.rate for each in of_hot if each.set_ns <= woke_ns + 1e9][-1]
+        yield CREDIT_SECONDS if at_ns is None else (at_ns - woke_ns) / 1e9, 90 * after / HOT_RATE
 
 
 def run(options: Options) -> list[Figure]:
@@ -275,6 +281,7 @@ def _demand_figures(outcomes: dict[str, dict[str, Outcome]]) -> Iterator[Figure]
                 metric = "until 90 % of the fair share, median"
                 yield _figure(name, metric, "s", kind, median(outcome.hot_seconds), target=1)
                 yield _figure(name, "the same, slowest", "s", kind, max(outcome.hot_seconds))
+                yield _figure(name, "of the fair share after 1 s, median", "%", kind, median(outcome.hot_after))
     for kind in (FLEET, SHARE):
         found = [by_kind[kind].unserved for name, by_kind in outcomes.items() if name != STEPS]
         if found:

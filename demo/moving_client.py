@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-RECORD: Final = bytes(10_000)
+RECORD: Final = bytes(4_000)
+BATCH_BYTES: Final = 16_384
+"""Of a request, as Java's producers have it by default."""
 STEP_SECONDS: Final = 0.02
 
 
@@ -33,7 +35,7 @@ class MovingClient:
         self._most_under_way = under_way
         self._under_way = 0
         self._began_ns = self._ends_ns = 0
-        settings = {"client.id": "etl", "acks": 1, "linger.ms": 5, "log_level": 0} | settings
+        settings = {"client.id": "etl", "acks": 1, "linger.ms": 5, "batch.size": BATCH_BYTES, "log_level": 0} | settings
         self._producer = Producer({"bootstrap.servers": servers} | settings)
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -65,7 +65,7 @@ def _sums(members: Iterable[Sequence[Lent]]) -> Iterator[tuple[int, int, float]]
     for (at_ns, number, rate), (end_ns, *_) in pairwise([*steps, (FOREVER_NS, 0, 0.0)]):
         rates[number] = rate
         if end_ns > at_ns:
-            yield at_ns, end_ns, sum(rates.values())
+            yield at_ns, end_ns, round(sum(rates.values()), 3)  # they are whole thousandths, and floats
 
 
 def _steps(changes: Sequence[Lent]) -> Iterator[tuple[int, float]]:

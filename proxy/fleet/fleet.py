@@ -24,7 +24,9 @@ from quotas.registry.registry import Registry
 
 TICK_SECONDS: Final = 0.05
 REST_SECONDS: Final = 1.0
-"""Between ticks of a member at rest, which reads only then: a wake-up of the process costs more than what it does."""
+"""Between ticks of a member at rest. A wake-up of the process costs more than what it does, so that a member reads with
+its ticks, and at once only what it has written itself.
+"""
 RETRY_SECONDS: Final = 1.0
 REFUSED_SECONDS: Final = 30.0
 """Between two attempts to use a topic of another kind."""
@@ -58,7 +60,7 @@ class Fleet:
         #: The newest records, and when they were sent.
         self._sent: dict[bytes, int] = {}
         self._sending: set[Task[None]] = set()
-        #: Set by each tick: a member at rest reads then.
+        #: Set by each tick.
         self._ticked = asyncio.Event()
         #: Whether the newest own record has not been read back.
         self._is_owed = False
@@ -187,7 +189,7 @@ class Fleet:
         self._heard_ns = self.clock()
         self._is_open = True
         while True:
-            if self._is_at_rest and not self._is_owed:  # what others wrote comes at once, with the next tick
+            if not self._is_owed:  # what others have written since comes at once, with the next tick
                 self._ticked.clear()
                 await self._ticked.wait()
             self.take(await self._topic.read())
