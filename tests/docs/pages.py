@@ -8,6 +8,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LIMITS_PAGE: Final = ROOT / "docs/limits.md"
+TASKS_PAGE: Final = ROOT / "docs/how-to.md"
 CLAIMS_PAGE: Final = ROOT / "docs/claims.md"
 SEED_PAGES: Final = sorted((ROOT / "docs/seeds").glob("*.md"))
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *SEED_PAGES]

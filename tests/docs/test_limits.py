@@ -1,4 +1,4 @@
-"""The examples and tables of docs/limits.md are true."""
+"""The tasks of docs/how-to.md, and the examples and tables of docs/limits.md, are true."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
 from quotas.parsing.parse import parse_spec
-from tests.docs.pages import LIMITS_PAGE, ROOT, blocks, rows
+from tests.docs.pages import LIMITS_PAGE, ROOT, TASKS_PAGE, blocks, rows
 from tests.proxy.frames import batch, produce_records
 from tests.proxy.streams.pair import Pair, World
 
 PAGE = LIMITS_PAGE.read_text(encoding="utf-8")
-HOW_TO, REFERENCE = PAGE.split("\n## Reference\n")
-BLOCKS = blocks(REFERENCE)
+HOW_TO = TASKS_PAGE.read_text(encoding="utf-8")
+BLOCKS = blocks(PAGE)
 EXAMPLES = [(flags, file) for (_, flags), (_, file) in zip(BLOCKS[::2], BLOCKS[1::2], strict=True)]
 TASK_BLOCKS = blocks(HOW_TO)
 #: The file of each task, and the command with its output.

@@ -30,7 +30,8 @@ from tests.docs.pages import PAGES, ROOT, SEED_PAGES, rows
 
 _REFERENCE = re.compile(r"`([\w.-]+/[\w./-]+\.(?:py|md|toml))(?:::([\w.]+))?`")
 _MEANT_AS_ONE = re.compile(r"`[^`\n]*(?:::|\.py)[^`\n]*`")
-_LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _METRIC = re.compile(r"kafka_quota_proxy_[a-z_]+")
 
 
@@ -75,7 +76,7 @@ PACKAGES = [
         if module.ispkg
     ),
 ]
-LINKS = sorted({(page, link) for page in PAGES for link in _LINK.findall(page.read_text(encoding="utf-8"))})
+LINKS = sorted({(page, *link) for page in PAGES for link in _LINK.findall(page.read_text(encoding="utf-8"))})
 
 
 @pytest.mark.parametrize(
@@ -85,9 +86,35 @@ def test_what_a_page_names_exists(page: Path, path: str, name: str) -> None:
     assert exists(path, name), f"{page.relative_to(ROOT)} names {path}::{name}"
 
 
-@pytest.mark.parametrize(("page", "link"), LINKS, ids=[f"{page.stem}-{link}" for page, link in LINKS])
-def test_what_a_page_links_to_exists(page: Path, link: str) -> None:
-    assert (page.parent / link).exists()
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    headings = map(str.lower, _HEADING.findall(page.read_text(encoding="utf-8")))
+    return frozenset(re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings)
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "anchor"), LINKS, ids=[f"{page.stem}-{link}#{anchor}" for page, link, anchor in LINKS]
+)
+def test_what_a_page_links_to_exists(page: Path, link: str, anchor: str) -> None:
+    target = (page.parent / link) if link else page
+    assert target.exists()
+    assert not anchor or anchor in anchors(target)
+
+
+#: Of a page that is read from its start to its end; and of one that waits to be divided.
+MOST_WORDS = 1_500
+LONGER = {"fleet": 1_600}
+
+
+def _words(page: Path) -> int:
+    return len(page.read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_a_page_is_short_or_calls_itself_a_reference(page: Path) -> None:
+    _, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert "Reference" in first or _words(page) <= LONGER.get(page.stem, MOST_WORDS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])

@@ -1,4 +1,4 @@
-"""Kafka's own `kafka-configs` through the proxy: it sets the broker's quota, and shows that one (docs/limits.md)."""
+"""Kafka's own `kafka-configs` through the proxy: it sets and shows the broker's quota (docs/kafka-quotas.md)."""
 
 from collections.abc import Callable
 

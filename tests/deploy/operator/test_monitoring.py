@@ -45,7 +45,7 @@ def test_each_alert_has_a_test_and_words_of_what_to_do() -> None:
         if each["exp_alerts"]
     }
     assert alerts == tested
-    page = (ROOT / "docs/operate.md").read_text()
+    page = (ROOT / "docs/alerts.md").read_text()
     assert {alert for alert in alerts if f"`{alert}`" not in page} == set()
 
 
