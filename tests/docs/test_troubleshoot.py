@@ -65,6 +65,9 @@ def client(client_id: str, states: dict[str, float], size: int, rate: float, **c
         "limits": [],
         "brokers": ["broker-1:9092"],
         "broker_throttled_seconds": 0.0,
+        "in_flight": 1,
+        "reported": {},
+        "outlook": None,
         **changes,
     }
 

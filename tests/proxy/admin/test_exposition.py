@@ -242,7 +242,7 @@ async def test_the_number_of_series_levels_off_whatever_names_come(clock: Clock,
     metrics, calls = metrics_with(clock, max_metric_entities=most), 0
     limits: list[Limit] = []
     metrics.limits_in_use = lambda: limits
-    metrics.used_ratios = lambda: [(each, 0.5) for each in limits[:most]]  # of `Recorder`
+    metrics.sources.used_ratios = lambda: [(each, 0.5) for each in limits[:most]]  # of `Recorder`
     counts = []
     for number in range(20 * most):
         entity = metrics.entities.of("u", f"client-{number}")
