@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
+from proxy.observability.wait_clock import WaitClock
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
 from proxy.sessions.shared import ClientAddress
@@ -43,6 +44,7 @@ class Connection:
         world = door.world
         self.origin = origin
         self.identity = Identity(world.config, world.registry, world.metrics.entities, f"{origin.ip}:{origin.port}")
+        self.connection = SimpleNamespace(waits=WaitClock(0))
         self.since_ns = door.clock()
         self.is_served = False
         self._door = door
