@@ -120,8 +120,6 @@ class FetchRequest(Request):
         connection.last_batch = size if size > self.unread + self.unread // 8 + EMPTY_RESPONSE else 0
         self.size = self.unread = size
         self._leave_share()
-        if client.limits.generation != connection.context.registry.generation:
-            client.refresh(now_ns)
         entity = client.entity
         entity.fetch_requests += 1
         entity.fetch_bytes += size  # of which its walk counts the bytes of a partition as soon as their length is there
@@ -137,7 +135,11 @@ class FetchRequest(Request):
 
     def _pass_read(self, responses: ResponseStream, left: int, now_ns: int) -> int:
         """Charge what has arrived; `left` bytes have not. `PASS`, or `HOLD`: the response waits for a limit."""
-        connection, limits = responses.connection, self.client.limits.fetch
+        connection, client = responses.connection, self.client
+        # The limits may have been replaced since the last read: what comes now is charged to those in use.
+        if client.limits.generation != connection.context.registry.generation:
+            client.refresh(now_ns)
+        limits = client.limits.fetch
         read, self.unread = self.unread - left, left
         if self.charges:  # it was held here
             read = self.charges[0][1]
