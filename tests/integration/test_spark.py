@@ -3,8 +3,11 @@
 `test_sink.py` has the sink as a process that is killed.
 """
 
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -22,12 +25,16 @@ from pipeline.failures import JobFailedError
 from pipeline.sink.sizing import Sizing
 from pipeline.sink.stream import Job, start
 from pipeline.spark_session import spark_session
+from tests.docs.pages import ROOT, blocks
 from tests.integration.flood import create_topics
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.scanned_proxy import ScannedProxy
 from tests.integration.test_own_login import properties
 
+SPARK_PAGE = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
+#: Of `explain`: lines with parts that depend on the machine.
+VARIES = ("$", "  Of the last", "  It has")
 BATCH_ROWS = 2_000
 SINK, RATE, BURST_SECONDS = "sink", 1_000_000, 0.1
 SINK_ROWS = 34_000
@@ -51,6 +58,16 @@ def sink_front(kafka_cluster: KafkaCluster) -> Iterator[ScannedProxy]:
         yield front
         assert front.relay.bytes_scanned
         assert front.relay.sightings == 0
+
+
+def unwrapped(console: str) -> list[str]:
+    """The lines of a block; one that is indented by four goes on the one before."""
+    return re.sub(r"\n {4,}", " ", console).splitlines()
+
+
+def shape(line: str) -> str:
+    """Without its figures, and what follows from them."""
+    return re.sub(r"[\d.]+(?: [kM]?B)?", "#", line).replace("connections", "connection")
 
 
 def write_files(folder: Path, rows: int, file_bytes: int) -> dict[bytes, int]:
@@ -173,3 +190,45 @@ def test_batch_and_stream_to_a_cluster_with_a_login(
         assert records_in(secured_cluster, second) == 1_000
         produced = proxy.metric("bytes_total", direction="produce", user="etl", client_id="producer-1")
         assert produced > 1_000
+
+
+@pytest.mark.timeout(250)
+def test_spark_in_ten_minutes(
+    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The files, the command and the job of docs/spark.md: held, explained as the page shows it, faster when told."""
+    page = blocks(SPARK_PAGE)
+    slow, fast = (text for language, text in page if language == "toml")
+    (job,) = (text for language, text in page if language == "python")
+    (shown,) = (text for language, text in page if language == "console")
+    command, *_ = (text for language, text in page if language == "sh")
+    quotas, topic = tmp_path / "quotas.toml", unique_name("flights")
+    create_topics(kafka_cluster, topic)
+    quotas.write_text(slow)
+    _, _, *flags = shlex.split(command)
+    flags[flags.index("quotas.toml")] = str(quotas)
+    flags[flags.index("broker-1:9092")] = kafka_cluster.bootstrap_servers
+    with ProxyProcess(flags.pop(1), *flags[1:]) as proxy, ThreadPoolExecutor(1) as jobs:
+        for named, here in (
+            ("127.0.0.1:19092", proxy.bootstrap_servers),
+            ('"topic", "flights"', f'"topic", "{topic}"'),
+        ):
+            assert job.count(named) == 1
+            job = job.replace(named, here)
+        running = jobs.submit(exec, job, {})
+
+        def explained() -> str:
+            body = proxy.get("/explain", "text/plain")[1]
+            found = [each for each in body.split("\n\n") if each.startswith("flights-etl:")]
+            return found[0] if found and "are used" in found[0] else ""
+
+        found = eventually(explained, 60, "its verdict")
+        assert {shape(line) for line in found.splitlines()} >= {
+            shape(line) for line in unwrapped(shown) if not line.startswith(VARIES)
+        }
+        assert not running.done()
+        quotas.write_text(fast)
+        eventually(lambda: proxy.metric("quota_limit", entity="client-id:flights-etl") == 5e6, 20, "the new limit")
+        running.result(120)
+        assert proxy.metric("throttle_seconds_count", client_id="flights-etl") > 0
+    assert records_in(kafka_cluster, topic) == 40_000
