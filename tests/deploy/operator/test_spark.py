@@ -120,6 +120,7 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.kubernetes.executor.annotation.kafka-quota-proxy/client-id": client_id,
+                "spark.kubernetes.executor.annotation.kafka-quota-proxy/quota-share": str(SHARE),
             },
         )
         took = time.monotonic() - begun
@@ -144,7 +145,8 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
     assert f'client_id="{client_id}",limit="producer_byte_rate"' in metrics, "it was held"
     limit = re.search(r'quota_limit\{entity="client-id:flights-etl",limit="producer_byte_rate"\} (\S+)', metrics)
     assert limit
-    assert float(limit[1]) == RATE * SHARE, "the annotation scales the rate"
+    # The sidecar is the only member of its fleet: it may use nearly all.
+    assert 0.9 * RATE * SHARE < float(limit[1]) <= RATE * SHARE, "the annotation scales the rate"
     one_request = 1_048_576
     assert took >= (ROWS * ROW_BYTES - RATE * SHARE - one_request) / (RATE * SHARE), "it was held"
 
