@@ -75,7 +75,7 @@ def test_helm_refuses_wrong_values(wrong: str, finding: str) -> None:
 
 
 def test_the_tests_of_the_chart_pass_and_can_fail(tmp_path: Path) -> None:
-    assert re.search(r"Tests: +9 passed, 9 total", run(built_tool("helm-unittest"), CHART))
+    assert re.search(r"Tests: +10 passed, 10 total", run(built_tool("helm-unittest"), CHART))
     wrong = tmp_path / "wrong_test.yaml"
     text = (CHART / "tests/shared_test.yaml").read_text().replace("--quota-share=0.25", "--quota-share=0.5")
     wrong.write_text(text.replace("../ci", f"{CHART}/ci"))
