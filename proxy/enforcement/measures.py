@@ -21,6 +21,9 @@ from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, SOFT, Report, reason_
 from quotas.admission.decision import Decision
 from quotas.admission.limit import Limit
 
+MOST_TOLD_OF_PART_NS: Final = 100_000_000
+"""The longest throttle time for a limit that a fleet shares: parts move within tens of milliseconds."""
+
 
 class Reply(Enum):
     """What the response to a data request can do against debt."""
@@ -90,7 +93,7 @@ class Measures:
         queued   what is left of it, in the limit's unit
         """
         if not limit.rejects and self.mode_of(limit, reply) == NOTIFY:
-            identity.notice.extend(limit, now_ns + wait_ns + limit.queued_ns(queued), reason_of(limit))
+            _notify(identity, limit, wait_ns + limit.queued_ns(queued), reason_of(limit), now_ns)
 
     def debt_left(
         self,
@@ -119,7 +122,7 @@ class Measures:
             # Clients that do not wait for a throttle time find the delay in it; others would wait twice.
             delay_ms = throttle_time_ms(wait_ns, self.report.most_ns)
             return Delay(limit, now_ns, delay_ms, is_shown=reply is Reply.LATE)
-        identity.notice.extend(limit, now_ns + wait_ns, reason)
+        _notify(identity, limit, wait_ns, reason, now_ns)
         return None
 
     def soft(self, identity: Identity, limits: Iterable[Limit], reply: Reply, now_ns: int) -> None:
@@ -152,3 +155,12 @@ class Measures:
             identity.request_notice.extend(limit, now_ns + wait_ns, reason)
         if not is_counted:
             self.report.throttled(identity.client, limit, NOTIFY, reason, wait_ns, wait_ns, now_ns)
+
+
+def _notify(identity: Identity, limit: Limit, wait_ns: int, reason: str, now_ns: int) -> None:
+    """Responses contain this wait. A part of a fleet's limit grows once somebody wants more: a client that is told
+    to wait for long at a small part sends nothing meanwhile, so that it stays small. The hold enforces the rest.
+    """
+    if limit.whole is not None:
+        wait_ns = min(wait_ns, MOST_TOLD_OF_PART_NS)
+    identity.notice.extend(limit, now_ns + wait_ns, reason)

@@ -23,7 +23,7 @@ CODE_LINES = {
     "proxy/admin": 1_240,  # where the time of clients goes: rows, sentences, tables
     "proxy/brokers": 663,
     "proxy/config": 1_961,
-    "proxy/enforcement": 428,
+    "proxy/enforcement": 434,
     "proxy/fleet": 665,
     "proxy/observability": 840,  # where the time of connections goes
     "proxy/sessions": 2_002,

@@ -64,7 +64,8 @@ def test_a_limit_that_was_just_raised_is_not_recommended_down_again(spark: Spark
         "select '' as cluster, 'producer_byte_rate' as limit, 'client-id:etl' as entity, 'produce' as direction, "
         "1.0D as part, 100.0D as mean_record_bytes"
     )
-    row = quota_recommendations(rates, held.withColumn("limit_value", f.lit(50.0)), clients).first()
+    held = held.withColumns({"limit_value": f.lit(50.0), "fleet": f.lit(None).cast("string")})
+    row = quota_recommendations(rates, held, clients).first()
     assert (row["demand_p99"], row["demand_is_lower_bound"]) == (200.0, False)
     assert (row["need"], row["proposed"]) == (200.0, 240.0)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from proxy.config.config import EnforcementOptions
 from proxy.enforcement.delay import Delay
 from proxy.enforcement.identity import Client, Identity
-from proxy.enforcement.measures import Measures, Reply
+from proxy.enforcement.measures import MOST_TOLD_OF_PART_NS, Measures, Reply
 from proxy.enforcement.report import DEBT, DELAY, NOTIFY, PAUSE, SOFT, TOTAL, connection_status, throttle_status
 from quotas.admission.decision import Decision
 from quotas.admission.limit import SOFT_NS, Limit
@@ -188,6 +189,15 @@ def test_a_frame_that_is_held(mode: str, reply: Reply) -> None:
     scene.is_held(reply)
     assert scene.told_ms == (2_600 if MEASURES[mode, reply] == NOTIFY else 0, 0)
     assert scene.throttled == {}
+
+
+def test_a_part_of_a_fleets_limit_is_no_reason_to_wait_for_long() -> None:
+    """Or the client sends nothing meanwhile, and the part goes to others."""
+    scene = Scene("notify")
+    scene.limit.whole = cast("Any", SimpleNamespace(wanted=int))
+    scene.is_held()
+    assert scene.told_ms == (MOST_TOLD_OF_PART_NS // NS_PER_MS, 0)
+    assert WAIT_NS > MOST_TOLD_OF_PART_NS
 
 
 def test_an_error_for_a_topic_is_no_notice_for_all() -> None:
