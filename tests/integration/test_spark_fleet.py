@@ -54,7 +54,7 @@ def test_four_executors_with_a_sidecar_each_keep_the_rate_of_the_job(
         (home / folder).symlink_to(Path(pyspark.__file__).with_name(folder))
     monkeypatch.setenv("SPARK_HOME", str(home))
     with Tap() as tap, KafkaCluster(1, advertised=tap.advertise) as cluster, ExitStack() as stack:
-        create_topics(cluster, topic, partitions=4)
+        create_topics(cluster, topic, partitions=1)
         port, sockets = reserve_port(*ADDRESSES)
         for each in sockets:
             stack.callback(each.close)
