@@ -15,7 +15,7 @@ BIN: Final = Path(sys.executable).parent
 FUNCTION: Final = "_kafka_quota_proxy_completion"
 #: What is typed, and the word that the shell makes of its end.
 TYPED: Final = (
-    ("che", "check-config"),
+    ("check-", "check-config"),
     ("run --drain", "--drain-timeout"),
     ("run --throttle-mode no", "notify"),
     ("run --throttle-mode x", ""),
