@@ -7,5 +7,5 @@ exposition   /metrics: Prometheus families and text   throttles    /throttles: c
 healthcheck  asks a running proxy from another process   fleet   /fleet: who shares limits with this proxy
 activity     /clients, /limits, /brokers: the last minute
 explain      /explain: what holds each client, in sentences   tables   the same as tables, and for the command `top`
-page.html    the page for browsers
+plain_text   who asks for text, and aligned tables       page.html  the page for browsers
 """

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.admin.explain import Finding, Known, name_of, text_of
 from proxy.admin.http_server import VARY, Response, text_response
+from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import TABLES, table, with_verdicts
 from proxy.brokers.response_times import BUCKETS, ResponseTimes
 from proxy.observability.labels import entity_label
@@ -92,17 +93,11 @@ class Activity:
     async def respond(self, path: str, accept: str) -> Response:
         """One of the pages `PATHS`: JSON, or text for people if `accept` names text/plain and not JSON."""
         view = await self.view()
-        pages: dict[str, list[Row]] = {
-            "/clients": with_verdicts(view.clients, view.findings),
-            "/limits": view.limits,
-            "/brokers": view.brokers,
-            "/explain": [each._asdict() for each in view.findings],
-        }
-        rows = pages[path]
-        accept = accept.lower()
-        if "text/plain" in accept and "application/json" not in accept:
-            if path == "/explain":
-                return text_response("\n".join([*text_of(view.findings, view.brokers), ""]), fields=VARY)
+        is_text = asks_for_text(accept)
+        if path == "/explain" and is_text:
+            return text_response("\n".join([*text_of(view.findings, view.brokers), ""]), fields=VARY)
+        rows = _rows_of(view, path)
+        if is_text:
             return text_response(table(TABLES[path[1:]], rows), fields=VARY)
         parts = [json.dumps(row) async for row in _in_rounds(rows)]
         return Response(f"[{', '.join(parts)}]\n".encode(), "application/json; charset=utf-8", fields=VARY)
@@ -255,6 +250,17 @@ class Activity:
             "others": _times(others),
             "line": [round(each, 5) for each in line],
         }
+
+
+def _rows_of(view: View, path: str) -> list[Row]:
+    match path:
+        case "/clients":
+            return with_verdicts(view.clients, view.findings)
+        case "/limits":
+            return view.limits
+        case "/brokers":
+            return view.brokers
+    return [each._asdict() for each in view.findings]
 
 
 def _used(row: Row) -> float:

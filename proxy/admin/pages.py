@@ -10,6 +10,7 @@ from proxy.admin.activity import PATHS, Activity
 from proxy.admin.exposition import MetricsPage
 from proxy.admin.fleet import FleetPage
 from proxy.admin.http_server import VARY, HttpServer, Response, text_response
+from proxy.admin.plain_text import asks_for_text
 from proxy.admin.throttles import ThrottlesPage
 from proxy.brokers.readiness import Status
 from proxy.config.config import ObservabilityOptions
@@ -100,6 +101,6 @@ def _status_response(status: Status) -> Response:
 
 def _config_response(page: Mapping[str, Any], accept: str) -> Response:
     """Text if `accept` names text/plain and not JSON, else JSON."""
-    if "text/plain" in accept.lower() and "application/json" not in accept.lower():
+    if asks_for_text(accept):
         return text_response("".join(f"{one_line(line)}\n" for line in text_of(page)), fields=VARY)
     return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.admin.explain import Finding, amount_of, bytes_of, seconds_of
+from proxy.admin.plain_text import aligned
 from proxy.observability.logs import one_line
 
 Row = Mapping[str, Any]
@@ -79,14 +80,6 @@ def with_verdicts(clients: Sequence[Row], findings: Sequence[Finding]) -> list[d
 def table(columns: Columns, rows: Sequence[Row], most: int = 1_000) -> str:
     """One aligned line for each row under a line of headings; names to the left, figures to the right."""
     cells = [[heading for heading, _ in columns], *([cell(row) for _, cell in columns] for row in rows[:most])]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(
-            each.ljust(width) if number < 2 or number == len(columns) - 1 else each.rjust(width)
-            for number, (each, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
-    if len(rows) > most:
-        lines.append(f"... and {len(rows) - most} more")
-    return "\n".join(lines) + "\n"
+    last = len(columns) - 1
+    are_right = [1 < number < last for number in range(len(columns))]
+    return aligned(cells, are_right, len(rows) - most)

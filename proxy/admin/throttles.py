@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Final
 
 from proxy.admin.http_server import VARY, Response, text_response
+from proxy.admin.plain_text import aligned, asks_for_text
 from proxy.enforcement.report import ThrottleStatus, connection_status
 from proxy.observability.logs import text_value
 from proxy.sessions.gate import Gate
@@ -57,8 +58,7 @@ class ThrottlesPage:
                 shown = nlargest(MAX_SHOWN, [*shown, *group], key=attrgetter("remaining_seconds"))
                 await asyncio.sleep(0)
         exemptions = self.exemptions()
-        accept = accept.lower()
-        if "text/plain" in accept and "application/json" not in accept:
+        if asks_for_text(accept):
             lines = [table(shown, total=total), *(f"exempt: {line}\n" for line in exemptions)]
             return text_response("".join(lines), fields=VARY)
         page = {"total": total, "waiting": [_given(each) for each in shown], "exempt": exemptions}
@@ -76,17 +76,7 @@ def table(shown: Sequence[ThrottleStatus], *, total: int) -> str:
     columns = zip(_HEADINGS, *map(_cells, shown), strict=True)
     kept = [number for number, (_, *cells) in enumerate(columns) if any(cells)]
     rows = [[row[number] for number in kept] for row in (_HEADINGS, *map(_cells, shown))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    are_numbers = [_IS_NUMBER[number] for number in kept]
-
-    def line_of(row: list[str]) -> str:
-        cells = zip(row, widths, are_numbers, strict=True)
-        return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
-
-    lines = list(map(line_of, rows))
-    if total > len(shown):
-        lines.append(f"... and {total - len(shown)} more")
-    return "\n".join(lines) + "\n"
+    return aligned(rows, [_IS_NUMBER[number] for number in kept], total - len(shown))
 
 
 def _cells(client: ThrottleStatus) -> list[str]:
