@@ -33,7 +33,7 @@ def proxy(kafka_cluster: KafkaCluster) -> Iterator[ProxyProcess]:
 
 
 def java_producer(proxy: ProxyProcess, topic: str) -> list[str]:
-    """It stays below its limit, until it is killed: one that is told to wait all the time pushes late, or not for long."""
+    """It stays below its limit, until it is killed: one that is told to wait all the time pushes late, if at all."""
     return tool_command(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", "1000000", "--record-size", "1000", "--throughput", "200"),
