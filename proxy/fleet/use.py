@@ -1,6 +1,7 @@
 """How much of a limit is used, and whether clients wait for it: sampled, some times a second."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from quotas.admission.limit import Limit
@@ -11,7 +12,9 @@ PER_UNIT: Final = 1_000
 """Rates of `quotas.fleet` are in thousandths."""
 SLOT_NS: Final = 200_000_000
 SLOTS: Final = 4
-"""Use is measured over the time of a slot, and the highest of so many counts: frames do not come evenly."""
+"""Use is measured over two slots, the highest of so many: frames do not come evenly. Over one slot, a client of ten
+batches a second would hold half as much again as it uses.
+"""
 QUEUED_NS: Final = 120_000_000
 """Longer than a bucket needs to fill: before, a frame may wait for the one before."""
 NEARLY_ALL_PERCENT: Final = 98
@@ -64,7 +67,10 @@ class Use:
         if span_ns >= SLOT_NS:
             self.lend(self.rate, now_ns)
             passed = (limit.algorithm.passed - self._passed) * PER_UNIT * NS_PER_SECOND
-            self._peaks = *self._peaks[1:], passed // span_ns
+            if passed or limit.waiters.waiting or limit.debt_ns(now_ns):
+                self._peaks = *self._peaks[1:], passed // span_ns
+            else:  # it has stopped: others get all of it at once
+                self._peaks = (0,) * SLOTS
             self._unseen = max(0, self._unseen - 1)
             all_passed, all_earned = self._before[0] + passed, self._before[1] + self._earned
             self._is_full = min(passed, self._before[0]) > 0 and 100 * all_passed >= NEARLY_ALL_PERCENT * all_earned
@@ -76,4 +82,5 @@ class Use:
         waits = waits or (is_at_floor and limit.debt_ns(now_ns) > 0)
         waits = waits or (self._is_full and limit.soft_wait_ns(now_ns) > 0)
         unseen = self.rate * 100 // HEADROOM_PERCENT if self._unseen else 0
-        return Demand(max(*self._peaks, unseen), waits)
+        peak = max(map(sum, pairwise(self._peaks))) // 2
+        return Demand(max(peak, unseen), waits)

@@ -91,3 +91,23 @@ def test_idle_after_two_seconds() -> None:
     scene.run(1, frame=100, every_seconds=0.05)
     assert not scene.use.is_idle(scene.now_ns + NS_PER_SECOND)
     assert scene.use.is_idle(scene.now_ns + 3 * NS_PER_SECOND)
+
+
+def test_a_few_frames_a_second_hold_little_more_than_they_use() -> None:
+    demands = Scene(rate=1_000_000).run(10, frame=20_000, every_seconds=0.09)
+    used = 1_000 * 20_000 / 0.09
+    assert all(0.85 * used < demand.peak < 1.2 * used for demand in demands[20:])
+
+
+def test_who_stops_gives_all_of_it_back_after_an_empty_slot() -> None:
+    scene = Scene()
+    assert scene.run(2, frame=2_000, every_seconds=0.05)[-1].peak >= 40_000_000
+    found = scene.run(0.6, frame=0, every_seconds=10)
+    assert next(number for number, demand in enumerate(found) if not demand.peak) <= 9, "0.4 s, and a tick"
+
+
+def test_who_waits_keeps_it_though_nothing_passes() -> None:
+    scene = Scene()
+    scene.run(2, frame=2_000, every_seconds=0.05)
+    scene.limit.enqueue("frame", 1_000)
+    assert scene.run(0.4, frame=0, every_seconds=10)[-1].peak > 0
