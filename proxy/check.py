@@ -93,7 +93,20 @@ async def _advertised(host: str) -> Result:
     except (OSError, UnicodeError) as error:
         hint = "give --advertised-host a name or address by which clients reach this proxy"
         return Problem("--advertised-host", f"{host} does not resolve here: {error}", hint)
-    return f"--advertised-host: {host} is {', '.join(dict.fromkeys(str(each[4][0]) for each in found))}"
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    own = [each for each in addresses if _is_of_this_machine(each)]
+    told = f"--advertised-host: {host} is {', '.join(addresses)}"
+    if own:
+        return f"{told}, of this machine"
+    return f"{told}, not of this machine: a load balancer, a Service or a router there must lead to these ports"
+
+
+def _is_of_this_machine(address: str) -> bool:
+    try:
+        socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError:
+        return False
+    return True
 
 
 async def _brokers_of(address: Address, tls: TlsContexts) -> dict[Address, str]:

@@ -317,7 +317,7 @@ def explain(ctx: click.Context, /, proxy: Any, client: str | None, *, as_json: b
     if as_json:
         click.echo(json.dumps([each._asdict() for each in shown]))
     else:
-        brokers = [] if shown else json.loads(_page(ctx, proxy, "/brokers"))
+        brokers = json.loads(_page(ctx, proxy, "/brokers")) if all(each.is_refused for each in shown) else []
         click.echo("\n".join(text_of(shown, brokers)))
 
 

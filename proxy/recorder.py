@@ -30,6 +30,7 @@ class Recorder:
         self._pass: Iterator[None] = iter(())
         self._due_ns = 0
         self._ticks = 0
+        self._lag = Past(shared.clock(), self._late)
         self.limits: dict[Limit, LimitPast] = {}
         self._metrics.sources.used_ratios = self._used_ratios
 
@@ -37,6 +38,14 @@ class Recorder:
         """What was charged in that time, the ticks with waiters and all ticks; None: nobody recorded it."""
         found = self.limits.get(limit)
         return None if found is None else found.past.last(seconds, now_ns, self._counts(limit, found))
+
+    def lag(self, now_ns: int) -> Span:
+        """By how many seconds the ticks of the last minute were late, together, and how many there were."""
+        return self._lag.last(60, now_ns, self._late)
+
+    @property
+    def _late(self) -> tuple[float, int]:
+        return self._metrics.loop_lag.sum_seconds, self._ticks
 
     def tick(self, now_ns: int) -> None:
         """Ten times a second."""
@@ -49,6 +58,7 @@ class Recorder:
             self._pass = self._snapshots(now_ns)
 
     def _snapshots(self, now_ns: int) -> Iterator[None]:
+        self._lag.add(now_ns, self._late)
         for entity in self._metrics.entities:
             entity.past.add(now_ns, entity.counts)
             entity.times.on_snapshot()

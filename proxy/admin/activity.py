@@ -13,11 +13,12 @@ from heapq import nlargest
 from itertools import accumulate, pairwise
 from typing import Any, Final, TypeVar
 
-from proxy.admin.explain import Finding, Known, name_of, text_of
+from proxy.admin.explain import Finding, Known, name_of, refused, text_of
 from proxy.admin.http_server import VARY, Response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import TABLES, table, with_verdicts
 from proxy.brokers.response_times import BUCKETS, ResponseTimes
+from proxy.observability.client_times import ClientTimes
 from proxy.observability.labels import entity_label
 from proxy.observability.past import Span
 from proxy.observability.tallies import EntityMetrics
@@ -47,12 +48,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class View:
-    """The rows of each page; `findings`: one for each client."""
+    """The rows of each page; `findings`: one for each client; `refused`: of connections that no client has."""
 
     clients: list[Row] = field(default_factory=list)
     limits: list[Row] = field(default_factory=list)
     brokers: list[Row] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    refused: list[Finding] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Activity:
         view = await self.view()
         is_text = asks_for_text(accept)
         if path == "/explain" and is_text:
-            return text_response("\n".join([*text_of(view.findings, view.brokers), ""]), fields=VARY)
+            return text_response("\n".join([*text_of(view.findings + view.refused, view.brokers), ""]), fields=VARY)
         rows = _rows_of(view, path)
         if is_text:
             return text_response(table(TABLES[path[1:]], rows), fields=VARY)
@@ -119,9 +121,15 @@ class Activity:
                 view.brokers.append(self._broker(address, span, list(times.past.line), by_broker[address]))
         names = [name_of(client) for client in view.clients]
         enforces = self._shared.context.measures.enforces
-        known = Known(view.limits, view.brokers, names, self._unmatched(), enforces=enforces)
+        lag = self._recorder.lag(now_ns)
+        late = lag.counts[0] / max(lag.counts[1], 1)
+        known = Known(view.limits, view.brokers, names, self._unmatched(), enforces=enforces, late_seconds=late)
+        known.holder = max(view.clients, key=lambda row: row["buffered_bytes"], default=None)
         async for shown in _in_rounds(view.clients):
             view.findings.append(known.explain(shown))
+        since_ns = now_ns - _WINDOW_SECONDS * 1_000_000_000
+        latest = self._shared.context.metrics.errors.latest.values()
+        view.refused = [refused(fields) for at_ns, fields in latest if at_ns >= since_ns]
         return view
 
     async def _open(self) -> tuple[dict[EntityMetrics, _Open], dict[str, list[Session]]]:
@@ -165,7 +173,6 @@ class Activity:
         seconds, (_, produced, fetched, produces, fetches, unused_ns, *spent_ns) = span
         total_ns, sessions, now_ns = sum(spent_ns), of.sessions, self._shared.clock()
         names = {" ".join(session.connection.software).strip() for session in sessions}
-        waits = sorted(entity.times.limits_of_last_minute().items(), key=lambda each: -each[1])
         requests = produces + fetches
         reports = self._shared.context.metrics.client_reports
         outlook = reports.outlook(entity)
@@ -183,11 +190,9 @@ class Activity:
             "states": {state: round(each / total_ns, 4) for state, each in zip(STATES, spent_ns, strict=True) if each},
             "unused_ratio": round(unused_ns / total_ns, 4) if total_ns else 0,
             "window_seconds": round(seconds, 1),
-            "waits": [
-                {"limit": name, "entity": entity_name, "seconds": ns / 1e9}
-                for (name, entity_name), ns in waits[:_MOST_NAMES]
-            ],
+            "waits": _waits(entity.times),
             "limits": [[limit.name, entity_label(limit.entity)] for limit in of.limits],
+            "buffered_bytes": sum(session.buffered_bytes for session in sessions),
             "brokers": sorted({session.watch.broker for session in sessions if session.upstream is not None}),
             "oldest_request_seconds": max((each.broker_waits_ns(now_ns) for each in sessions), default=0) / 1e9,
             "broker_throttled_seconds": round(entity.times.broker_throttled_seconds, 3),
@@ -252,6 +257,15 @@ class Activity:
         }
 
 
+def _waits(times: ClientTimes) -> list[Row]:
+    """The limits that it waited for in the last minute, the longest waits first."""
+    waits = sorted(times.limits_of_last_minute().items(), key=lambda each: -each[1])
+    return [
+        {"limit": key[0], "entity": key[1], "seconds": ns / 1e9, "lasting_seconds": 10 * times.lasting.get(key, 0)}
+        for key, ns in waits[:_MOST_NAMES]
+    ]
+
+
 def _rows_of(view: View, path: str) -> list[Row]:
     match path:
         case "/clients":
@@ -260,7 +274,7 @@ def _rows_of(view: View, path: str) -> list[Row]:
             return view.limits
         case "/brokers":
             return view.brokers
-    return [each._asdict() for each in view.findings]
+    return [each._asdict() for each in view.findings + view.refused]
 
 
 def _used(row: Row) -> float:

@@ -24,6 +24,10 @@ _SMALL_PER_SECOND: Final = 2.0
 #: Small requests that wait less than this at brokers are too many; the brokers are not too slow.
 _QUICK_SECONDS: Final = 0.01
 _MOST_NAMES: Final = 8
+#: Of the event loop: from then on the proxy itself is slow (`proxy.ticks`).
+_LATE_SECONDS: Final = 0.03
+#: With more of its time at a limit nothing can be said of what a client would send without it.
+_MOST_HELD: Final = 0.9
 
 WORDS: Final = {
     "limit": "at a limit of this proxy",
@@ -48,7 +52,10 @@ HEADLINES: Final = {
 
 
 class Finding(NamedTuple):
-    """What is known of one client: the keys of the JSON. `verdict`: a state, or `none`: nothing is wrong."""
+    """What is known of one client: the keys of the JSON. `verdict`: a state, or `none`: nothing is wrong.
+
+    Without states, and with another verdict than `none`, it is of a connection that failed before it was a client's.
+    """
 
     client_id: str
     user: str
@@ -58,10 +65,18 @@ class Finding(NamedTuple):
     brokers: Sequence[Row]
     sentences: Sequence[str]
 
+    @property
+    def is_refused(self) -> bool:
+        return not self.states and self.verdict != "none"
+
 
 class Known:
-    """What all clients have in common. `names`: of those that were seen; `unmatched`: entries that none has matched;
-    `enforces`: this is no dry run.
+    """What all clients have in common.
+
+    names, unmatched   of clients that were seen; entries of the quotas that none has matched
+    enforces           this is no dry run
+    late_seconds       how late the event loop is, in the mean
+    holder             the client with the most buffered bytes
     """
 
     def __init__(
@@ -72,10 +87,13 @@ class Known:
         unmatched: Sequence[str],
         *,
         enforces: bool = True,
+        late_seconds: float = 0,
+        holder: Row | None = None,
     ) -> None:
         self.limits = {(each["limit"], each["entity"]): each for each in limits}
         self.brokers = {each["address"]: each for each in brokers}
         self.names, self.unmatched, self.enforces = names, unmatched, enforces
+        self.late_seconds, self.holder = late_seconds, holder
 
     def explain(self, client: Row) -> Finding:
         return _Case(client, self).finding()
@@ -186,9 +204,12 @@ class _Case:
     def _limit(self) -> Iterator[str]:
         for wait in self.waits[:2]:
             found = [each for each in self.limits if (each["limit"], each["entity"]) == (wait["limit"], wait["entity"])]
-            yield f"It waited {wait['seconds']:.1f} s for {_limit_name(wait)}, over all its connections."
+            lasting = wait["lasting_seconds"]
+            began = f"about {lasting / 60:.0f} min ago" if lasting >= 120 else f"{lasting + 10} s ago or less"
+            waited = f"It waited {wait['seconds']:.1f} s for {_limit_name(wait)}, over all its connections"
+            yield f"{waited}; this began {began}."
             if found:
-                yield from _about_limit(found[0])
+                yield from _about_limit(found[0], self.share("limit"))
 
     def _broker(self) -> Iterator[str]:
         slow = self.slow
@@ -201,7 +222,13 @@ class _Case:
             )
         yield from self._failing()
         yield from (_about_broker(each) for each in sorted([*self.brokers, *self.others], key=self.latency)[-3:])
-        yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
+        if self.known.late_seconds < _LATE_SECONDS:
+            yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
+        else:
+            yield (
+                f"But this proxy gets too little CPU time: it is late by {seconds_of(self.known.late_seconds)}, which"
+                " these times contain. Look at its CPU limit first, then at the brokers."
+            )
 
     def _broker_quota(self) -> Iterator[str]:
         yield (
@@ -219,6 +246,9 @@ class _Case:
             " kafka_quota_proxy_buffered_bytes and kafka_quota_proxy_paused_connections. Look for clients that read"
             " nothing (slow_reader), or raise --max-buffered-bytes."
         )
+        holder = self.known.holder
+        if holder is not None and holder["buffered_bytes"]:
+            yield f"Most of the memory is held by {name_of(holder)}: {bytes_of(holder['buffered_bytes'])}."
 
     def _slow_reader(self) -> Iterator[str]:
         yield "It does not read its responses as fast as brokers send them: the application, its CPU or its network."
@@ -280,16 +310,26 @@ class _Case:
             )
 
 
+def refused(fields: Row) -> Finding:
+    """Of a connection that failed. `fields`: of its log line."""
+    verdict = "limit" if "limit_value" in fields else "proxy" if "max_connections" in fields else "client"
+    why = fields.get("detail") or fields.get("error") or fields.get("entity")
+    words = f"{fields['peer']} failed: {fields.get('reason', 'login')}" + (f": {one_line(str(why))}" if why else "")
+    sentences = [f"{words}.", *([f"What helps: {hint}."] if (hint := fields.get("hint")) else [])]
+    return Finding(str(fields.get("client_id") or ""), "", verdict, {}, [], [], sentences)
+
+
 def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterator[str]:
     """The lines of the command. Without findings there may be brokers that fail."""
-    is_empty = True
-    for each in findings:
-        if not is_empty:
+    found = list(findings)
+    for number, each in enumerate(found):
+        if number:
             yield ""
-        is_empty = False
-        yield f"{name_of(each._asdict())}: {HEADLINES[each.verdict]}"
+        yield "a connection failed" if each.is_refused else f"{name_of(each._asdict())}: {HEADLINES[each.verdict]}"
         yield from (f"  {sentence}" for sentence in each.sentences)
-    if is_empty:
+    if all(each.is_refused for each in found):
+        if found:
+            yield ""
         yield "no client has sent a request in the last minute; the log names those that cannot connect or log in"
         yield from _failures(brokers)
 
@@ -305,7 +345,8 @@ def _rates(client: Row) -> str:
     return f"{rates} fetched, in {client['requests_per_second']:g} requests a second of {size} each"
 
 
-def _about_limit(limit: Row) -> Iterator[str]:
+def _about_limit(limit: Row, held: float) -> Iterator[str]:
+    """`held`: the part of its time that the client waits for limits."""
     value, rate, used = limit["limit_value"], limit["rate_60s"], limit["used_ratio_60s"]
     amount = partial(amount_of, limit["limit"])
     told = f"{_limit_name(limit)} allows {amount(value)}/s"
@@ -323,6 +364,15 @@ def _about_limit(limit: Row) -> Iterator[str]:
         yield "A threshold stops all writes to the topic until the mean is below it; bytes_in_rate limits evenly."
     instead = "let clients keep their connections" if "connection" in limit["limit"] else "let fewer clients share it"
     yield f"To have more, raise {_limit_name(limit)}, or {instead}."
+    if rate is not None and count == 1 and "byte" in limit["limit"]:
+        if held < _MOST_HELD:
+            free = bytes_of(rate / (1 - held)).replace(" ", "")
+            yield f"Outside of its waits it moves about {free}/s: with {limit['limit']}={free} it would hardly wait."
+        whole = amount(limit.get("fleet_value", value)).replace(" ", "")
+        yield (
+            f"To live with it: `kafka-quota-proxy advise --rate {whole}` has the settings with which no record expires"
+            " (in Spark also maxOffsetsPerTrigger)."
+        )
 
 
 def _about_broker(broker: Row) -> str:

@@ -23,6 +23,7 @@ class ClientTimes:
     unused_ns                  of connections that did nothing for a second: a part of `client`
     broker_throttled_seconds   throttle times that responses of brokers contained
     limits_ns                  of `limit` since the latest snapshot; `before`: between snapshots of the last minute
+    lasting                    in how many intervals between snapshots, one after the other, each limit was waited for
     """
 
     spent_ns: list[int] = field(default_factory=lambda: [0] * len(STATES))
@@ -30,6 +31,7 @@ class ClientTimes:
     broker_throttled_seconds: float = 0
     limits_ns: LimitTimes = field(default_factory=dict)
     before: deque[LimitTimes] = field(default_factory=lambda: deque(maxlen=6))
+    lasting: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, spent_ns: Sequence[int], limits_ns: Mapping[Key, int]) -> None:
         """So much of a connection's time went there, in the last second or so."""
@@ -44,6 +46,7 @@ class ClientTimes:
 
     def on_snapshot(self) -> None:
         """Ten seconds are over."""
+        self.lasting = {key: self.lasting.get(key, 0) + 1 for key in self.limits_ns}
         self.before.append(self.limits_ns)
         self.limits_ns = {}
 

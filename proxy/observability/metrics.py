@@ -79,12 +79,16 @@ class ConnectionMetrics:
 
 @dataclass(slots=True)
 class ErrorCounts:
-    """Errors by reason. `proxy.brokers.health` has the reasons of `upstream`. `logins`: of clients, by brokers."""
+    """Errors by reason. `proxy.brokers.health` has the reasons of `upstream`. `logins`: of clients, by brokers.
+
+    latest   by reason, when a connection was refused last, and the fields of its log line
+    """
 
     protocol: Counter[str] = field(default_factory=lambda: _zeros([*_reasons_below(ProtocolError), "defect"]))
     upstream: Counter[str] = field(default_factory=Counter)
     accept: Counter[str] = field(default_factory=lambda: _zeros(ACCEPT_ERROR_REASONS))
     logins: int = 0
+    latest: dict[str, tuple[int, Mapping[str, object]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -50,8 +50,9 @@ class Faults:
     def rejected(self, reason: str, peer: str, entity: object = None, **fields: object) -> None:
         """A connection was closed before it was served. `entity`: of the limit that is the reason."""
         self._metrics.connections.rejected[reason] += 1
-        fields = {"entity": entity and str(entity), **fields}
-        self._event(_log.warning, "connection_rejected", (reason, entity), peer=peer, reason=reason, **fields)
+        fields = {"peer": peer, "reason": reason, "entity": entity and str(entity), **fields}
+        self._metrics.errors.latest[reason] = self._clock(), fields
+        self._event(_log.warning, "connection_rejected", (reason, entity), **fields)
 
     def header(self, peer: str, error: ProtocolError) -> None:
         """A connection of a load balancer begins with no PROXY header."""
@@ -92,6 +93,7 @@ class Faults:
         reason = error.reason
         self._metrics.errors.protocol[reason] += 1
         fields.update(reason=reason, offset=error.offset, detail=str(error))
+        self._metrics.errors.latest[reason] = self._clock(), fields
         self._event(_log.warning, "protocol_error", reason, **fields)
 
     def _event(self, log: Callable[..., None], name: str, key: object, **fields: object) -> None:

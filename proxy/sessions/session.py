@@ -67,6 +67,11 @@ class Session(ConnectionPair, HoldOwner):
         return self.connection.identity
 
     @property
+    def buffered_bytes(self) -> int:
+        """In memory, of both directions."""
+        return self.request_stream.holding.total + self.response_stream.holding.total
+
+    @property
     def in_flight(self) -> int:
         """Requests without a response."""
         return 0 if self.upstream is None else len(self.response_stream.in_flight)

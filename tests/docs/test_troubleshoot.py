@@ -113,7 +113,7 @@ ETL: Final = client(
     999_932,
     2.0,
     connections=2,
-    waits=[{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 115.4}],
+    waits=[{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 115.4, "lasting_seconds": 240}],
     limits=[["producer_byte_rate", "client-id:etl"]],
 )
 JOB: Final = client("job", {"broker": 0.98, "client": 0.02}, 98_304, 2.4, brokers=["broker-1:9092", "broker-2:9092"])

@@ -99,7 +99,9 @@ class Authenticate(Forward):
         self.context.metrics.errors.logins += 1
         at = {"user": user or None, "mechanism": mechanism, "peer": client.peer, "client_id": client.client_id}
         hint = "see sasl.mechanism, the name and the password of the client, and security.protocol"
-        self._lines.event(_log.warning, "client_login_refused", error, now_ns, **at, error=error, hint=hint)
+        fields = {**at, "error": error, "hint": hint}
+        self.context.metrics.errors.latest["login"] = now_ns, fields
+        self._lines.event(_log.warning, "client_login_refused", error, now_ns, **fields)
 
     def _name_unknown(self, mechanism: str) -> None:
         """Report a mechanism once whose names are not known."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.explain import HEADLINES, WORDS, Finding, Known, bytes_of, seconds_of, text_of
+from proxy.admin.explain import HEADLINES, WORDS, Finding, Known, bytes_of, refused, seconds_of, text_of
 from proxy.admin.tables import with_verdicts
 from proxy.observability.wait_clock import STATES
 
@@ -116,18 +116,58 @@ def test_every_state_has_words_and_every_verdict_a_headline() -> None:
 
 
 def test_a_limit_is_named_with_its_rate_and_who_shares_it() -> None:
-    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2}]
+    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2, "lasting_seconds": 300}]
     found = text(explained(client({"limit": 0.72, "broker": 0.05, "client": 0.23}, waits=waits)))
     assert "spent 72% at a limit of this proxy, 23% by itself, 5% waiting for brokers" in found
-    assert "It waited 43.2 s for producer_byte_rate of client-id:etl" in found
+    assert "It waited 43.2 s for producer_byte_rate of client-id:etl, over all its connections;" in found
+    assert "this began about 5 min ago" in found
     assert "allows 2 MB/s, and 1.99 MB/s (100%) are used; 1 connection waiting" in found
     assert "2 clients share it: etl, etl (user alice)." in found
     assert "raise producer_byte_rate of client-id:etl" in found
 
 
+def test_a_limit_that_one_client_has_to_itself_is_told_with_a_value() -> None:
+    alone = {**LIMIT, "client_count": 1}
+    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2, "lasting_seconds": 20}]
+    found = text(explained(client({"limit": 0.75, "broker": 0.25}, waits=waits), limit=alone))
+    assert "this began 30 s ago or less" in found
+    assert "Outside of its waits it moves about 7.96MB/s: with producer_byte_rate=7.96MB it would hardly wait." in found
+    assert "`kafka-quota-proxy advise --rate 2MB`" in found
+    found = text(explained(client({"limit": 0.95, "broker": 0.05}, waits=waits), limit=alone))
+    assert "hardly wait" not in found
+
+
+def test_who_holds_the_memory_is_named() -> None:
+    known = Known([], [], [], [], holder=client({}, client_id="greedy", buffered_bytes=200e6))
+    found = text(known.explain(client({"proxy": 1.0})))
+    assert "Most of the memory is held by greedy: 200 MB." in found
+
+
+def test_a_proxy_without_cpu_does_not_blame_the_brokers_alone() -> None:
+    known = Known([], [SLOW], [], [], late_seconds=0.06)
+    found = text(known.explain(client({"broker": 1.0}, brokers=["b2:9092"])))
+    assert "it is late by 60 ms" in found
+    assert "adds nothing" not in found
+
+
+def test_a_connection_that_failed_is_told_with_what_helps() -> None:
+    fields = {"peer": "10.0.0.7:4242", "reason": "tls_handshake", "detail": "not TLS\n\x1b[31m", "hint": "set TLS"}
+    found = refused({**fields, "client_id": None})
+    assert found.verdict == "client"
+    lines = list(text_of([found], [DOWN]))
+    assert lines[0] == "a connection failed"
+    assert lines[1].startswith("  10.0.0.7:4242 failed: tls_handshake: not TLS")
+    assert lines[2] == "  What helps: set TLS."
+    assert lines[-1] == "Broker b5:9092 cannot be used (connect_refused): nothing listens there."
+    assert all(line.isprintable() for line in lines)
+    assert refused({"peer": "a", "reason": "connection_creation_rate", "limit_value": 3}).verdict == "limit"
+    assert refused({"peer": "a", "reason": "max_connections", "max_connections": 3}).verdict == "proxy"
+    assert refused({"peer": "a", "client_id": "etl", "error": "SASL_AUTHENTICATION_FAILED"}).client_id == "etl"
+
+
 def test_a_limit_of_a_fleet_tells_both_rates() -> None:
     shared = {**LIMIT, "fleet": "jobs", "fleet_members": 40, "fleet_value": 50_000_000}
-    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 1}]
+    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 1, "lasting_seconds": 0}]
     found = text(explained(client({"limit": 1.0}, waits=waits), limit=shared))
     assert "allows 50 MB/s for the fleet jobs of 40 members; this proxy may use 2 MB/s of it now" in found
 
@@ -181,7 +221,7 @@ def test_small_requests_are_named_with_the_settings() -> None:
 
 def test_a_client_that_only_connects_is_told_to_keep_its_connections() -> None:
     limit = {**LIMIT, "limit": "connection_creation_rate", "entity": "ip:10.0.0.1", "limit_value": 3}
-    waits = [{"limit": "connection_creation_rate", "entity": "ip:10.0.0.1", "seconds": 9}]
+    waits = [{"limit": "connection_creation_rate", "entity": "ip:10.0.0.1", "seconds": 9, "lasting_seconds": 0}]
     row = client({"limit": 1.0}, waits=waits, requests_per_second=0, bytes_per_request=0)
     found = text(explained(row, limit=limit))
     assert "It has 1 connection: nothing produced or fetched." in found
@@ -216,7 +256,7 @@ def test_the_text_has_a_paragraph_for_each_client() -> None:
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "a\u202eb", "x\r\ny", "z\u2028w"])
 def test_names_of_clients_print_nothing_but_text(hostile: str) -> None:
-    waits = [{"limit": "producer_byte_rate", "entity": f"client-id:{hostile}", "seconds": 1}]
+    waits = [{"limit": "producer_byte_rate", "entity": f"client-id:{hostile}", "seconds": 1, "lasting_seconds": 0}]
     row = client({"limit": 1.0}, client_id=hostile, user=hostile, waits=waits)
     for line in text_of([explained(row, limit={**LIMIT, "entity": f"client-id:{hostile}"})]):
         assert line.isprintable()

@@ -152,6 +152,18 @@ def test_a_dry_run_charges_what_came() -> None:
     assert world.debts()[ETL] == pytest.approx(before + 1.0)
 
 
+def test_a_dry_run_counts_what_passes_above_the_largest_debt_that_it_adds_to() -> None:
+    """So it shows how many times a limit would be exceeded; else never more than the limit, after two minutes of it."""
+    world = World([quota(f"{PRODUCE}=1000")], enforcement=EnforcementOptions(dry_run=True))
+    pair = Pair(world)
+    sent = [produce(number, 100_000) for number in range(5)]
+    for each in sent:
+        pair.client_sends(each)
+    [limit] = list(world.context.registry.limits_in_use())
+    assert limit.algorithm.passed == sum(len(each) - 4 for each in sent)
+    assert world.debts()[ETL] < 240
+
+
 # ---- request_rate
 
 
