@@ -43,10 +43,10 @@ HAPROXY_MISSING = """HAProxy is needed for this benchmark and was not found.
   elsewhere:       put a `haproxy` (2.6 is what the targets were set against) on PATH
 It runs as a plain foreground process of this benchmark; no service is needed, and a running one is left alone."""
 
-# `nbthread 1`: one core against one core, as the proxy has one loop. Everything else is HAProxy's default.
+# One thread: one core against one core, as the proxy has one loop. Everything else is HAProxy's default.
 HAPROXY_CONFIG = """global
     maxconn 8000
-    nbthread 1
+    nbthread {threads}
 defaults
     mode tcp
     timeout connect 5s
@@ -138,9 +138,14 @@ def direct(broker: Address, core: int | None) -> Iterator[Peer]:
 
 @contextmanager
 def haproxy(
-    broker: Address, core: int | None, *, certificate: Path | None = None, ca: Path | None = None
+    broker: Address,
+    core: int | None,
+    *,
+    certificate: Path | None = None,
+    ca: Path | None = None,
+    threads: int = 1,
 ) -> Iterator[Peer]:
-    """HAProxy in TCP mode, one thread, otherwise as it comes. `certificate`, with its key: TLS from clients. `ca`: TLS
+    """HAProxy in TCP mode, otherwise as it comes. `certificate`, with its key: TLS from clients. `ca`: TLS
     to the broker, `localhost` (HAProxy compares no addresses). Raises PeerError when it is not installed.
     """
     # Debian puts it in /usr/sbin, which is not on every user's PATH.
@@ -152,6 +157,7 @@ def haproxy(
         config = Path(directory) / "haproxy.cfg"
         config.write_text(
             HAPROXY_CONFIG.format(
+                threads=threads,
                 listen_host=LOOPBACK,
                 listen_port=port,
                 broker_host=broker[0],
@@ -197,11 +203,13 @@ def proxy(
     limits: str = "",
     command: Sequence[str] = THIS_TREE,
     is_traced: bool = False,
+    listen: int | None = None,
 ) -> Iterator[Peer]:
     """The proxy of this project with `quotas` and more `arguments`, as `command` starts it. `is_traced`: a debugger may
-    attach to it. Raises PeerError when it does not start.
+    attach to it. `listen`: its port, in place of a free one. Raises PeerError when it does not start.
     """
-    listen, metrics = free_ports(2)
+    free, metrics = free_ports(2)
+    listen = listen or free
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
     argv = [*command, "run", "--bootstrap-servers", f"{broker[0]}:{broker[1]}"]
     argv += ["--listen", f"{LOOPBACK}:{listen}", "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:{metrics}"]

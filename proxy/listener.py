@@ -32,19 +32,23 @@ Accepted = Callable[[socket.socket, tuple[Any, ...], int], None]
 class Listener:
     """One bound port. Calls ``accepted`` with each new non-blocking socket, its peer and this listener's port.
 
-    Raises OSError if the address cannot be bound.
+    `reuse_port`: share it with other processes. Raises OSError if the address cannot be bound.
     """
 
-    def __init__(self, loop: AbstractEventLoop, address: Address, accepted: Accepted, metrics: Metrics) -> None:
+    def __init__(
+        self, loop: AbstractEventLoop, address: Address, accepted: Accepted, metrics: Metrics, *, reuse_port: bool
+    ) -> None:
         self._loop = loop
         self._accepted = accepted
         self._metrics = metrics
         self._resume: TimerHandle | None = None
+        self._is_shared = reuse_port
         host, port = address
         info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(info[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
             # On Linux accepted sockets inherit both, which saves two calls for each connection.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -58,8 +62,11 @@ class Listener:
         loop.add_reader(sock.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
+        self._accept(ACCEPT_BATCH)
+
+    def _accept(self, most: int) -> None:
         accept = self._sock.accept
-        for _ in range(ACCEPT_BATCH):
+        for _ in range(most):
             try:
                 client, peer = accept()
             except (BlockingIOError, InterruptedError):
@@ -82,7 +89,11 @@ class Listener:
         self._resume = self._loop.call_later(PAUSE_SECONDS, self._loop.add_reader, descriptor, self._on_acceptable)
 
     def close(self) -> None:
-        """Stop accepting; connections in the backlog are refused."""
+        """Stop accepting; connections in the backlog are refused. Those of a shared port are accepted first: the kernel
+        would reset them, where net.ipv4.tcp_migrate_req does not let it give them to the other processes.
+        """
+        if self._is_shared:
+            self._accept(BACKLOG)
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._sock.fileno())

@@ -1,5 +1,6 @@
 """The ports of the proxy: one to bootstrap from, and one for each broker."""
 
+import errno
 from asyncio import AbstractEventLoop
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +12,8 @@ from proxy.listener import Listener
 from proxy.observability.metrics import Metrics
 from proxy.sessions.proxy_headers import ProxyHeaders
 from quotas.parsing.names import BOOTSTRAP
+
+NOT_SHARED = ": another process has it without --reuse-port, or as another user"
 
 
 class Ports:
@@ -63,9 +66,11 @@ class Ports:
         self._headers.close()
 
     def _bind(self, address: Address, flag: str) -> int:
+        reuse_port = self._config.listening.reuse_port
         try:
-            listener = Listener(self._loop, address, self._headers.accept, self._metrics)
+            listener = Listener(self._loop, address, self._headers.accept, self._metrics, reuse_port=reuse_port)
         except OSError as error:
-            raise BindError(flag, address, error) from error
+            is_shared = reuse_port and error.errno == errno.EADDRINUSE
+            raise BindError(flag, address, error, NOT_SHARED if is_shared else "") from error
         self._listeners[listener.port] = listener
         return listener.port

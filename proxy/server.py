@@ -37,6 +37,7 @@ from proxy.observability.metrics import Clock
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
 from proxy.sessions.gate import Gate
+from proxy.sessions.lifecycle import State
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.session import Session
 from proxy.sessions.shared import ClientAddress
@@ -49,6 +50,8 @@ from quotas.connections import ConnectionQuotas
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
 USUAL_CONNECTIONS = 1_000
+#: Until the connections that waited at a shared port are served: to end one in its first request looks like an error.
+LAST_SECONDS = 0.5
 #: Of --max-connections, the part that may wait to be closed.
 WAITING_PARTS = 10
 
@@ -253,13 +256,15 @@ class Server:
         self.ports.close()
         stop.clear()
         self._drained = stop
+        if self.config.listening.reuse_port:
+            await asyncio.sleep(LAST_SECONDS)
         for session in list(sessions):
             session.drain()
         if sessions:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_seconds):
                     await stop.wait()
-        left = len(sessions)
+        left = sum(session.state is not State.LINGERING for session in sessions)
         (_log.warning if left else _log.info)("stopped", connections_cut=left)
         return EXIT_NOT_DRAINED if left else EXIT_CLEAN
 

@@ -13,7 +13,7 @@ from proxy.config.quota_sources import Quotas
 from quotas.admission.limit import Limit
 from quotas.entity import DEFAULT_NAME, AnyEntity, Entity
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import THRESHOLDS
+from quotas.limit_kinds import LIMIT_KINDS, THRESHOLDS, Measure
 
 OTHERS_READ: Final = 0o044
 BELOW_FLOOR: Final = "quota_below_floor"
@@ -59,6 +59,7 @@ def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
     options, entries = config.quotas, quotas.entries
     bursts = [entry.entity for entry in entries if entry.burst_seconds is not None and not entry.algorithm]
+    is_alone = config.listening.reuse_port and config.fleet.name is None
     long = [entry.entity for entry in entries if not entry.limits.keys().isdisjoint(THRESHOLDS.values())]
     return [
         *_about(
@@ -86,8 +87,20 @@ def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
             " one-minute mean: for 45, 100 or 140 s after 2, 5 or 10 times the threshold",
             hint="bytes_in_rate is an even rate",
         ),
+        *_about(
+            "limits_not_shared",
+            [entry.entity for entry in entries if _has_rate(entry)] if is_alone else (),
+            "with --reuse-port each process has these limits for itself: N of them together pass N times as much",
+            hint="--fleet NAME, the same for all",
+        ),
         *_of_other_names(config, quotas),
     ]
+
+
+def _has_rate(entry: QuotaEntry) -> bool:
+    return not entry.is_per_process and any(
+        LIMIT_KINDS[name].measure in {Measure.BYTES, Measure.RATE} for name in entry.limits
+    )
 
 
 def _looks_like_pattern(entity: AnyEntity) -> bool:

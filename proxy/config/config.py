@@ -64,6 +64,7 @@ class ListeningOptions:
     """Where clients connect. `ssl`: None: plaintext.
 
     `broker_ports`: None: the kernel chooses a port for each node. `node_ports`: by node id, in place of one of these.
+    `max_connection_age_seconds`: 0: there is none.
     """
 
     address: Address = option(
@@ -95,6 +96,17 @@ class ListeningOptions:
         multiple=True,
     )
     ssl: ServerSsl | None = field(default=None, metadata={"options": options_of(ServerSsl)})
+    reuse_port: bool = switch(
+        "Share --listen and --broker-ports with other processes of this host and user, one for each core: the kernel "
+        "spreads connections (SO_REUSEPORT). Each has its own --metrics-listen and --sidecar-name, and --fleet shares "
+        "the limits."
+    )
+    max_connection_age_seconds: float = option(
+        Checked("DURATION|off", partial(values.parse_duration_or_off, lowest=1), default="off"),
+        "End a connection this old, give or take a tenth, once its requests are answered: clients connect again, to "
+        "any replica.",
+        flags="--max-connection-age",
+    )
     drain_timeout_seconds: float = option(
         Checked("DURATION", values.parse_duration, default="20s"),
         "After SIGTERM: time for requests in flight to finish. 500ms, 20s, 2m.",

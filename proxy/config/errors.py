@@ -35,8 +35,8 @@ class ConfigError(StartError):
 class BindError(StartError):
     """The `address` of `flag` cannot be bound."""
 
-    def __init__(self, flag: str, address: Address, error: OSError) -> None:
+    def __init__(self, flag: str, address: Address, error: OSError, detail: str = "") -> None:
         code = error.errno
         # asyncio's text repeats the address; the codes of name resolution are negative, not system errors.
         reason = os.strerror(code) if code is not None and code > 0 else error.strerror or str(error)
-        super().__init__(f"error: {flag}: cannot listen on {format_address(address)}: {reason}")
+        super().__init__(f"error: {flag}: cannot listen on {format_address(address)}: {reason}{detail}")

@@ -41,6 +41,8 @@ def _ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None,
             message = f"has fewer than {DEFAULT_BROKER_PORTS} ports after it"
             given.refuse("listen", format_address(listen), message, "give --broker-ports FIRST-LAST")
             return None, {}
+    if given.get("reuse_port"):
+        _check_shared(given, listen, ports)
     pairs: tuple[tuple[int, int], ...] = given.get("broker_port")
     nodes = dict(reversed(pairs))
     uses: dict[int, str] = {}
@@ -59,6 +61,16 @@ def _ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None,
     if metrics and _same_interface(metrics[0], listen[0]):
         _use(given, given.place("metrics_listen", format_address(metrics)), [metrics[1]], uses)
     return ports or None, nodes
+
+
+def _check_shared(given: Given, listen: Address, ports: range | None) -> None:
+    """Refuse ports that each process would have for itself."""
+    for name, value, is_chosen in (
+        ("listen", format_address(listen), not listen[1]),
+        ("broker_ports", "0", ports is not None and not ports),
+    ):
+        if is_chosen:
+            given.refuse(name, value, "cannot be shared with --reuse-port: the kernel chooses it", "give fixed ports")
 
 
 def _use(given: Given, place: str, ports: Sequence[int], uses: dict[int, str]) -> None:

@@ -135,12 +135,12 @@ def parse_duration(value: object, lowest: float = 0, highest: float = 86_400) ->
     return number * factor
 
 
-def parse_duration_or_off(value: object) -> float:
+def parse_duration_or_off(value: object, lowest: float = 0) -> float:
     """As `parse_duration`; `off` is 0."""
     if isinstance(value, str) and value.strip().lower() == "off":
         return 0.0
     try:
-        return parse_duration(value)
+        return parse_duration(value, lowest)
     except Refusal as error:
         raise Refusal(f"{error.message}, or off", error.hint) from error
 

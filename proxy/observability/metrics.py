@@ -38,7 +38,6 @@ PAUSE_REASONS: Final = (
     "write_backpressure",
     "memory",
     "in_flight",
-    "drain",
     "end_of_stream",
     "turn",
     "response_memory",
@@ -47,7 +46,8 @@ PAUSE_REASONS: Final = (
 )
 PROXY_HEADER_TIMEOUT: Final = "proxy_header_timeout"
 REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE, PROXY_HEADER_TIMEOUT)
-STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE = CLOSING_REASONS = ("stalled", "handshake_timeout", "max_idle")
+CLOSING_REASONS: Final = ("stalled", "handshake_timeout", "max_idle", "max_age")
+STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE, MAX_AGE = CLOSING_REASONS
 USAGE_ERROR_REASONS: Final = (
     "unreachable",
     "timeout",

@@ -1,14 +1,18 @@
 """What the client of one connection has moved since the last check of the sweep, about once a second: for timeouts."""
 
-from typing import final
+import random
+from typing import Final, final
 
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump_set import DELAY, QUOTA
+from proxy.streams.held_request import HeldRequest
+
+NS_PER_SECOND: Final = 1_000_000_000
 
 
 @final
 class ClientTimeouts:
-    """The three timeouts of one client: for its first request, without traffic, and with memory that does not drain.
+    """The timeouts of one client: for its first request, without traffic, with memory that does not drain, and its age.
 
     stalled_bytes   bytes in memory, unchanged since `stalled_since_ns`
     """
@@ -23,6 +27,9 @@ class ClientTimeouts:
         self._active_ns = now_ns
         self.stalled_bytes = 0
         self.stalled_since_ns = 0
+        #: 0: it has no largest age. Connections that began together do not end together.
+        seconds = pair.shared.context.config.listening.max_connection_age_seconds * random.uniform(0.9, 1.1)  # noqa: S311
+        self._old_ns = now_ns + int(seconds * NS_PER_SECOND) if seconds else 0
 
     def check(self, now_ns: int) -> None:
         """Note what is in memory."""
@@ -72,3 +79,17 @@ class ClientTimeouts:
             self._traffic_bytes = traffic_bytes
             self._active_ns = now_ns
         return now_ns - self._active_ns >= timeout_ns
+
+    def is_old(self, now_ns: int) -> bool:
+        """Whether it has its age, and may end now: not during a login, whose end would look like a wrong password, nor
+        while a limit holds what its client takes for delivered (acks=0), which may take longer than an end may.
+        """
+        connection, held = self._pair.connection, self._pair.request_stream.held
+        login = connection.exchange
+        if (
+            not 0 < self._old_ns <= now_ns
+            or not connection.max_in_flight
+            or (login is not None and not login.has_ended)
+        ):
+            return False
+        return not isinstance(held, HeldRequest) or held.is_answered

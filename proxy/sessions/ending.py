@@ -19,6 +19,8 @@ from proxy.sessions.throttling import Throttling
 from proxy.streams.held_request import HeldRequest
 from proxy.streams.response_stream import Pending
 
+#: A client whose stream has ended, and that sends nothing for so long, is closed.
+LINGER_NS: Final = 1_000_000_000
 #: How long a broker may take to read what a client sent before it went.
 FLUSH_TIMEOUT_SECONDS: Final = 30.0
 #: Reasons that may keep a client from being read for long.
@@ -40,16 +42,23 @@ class Ending:
 
     @property
     def is_busy(self) -> bool:
-        """Whether closing now could lose something: requests half sent or unread, responses half sent or owed."""
+        """Whether closing now could lose something: requests half sent or unread, responses half sent or owed. While
+        draining: whether the client is still to receive something.
+        """
         requests, responses, stream = self._pair.requests, self._pair.responses, self._pair.request_stream
-        return bool(
+        current = stream.current
+        if (
             stream.responses.in_flight
-            or stream.held is not None
-            or requests.stream.remaining
-            or requests.writer.pending is not None
+            or (current is not None and current.is_answered)
             or responses.stream.remaining
             or responses.writer.pending is not None
-            or (stream.connection.sent_unanswered and self._pair.state is not State.DRAINING)
+        ):
+            return True
+        return self._pair.state is not State.DRAINING and bool(
+            current is not None
+            or requests.stream.remaining
+            or requests.writer.pending is not None
+            or stream.connection.sent_unanswered
         )
 
     # ---- states
@@ -60,19 +69,21 @@ class Ending:
         if self._pair.request_stream.remaining:
             self._pair.close()
         elif held is not None and held.is_answered:
-            self.drop_held()
+            self._forget(held)
+            self._pair.request_stream.end(self._shared.clock())
+            self._pair.requests.resume(pump_set.QUOTA)  # and drops it
 
     def begin_draining(self) -> None:
-        """The proxy ends: no request begins, those in flight are answered."""
-        requests, stream = self._pair.requests, self._pair.request_stream
+        """No request begins, those in flight are answered."""
         self._throttling.end_delay()
-        stream.connection.needs_session = True
-        if stream.held is None and not stream.remaining:
-            requests.pause(pump_set.DRAIN)
-        else:  # read no further than to the end of the frame at hand
-            stream.want = stream.remaining or stream.want
-        if not self.is_busy:  # data without a response does not count now
-            requests.writer.end()  # the broker ends its stream when it has read all of it
+        self._pair.connection.needs_session = True
+        self._pair.on(Event.PROGRESS)
+
+    def begin_lingering(self) -> None:
+        """The client has all responses: it finds the end of the stream, and closes its side."""
+        self._pair.responses.writer.end()
+        self._pair.request_stream.taken_ns = self._shared.clock()
+        self._limit_flush()
 
     def begin_flushing(self) -> None:
         """The client sends no more: deliver what it sent, and the responses to it."""
@@ -135,7 +146,7 @@ class Ending:
             if error is not None:
                 responses.writer.discard()
             missing = requests.stream.remaining
-            if missing or requests.backlog.kept:
+            if (missing or requests.backlog.kept) and not self._pair.connection.is_closing:
                 identity = self._pair.connection.identity
                 self._shared.faults.protocol(identity, ClosedMidFrame(missing or None))
             self._pair.on(Event.CLIENT_ENDED)
@@ -181,10 +192,17 @@ class Ending:
             self._close_if_broken()
         elif self._pair.client.peer_has_gone:
             self._on_client_gone()
+        elif self._pair.state is State.LINGERING and not self._pair.requests.paused and self._is_quiet:
+            self._pair.on(Event.CLIENT_ENDED)
         for pump in pumps:
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self.read_to_end(pump)
         return self._pair.state is not State.CLOSED
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether the client has sent nothing for `LINGER_NS`."""
+        return self._shared.clock() - self._pair.request_stream.taken_ns >= LINGER_NS
 
     def _on_client_gone(self) -> None:
         """The client has closed or reset its connection. While it is read, the read reports that.
@@ -199,9 +217,9 @@ class Ending:
                 self.drop_held_request(held)
             else:  # its client takes it for delivered
                 self._limit_flush()
-        elif requests.paused & (_STANDING | pump_set.DRAIN):
+        elif requests.paused & _STANDING:
             is_unread = requests.paused & pump_set.LOGIN  # acks=0 data perhaps
-            if (self._pair.request_stream.is_answered and not is_unread) or requests.paused & pump_set.DRAIN:
+            if self._pair.request_stream.is_answered and not is_unread:
                 requests.backlog.drop()
                 self._pair.on(Event.CLIENT_ENDED)
             else:

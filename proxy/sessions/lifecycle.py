@@ -2,7 +2,11 @@
 
     CONNECTING   no broker has been reached yet
     OPEN         both sides are connected
-    DRAINING     the proxy ends: no request begins, requests in flight are answered
+    DRAINING     the proxy ends, or the connection has its age: no request begins, requests in flight are answered. What
+                 the client sends from now on and will send again, since it gets no response, is dropped; what it sends
+                 without a response (acks=0) passes
+    LINGERING    all responses are sent, and the stream to the client has ended: it closes its side soon. Not earlier,
+                 since to close a socket with unread bytes resets the connection, which may cost it the last responses
     FLUSHING     the client sends no more: what it sent (acks=0 above all) is forwarded, and it receives the responses
                  in flight. Then the proxy ends its stream to the broker, which ends its own when it has read everything
     CLOSED       both sockets are closed
@@ -21,6 +25,7 @@ class State(Enum):
     CONNECTING = "connecting"
     OPEN = "open"
     DRAINING = "draining"
+    LINGERING = "lingering"
     FLUSHING = "flushing"
     CLOSED = "closed"
 
@@ -28,7 +33,7 @@ class State(Enum):
 class Event(Enum):
     BROKER_CONNECTED = "a broker has been reached"
     CLIENT_ENDED = "the client ended its stream, or its connection broke"
-    DRAIN = "the proxy ends"
+    DRAIN = "the proxy ends, or the connection is old enough"
     PROGRESS = "something that was under way has finished"
     OVER = "no broker can be reached, the broker ended its stream, a time is over, or what one side sent is refused"
 
@@ -46,13 +51,16 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
     },
     _S.OPEN: {
         _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
-        _E.DRAIN: (_S.DRAINING, _S.CLOSED),
+        _E.DRAIN: (_S.DRAINING, _S.DRAINING),
         _E.OVER: (_S.CLOSED, _S.CLOSED),
     },
     _S.DRAINING: {
         _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
-        _E.DRAIN: (_S.DRAINING, _S.CLOSED),
-        _E.PROGRESS: (_S.DRAINING, _S.CLOSED),
+        _E.PROGRESS: (_S.DRAINING, _S.LINGERING),
+        _E.OVER: (_S.CLOSED, _S.CLOSED),
+    },
+    _S.LINGERING: {
+        _E.CLIENT_ENDED: (_S.FLUSHING, _S.CLOSED),
         _E.OVER: (_S.CLOSED, _S.CLOSED),
     },
     _S.FLUSHING: {_E.OVER: (_S.CLOSED, _S.CLOSED)},

@@ -11,7 +11,6 @@ from proxy.sessions.backlog import BROKEN_OFF, DONE, Backlog
 from proxy.sessions.pump_set import (
     CONNECTING,
     DELAY,
-    DRAIN,
     IN_FLIGHT,
     MEMORY,
     QUOTA,
@@ -28,7 +27,7 @@ from proxy.sessions.wire import Wire
 from proxy.sessions.writer import Writer
 from proxy.streams.connection import Stream
 from proxy.streams.memory import HEAD_READ_SIZE, READ_SIZE
-from proxy.streams.steps import DELAY_RESPONSE, DRAINED, FULL, HOLD, NEED, WAIT
+from proxy.streams.steps import DELAY_RESPONSE, FULL, HOLD, NEED, WAIT
 
 #: With more than this left of its frame a pump moves bulk, and takes turns with others that do.
 BULK: Final = 65_536
@@ -278,9 +277,6 @@ class Pump(Turn, Direction):
 
     def _stop_for(self, step: int, end: int) -> None:
         """Keep the rest of ``data[:end]``, for the reason that the step gives."""
-        if step == DRAINED:
-            self.pause(DRAIN)
-            return
         self.backlog.keep_rest(end, unparsed=step != NEED)
         if step == BROKEN_OFF:
             self.is_heavy = True  # before it waits: there is a queue for these

@@ -14,12 +14,11 @@ QUOTA: Final = 2
 WRITE_BACKPRESSURE: Final = 4
 MEMORY: Final = 8
 IN_FLIGHT: Final = 16
-DRAIN: Final = 32
-END_OF_STREAM: Final = 64
-TURN: Final = 128
-RESPONSE_MEMORY: Final = 256
-DELAY: Final = 512
-LOGIN: Final = 1024
+END_OF_STREAM: Final = 32
+TURN: Final = 64
+RESPONSE_MEMORY: Final = 128
+DELAY: Final = 256
+LOGIN: Final = 512
 REASON_NAMES: Final = {1 << bit: name for bit, name in enumerate(PAUSE_REASONS)}
 
 #: Those for which the time of the connection is counted: see `proxy.sessions.wait_states`.

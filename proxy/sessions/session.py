@@ -141,16 +141,22 @@ class Session(ConnectionPair, HoldOwner):
             self.ending.begin_flushing()
         elif after is State.DRAINING:
             self.ending.begin_draining()
+        elif after is State.LINGERING:
+            self.ending.begin_lingering()
         elif after is State.CLOSED:
             self._close()
 
     def drain(self) -> None:
-        """Begin no new request; close when requests in flight are done. A held frame that the client would send again
-        is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
+        """As `retire`, soon: a held frame that the client would send again is dropped; one with acks=0 is delivered.
+        One that is partly forwarded is cut: its connections close at once.
         """
-        self.connection.close()
         if self.upstream is not None and self.request_stream.held is not None:
             self.ending.drain_held()
+        self.retire()
+
+    def retire(self) -> None:
+        """Begin no new request; close when those in flight are done, and what is held."""
+        self.connection.close()
         self.on(Event.DRAIN)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Checks every session about once a second, a part of them in each tick of the server, and closes those that exceed a
+"""Checks every session about once a second, a part of them in each tick of the server, and ends those that exceed a
 timeout.
 """
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from proxy.observability.logs import EventLog, RateLimited
-from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_IDLE, STALLED
+from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_AGE, MAX_IDLE, STALLED
 from proxy.sessions.lifecycle import State
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.session import Session
@@ -68,20 +68,26 @@ class Sweep:
         self._headers.expire(now_ns)
 
     def _close_overdue(self, session: Session, now_ns: int) -> None:
-        """Close a session that exceeds a timeout."""
+        """End a session that exceeds a timeout."""
         handshake_ns, max_idle_ns = self._handshake_ns, self._max_idle_ns
         if handshake_ns and session.lacks_request(handshake_ns, now_ns):
             self._close(session, HANDSHAKE_TIMEOUT, now_ns, timeout_seconds=handshake_ns / NS_PER_SECOND)
         elif max_idle_ns and session.upstream is not None and session.timeouts.is_idle(max_idle_ns, now_ns):
             self._close(session, MAX_IDLE, now_ns, timeout_seconds=max_idle_ns / NS_PER_SECOND)
+        elif session.upstream is not None and session.timeouts.is_old(now_ns):
+            self._report(session, MAX_AGE, now_ns)
+            session.retire()
 
     def _close(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
+        self._report(session, reason, now_ns, **fields)
+        session.close()
+
+    def _report(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
         self._metrics.closed[reason] += 1
         client = session.identity.client
-        log = _log.info if reason == MAX_IDLE else _log.warning
+        log = _log.info if reason in {MAX_IDLE, MAX_AGE} else _log.warning
         at = {"reason": reason, "peer": client.peer, "client_id": client.client_id}
         self._lines.event(log, "connection_closed", reason, now_ns, **at, **fields)
-        session.close()
 
     def _close_stalled(self, now_ns: int) -> None:
         memory = self._memory

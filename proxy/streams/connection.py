@@ -23,7 +23,7 @@ class Connection:
     exchange          SASL of the client; None: it has not begun, or is not read
     topics            what the topics of its Produce requests are charged to; None: none was parsed
     refused           a slot for `handlers.reject`, which alone reads it: batches that were refused
-    is_closing        draining, or the client has gone: no frame begins
+    is_closing        draining, or the client has gone: no frame begins that has a response
     takes_requests    a request may begin to pass: not while closing, or while the proxy's own responses take too much
                       memory
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
@@ -95,7 +95,7 @@ class Connection:
         self.context.measures.report.broker_throttled(self.identity.client, throttle_ms, now_ns)
 
     def close(self) -> None:
-        """Begin no frame from now on."""
+        """Begin no frame from now on that has a response."""
         self.is_closing = True
         self.takes_requests = False
 

@@ -26,7 +26,7 @@ from proxy.streams.context import Context
 from proxy.streams.held_request import HeldRequest
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.response_stream import Pending, ResponseStream
-from proxy.streams.steps import DRAINED, FULL, REPLACE
+from proxy.streams.steps import REPLACE
 
 #: Number of kinds kept, and the longest header of one. Together they bound the memory: a client with another client id
 #: or header tags in each request slows down only itself.
@@ -50,7 +50,7 @@ class Requests(Stream):
     room           bytes more of its data requests that fitted after the latest one, before a limit is in debt; 0: it
                    left debt or was held, so the next one is decided alone
     has_request    a complete request has passed
-    is_discarding  the current frame is not forwarded, and was answered
+    is_discarding  the current frame is not forwarded: see `discard`
     """
 
     __slots__ = ("current", "has_request", "is_discarding", "kind", "responses", "room")
@@ -63,10 +63,6 @@ class Requests(Stream):
         self.room = READ_SIZE
         self.has_request = False
         self.is_discarding = False
-
-    def full(self) -> int:
-        """The step where no request may pass now."""
-        return DRAINED if self.connection.is_closing else FULL
 
     def put_in_flight(self, kind: "Kind", pending: Pending, pos: int) -> None:
         """The request at `pos` passes: `pending` answers for it."""
@@ -104,7 +100,7 @@ class Requests(Stream):
         return passed_to
 
     def discard(self, pos: int, end: int, length: int) -> int:
-        """The request at `pos` is not forwarded: it was answered. Returns the step."""
+        """The request at `pos` is not forwarded: it was answered, or will be sent again. Returns the step."""
         frame_end = pos + 4 + length
         self.resume_at = min(end, frame_end)
         self.output = b""

@@ -13,7 +13,7 @@ from proxy.streams.connection import Connection
 from proxy.streams.memory import FIRST_READ_SIZE, HEAD_READ_SIZE, READ_SIZE
 from proxy.streams.request import Kind, Kinds, Request, Requests
 from proxy.streams.response_stream import ResponseStream
-from proxy.streams.steps import NEED, REPLACE
+from proxy.streams.steps import FULL, NEED, REPLACE
 
 
 @final
@@ -51,13 +51,13 @@ class RequestStream(Requests):
             identity.refresh(now_ns)
         most = connection.max_in_flight - len(self.responses.in_flight)
         if most <= 0:
-            return self.full()
+            return FULL
         kind = self.kind
-        # Alone: the first request, those that are not data, and what follows debt or a hold.
+        # Alone: the first request, those that are not data, what follows debt or a hold, and what may not pass.
         if kind is None or not kind.batchable or not self.room or self.current is not None:
             return self._take_frame(pos, end, most, now_ns)
         if not connection.takes_requests:
-            return self.full()
+            return self._take_frame(pos, end, most, now_ns)
         passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
         # None of this kind begins here, or there is no room for the first one.
         if passed_to == pos:
@@ -77,12 +77,15 @@ class RequestStream(Requests):
         """The step for the request that begins at `pos`."""
         if self.current is not None:  # it was held
             return self._after(self.current.admit(self, pos, end, now_ns), pos)
-        if not self.connection.takes_requests:
-            return self.full()
+        is_closing = self.connection.is_closing
+        if not self.connection.takes_requests and not is_closing:
+            return FULL
         before = self.kind
         kind = self._kind_at(pos, end, now_ns)
         if kind is None:
             return NEED
+        if is_closing and kind.answered:
+            return self._after(self.discard(pos, end, unpack_prefix(self.buf, pos)[0]), pos)
         if kind is not before and kind.batchable and self.room:
             passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
             if passed_to > pos:
@@ -138,7 +141,7 @@ class RequestStream(Requests):
         if self.is_discarding:
             self.is_discarding = self.remaining > 0
             self.output, self.resume_at, step = b"", end, REPLACE
-        if self.want != READ_SIZE or self.connection.is_closing:
+        if self.want != READ_SIZE:
             self._set_want()
         return step
 
@@ -152,8 +155,6 @@ class RequestStream(Requests):
         if self.room < READ_SIZE and self.connection.context.measures.enforces:
             rest = remaining + HEAD_READ_SIZE
             self.want = min(rest, max(self.room, HEAD_READ_SIZE)) if self.room else rest
-        elif self.connection.is_closing and remaining:
-            self.want = remaining
         else:
             self.want = self._full_read
 

@@ -22,10 +22,8 @@ REPLACE: Final = -4
 YIELD: Final = -5
 #: A frame must be collected and there is no memory for it: keep the bytes until `MemoryPool.grant` allocates it.
 WAIT: Final = -6
-#: The connection drains: no frame begins at ``pos``.
-DRAINED: Final = -7
 #: The response at ``pos`` is delayed: keep the bytes. Operand: ``stream.delay``.
-DELAY_RESPONSE: Final = -8
+DELAY_RESPONSE: Final = -7
 
 #: What a handler returns for a request that passes.
 PASS: Final = 0

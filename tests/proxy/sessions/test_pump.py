@@ -10,8 +10,8 @@ from proxy.config.config import SecurityOptions
 from proxy.sessions.pump import Pump
 from proxy.sessions.pump_set import (
     CONNECTING,
-    DRAIN,
     IN_FLIGHT,
+    LOGIN,
     MEMORY,
     QUOTA,
     RESPONSE_MEMORY,
@@ -337,9 +337,9 @@ def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: py
         bench.rounds.round()
     assert bytes(bench.broker.taken) == sent
     assert bench.paused() == {}
-    bench.requests.pause(DRAIN)
+    bench.requests.pause(LOGIN)
     bench.client.received += heartbeat(2)
-    bench.requests.resume(DRAIN)
+    bench.requests.resume(LOGIN)
     bench.rounds.round()
     assert bytes(bench.broker.taken) == sent + heartbeat(2)
 

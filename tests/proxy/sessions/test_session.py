@@ -186,21 +186,26 @@ async def test_open_broker_ends_while_its_client_still_reads(open_stage: OpenSta
 
 async def test_open_drain_with_nothing_under_way(open_stage: OpenStage) -> None:
     stage, client, broker, _ = await opened(open_stage)
-    stage.session_of(client).drain()
+    session = stage.session_of(client)
+    session.drain()
     assert await client.rest() == b""
+    assert session.state is State.LINGERING
+    client.close()
     assert await broker.rest() == b""
+    await stage.no_sessions()
 
 
 async def test_open_drain_behind_data_without_a_response(open_stage: OpenStage) -> None:
-    """The client stays and sends nothing more: the broker ends its stream when it has read all, and that is the end."""
+    """The broker ends its stream when it has read all, and that is the end."""
     stage, client, broker, _ = await opened(open_stage)
     await client.send(produce(1, acks=0))
     await until(lambda: stage.session_of(client).connection.sent_unanswered)
     stage.session_of(client).drain()
     assert await broker.frame() == produce(1, acks=0)
+    assert await client.rest() == b""
+    client.close()
     assert await broker.rest() == b""
     broker.close()
-    assert await client.rest() == b""
     await stage.no_sessions()
 
 
@@ -217,8 +222,11 @@ async def test_draining_closes_when_all_is_answered(open_stage: OpenStage) -> No
     assert session.state is State.DRAINING
     await broker.send(heartbeat_answer(2))
     assert await client.frame() == heartbeat_answer(2)
+    assert await client.rest() == b""
+    client.close()
     assert await broker.rest() == b"", "no new frame is begun"
     await stage.no_sessions()
+    assert not any(stage.metrics.errors.protocol.values())
 
 
 async def test_draining_completes_the_frame_that_was_begun(open_stage: OpenStage) -> None:
@@ -230,7 +238,8 @@ async def test_draining_completes_the_frame_that_was_begun(open_stage: OpenStage
     await client.send(sent[400:] + heartbeat(2))
     assert await broker.read(len(sent) - 400) == sent[400:]
     await broker.send(produced(1))
-    assert await client.read(len(produced(1))) == produced(1)
+    assert await client.rest() == produced(1)
+    client.close()
     assert await broker.rest() == b""
     await stage.no_sessions()
 
@@ -253,6 +262,7 @@ async def test_draining_closes_behind_a_response_of_any_length(
     stage.session_of(client).drain()
     received, _ = await asyncio.gather(client.rest(), broker.send(answer))
     assert received == answer
+    client.close()
     await stage.no_sessions()
 
 
@@ -263,8 +273,12 @@ async def test_draining_closes_when_the_broker_has_taken_the_last_bytes(open_sta
     sending = asyncio.ensure_future(client.send(sent))
     await until(lambda: session.requests.writer.pending is not None)
     session.drain()
-    assert await broker.rest() == sent
+    assert await broker.read(len(sent)) == sent
     await sending
+    assert await client.rest() == b""
+    client.close()
+    assert await broker.rest() == b""
+    broker.close()
     await stage.no_sessions()
 
 
@@ -277,8 +291,10 @@ async def test_draining_keeps_whole_frames_that_the_broker_has_not_taken(open_st
         await until(lambda: not stage.unread(session))
     assert session.requests.stream.remaining == 0
     session.drain()
-    assert session.state is State.DRAINING
+    assert await client.rest() == b""
+    client.close()
     assert await broker.rest() == sent
+    broker.close()
     await stage.no_sessions()
 
 
@@ -298,6 +314,7 @@ async def test_draining_keeps_whole_responses_that_the_client_has_not_taken(open
     session.drain()
     assert session.state is State.DRAINING
     assert await client.rest() == answered
+    client.close()
     await stage.no_sessions()
 
 

@@ -1,10 +1,12 @@
-"""`--handshake-timeout` and `--connections-max-idle`: which connections are closed, and how many at once."""
+"""`--handshake-timeout`, `--connections-max-idle`, `--max-connection-age`: which connections end, how many at once."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
-from proxy.config.config import SecurityOptions
+from proxy.config.config import ListeningOptions, SecurityOptions
+from proxy.sessions.lifecycle import State
 from proxy.sessions.sweep import PARTS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, nobody_accepts, until, without_burst
@@ -20,9 +22,11 @@ from tests.proxy.frames import (
     produced,
 )
 from tests.proxy.mutation_frames import create
+from tests.proxy.streams.pair import Pair, World
 from tests.proxy.streams.test_authenticate import chosen, handshake, sasl
 
 HANDSHAKE = SecurityOptions(handshake_timeout_seconds=30)
+AGE = ListeningOptions(max_connection_age_seconds=100, broker_ports=None, address=("127.0.0.1", 0))
 IDLE = SecurityOptions(handshake_timeout_seconds=0, connections_max_idle_seconds=600)
 
 
@@ -254,3 +258,108 @@ async def test_a_client_that_waits_for_its_throttle_time_is_not_idle(open_stage:
     stage.clock.pass_seconds(600)
     stage.sweep()
     assert closed(stage) == {"max_idle": 1}
+
+
+# The age
+
+
+async def test_an_old_connection_ends_behind_its_responses(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage(listening=AGE)
+    client, broker = await stage.pair()
+    caplog.set_level("INFO")
+    await exchange(client, broker)
+    stage.clock.pass_seconds(89)
+    stage.sweep()
+    assert closed(stage) == {}
+    await client.send(heartbeat(2) + produce(3, 1_000)[:400])
+    await broker.read(len(heartbeat(2)) + 400)
+    session = stage.session_of(client)
+    stage.clock.pass_seconds(22)
+    stage.sweep()
+    stage.sweep()
+    assert session.state is State.DRAINING
+    assert closed(stage) == {"max_age": 1}
+    [(name, fields)] = lines_of(caplog.records)
+    assert (name, fields["reason"]) == ("connection_closed", "max_age")
+    await client.send(produce(3, 1_000)[400:] + heartbeat(4) + produce(5, acks=0))
+    sent = produce(3, 1_000)[400:] + produce(5, acks=0)
+    assert await broker.read(len(sent)) == sent, "the client will send the heartbeat again"
+    await broker.send(heartbeat_answer(2) + produced(3))
+    assert await client.rest() == heartbeat_answer(2) + produced(3)
+    await client.send(produce(6, acks=0) + heartbeat(7))
+    assert await broker.frame() == produce(6, acks=0), "it may not have seen the end yet"
+    client.close()
+    assert await broker.rest() == b""
+    broker.close()
+    await stage.no_sessions()
+    assert not any(stage.metrics.errors.protocol.values())
+
+
+async def test_a_client_that_does_not_close_is_closed_when_it_is_quiet(open_stage: OpenStage) -> None:
+    stage = open_stage(listening=AGE)
+    client, broker = await stage.pair()
+    await exchange(client, broker)
+    stage.clock.pass_seconds(111)
+    stage.sweep()
+    assert await client.rest() == b""
+    session = stage.session_of(client)
+    for number in range(3):
+        stage.clock.pass_seconds(0.9)
+        await client.send(produce(number, acks=0))
+        await broker.frame()
+        stage.sweep()
+        assert session.state is State.LINGERING
+    stage.clock.pass_seconds(1)
+    stage.sweep()
+    assert session.state is State.FLUSHING
+    assert await broker.rest() == b"", "the end of the stream follows the last request"
+    broker.close()
+    await stage.no_sessions()
+
+
+@pytest.mark.parametrize("acks", [1, 0])
+async def test_what_is_held_is_served_first(open_stage: OpenStage, acks: int) -> None:
+    stage = open_stage(listening=AGE, quotas=[without_burst("total,producer_byte_rate=50")])
+    client, broker = await stage.pair()
+    await client.send(produce(1, 10_000, acks=0) + produce(2, 100, acks=acks))
+    await broker.frame()
+    await held(stage)
+    session = stage.session_of(client)
+    stage.clock.pass_seconds(111)
+    stage.sweep()
+    # What its client takes for delivered may take longer than an end may: it has no age while it is held.
+    assert session.state is (State.DRAINING if acks else State.OPEN)
+    stage.clock.pass_seconds(100)
+    stage.shared.wakeups.limits_changed()
+    assert await broker.frame() == produce(2, 100, acks=acks)
+    stage.sweep()
+    assert closed(stage) == {"max_age": 1}
+    if acks:
+        await broker.send(produced(2))
+    assert len(await client.rest()) == acks * len(produced(2))
+
+
+async def test_a_connection_that_logs_in_has_no_age_yet(open_stage: OpenStage) -> None:
+    """To end it would look like a wrong password."""
+    stage = open_stage(listening=AGE, security=SecurityOptions(handshake_timeout_seconds=0))
+    client, broker = await stage.pair()
+    await client.send(handshake(1))
+    await broker.frame()
+    await broker.send(chosen(1))
+    await client.frame()
+    stage.clock.pass_seconds(111)
+    stage.sweep()
+    assert closed(stage) == {}
+
+
+def test_connections_that_begin_together_do_not_end_together() -> None:
+    world = World(listening=AGE, security=SecurityOptions(handshake_timeout_seconds=0))
+    pairs = [Pair(world) for _ in range(1_000)]
+    ended = []
+    for _ in range(113):
+        world.clock.pass_seconds(1)
+        ended.append(sum(pair.session.timeouts.is_old(world.clock()) for pair in pairs))
+    assert (ended[88], ended[110]) == (0, 1_000)
+    assert max(later - earlier for earlier, later in pairwise(ended)) < 120
