@@ -41,6 +41,7 @@ class Session(ConnectionPair, HoldOwner):
     watch, timeouts, throttling, ending
                 the broker's health, the client's timeouts and delays, what is done when one of them has gone
     login       of the proxy itself; None: SASL passes through
+    retires     the connection is old: see `retire`
     """
 
     __deletable__ = ("ending", "throttling", "timeouts", "watch")
@@ -61,6 +62,7 @@ class Session(ConnectionPair, HoldOwner):
         self.opening: Opening | None = None
         self.upstream: Wire | None = None
         self.login: BrokerLogin | None = None
+        self.retires = False
 
     @property
     def identity(self) -> Identity:
@@ -147,15 +149,22 @@ class Session(ConnectionPair, HoldOwner):
             self._close()
 
     def drain(self) -> None:
-        """As `retire`, soon: a held frame that the client would send again is dropped; one with acks=0 is delivered.
-        One that is partly forwarded is cut: its connections close at once.
+        """Begin no new request; close when requests in flight are done. A held frame that the client would send again
+        is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
         """
         if self.upstream is not None and self.request_stream.held is not None:
             self.ending.drain_held()
-        self.retire()
+        self._finish()
 
     def retire(self) -> None:
-        """Begin no new request; close when those in flight are done, and what is held."""
+        """The connection is old: as `drain`, but what is held is served. The first call waits for a moment with nothing
+        under way, since a client reports the end of a connection that owes it a response.
+        """
+        if self.retires or not self.ending.is_busy:
+            self._finish()
+        self.retires = self.connection.needs_session = True
+
+    def _finish(self) -> None:
         self.connection.close()
         self.on(Event.DRAIN)
 
@@ -241,7 +250,10 @@ class Session(ConnectionPair, HoldOwner):
         # Ask for a call after the next step, too, while something waits for it. Answers of the proxy wait for responses
         # of the broker before them: the step that ends the last of these may be followed by no other event.
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
-        connection.needs_session = bool(connection.is_closing or self.response_stream.answers.owed_bytes or waits)
+        is_ending = connection.is_closing or self.retires
+        connection.needs_session = bool(is_ending or self.response_stream.answers.owed_bytes or waits)
+        if self.retires and self.state is State.OPEN and not self.ending.is_busy:
+            self._finish()
         if connection.is_closing:
             self.on(Event.PROGRESS)
         if self.state is State.FLUSHING:

@@ -297,6 +297,25 @@ async def test_an_old_connection_ends_behind_its_responses(
     assert not any(stage.metrics.errors.protocol.values())
 
 
+async def test_an_old_connection_ends_behind_the_first_response_with_nothing_under_way(open_stage: OpenStage) -> None:
+    """The client has no request without a response then: it reports nothing."""
+    stage = open_stage(listening=AGE)
+    client, broker = await stage.pair()
+    await client.send(heartbeat(1))
+    await broker.frame()
+    stage.clock.pass_seconds(111)
+    stage.sweep()
+    await client.send(heartbeat(2))
+    assert await broker.frame() == heartbeat(2)
+    await broker.send(heartbeat_answer(1))
+    assert await client.frame() == heartbeat_answer(1)
+    await broker.send(heartbeat_answer(2))
+    assert await client.rest() == heartbeat_answer(2)
+    client.close()
+    await stage.no_sessions()
+    assert closed(stage) == {"max_age": 1}
+
+
 async def test_a_client_that_does_not_close_is_closed_when_it_is_quiet(open_stage: OpenStage) -> None:
     stage = open_stage(listening=AGE)
     client, broker = await stage.pair()
@@ -328,6 +347,8 @@ async def test_what_is_held_is_served_first(open_stage: OpenStage, acks: int) ->
     await held(stage)
     session = stage.session_of(client)
     stage.clock.pass_seconds(111)
+    stage.sweep()
+    assert session.state is State.OPEN
     stage.sweep()
     # What its client takes for delivered may take longer than an end may: it has no age while it is held.
     assert session.state is (State.DRAINING if acks else State.OPEN)
