@@ -51,7 +51,7 @@ EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
 USUAL_CONNECTIONS = 1_000
 #: Until the connections that waited at a shared port are served: to end one in its first request looks like an error.
-LAST_SECONDS = 0.5
+LAST_SECONDS = 1.0
 #: Of --max-connections, the part that may wait to be closed.
 WAITING_PARTS = 10
 

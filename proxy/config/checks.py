@@ -74,10 +74,11 @@ def _check_usage(given: Given) -> None:
     for name in _OF_TOPIC:
         if topic is None and given.get(name) is not None:
             given.refuse(name, given.get(name), "has no effect without --usage-topic")
-    if given.get("reuse_port") and (topic or file) and given.get("sidecar_name") is None:
+    is_shared = given.get("reuse_port") and given.get("sidecar_name") is None
+    if is_shared and (topic, file) != (None, None):
         message = "needs --sidecar-name with usage records"
         given.problems.append(Problem("--reuse-port", message, "each process has its own name in them"))
-    if given.get("usage_by_topic") and topic is None and file is None:
+    elif given.get("usage_by_topic") and (topic, file) == (None, None):
         given.problems.append(Problem("--usage-by-topic", "has no effect without --usage-topic or --usage-file"))
 
 

@@ -145,10 +145,7 @@ class Ending:
         if pump is requests:
             if error is not None:
                 responses.writer.discard()
-            missing = requests.stream.remaining
-            if (missing or requests.backlog.kept) and not self._pair.connection.is_closing:
-                identity = self._pair.connection.identity
-                self._shared.faults.protocol(identity, ClosedMidFrame(missing or None))
+            self._report_cut()
             self._pair.on(Event.CLIENT_ENDED)
             return
         if error is not None:
@@ -160,6 +157,13 @@ class Ending:
         elif self._watch.is_unheard and self._pair.state is not State.FLUSHING:
             self._watch.lost(None)
         self._pair.close()
+
+    def _report_cut(self) -> None:
+        """Report a client that has ended in a frame, unless it was told to end."""
+        requests, connection = self._pair.requests, self._pair.connection
+        missing = requests.stream.remaining
+        if (missing or requests.backlog.kept) and not connection.is_closing:
+            self._shared.faults.protocol(connection.identity, ClosedMidFrame(missing or None))
 
     def on_sink_failed(self, pump: Pump, error: OSError) -> None:
         """The peer has gone. What it sent before, and its end, are still to be read: it closes nothing yet."""

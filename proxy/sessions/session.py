@@ -252,12 +252,16 @@ class Session(ConnectionPair, HoldOwner):
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
         is_ending = connection.is_closing or self.retires
         connection.needs_session = bool(is_ending or self.response_stream.answers.owed_bytes or waits)
-        if self.retires and self.state is State.OPEN and not self.ending.is_busy:
-            self._finish()
-        if connection.is_closing:
-            self.on(Event.PROGRESS)
+        if is_ending:
+            self._progress()
         if self.state is State.FLUSHING:
             self.ending.end_requests()
+
+    def _progress(self) -> None:
+        """Something has finished, for which the end of the connection may have waited."""
+        if self.state is State.OPEN and not self.ending.is_busy:
+            self._finish()
+        self.on(Event.PROGRESS)
 
     def _send_answers(self) -> None:
         """Send the proxy's own responses that are due, while no other response is partly sent."""

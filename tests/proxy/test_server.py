@@ -20,7 +20,7 @@ from proxy.config.config import Config, SecurityOptions
 from proxy.server import raise_descriptor_limit
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of
-from tests.proxy.frames import frame, heartbeat, produce, produced
+from tests.proxy.frames import frame, heartbeat, heartbeat_answer, produce, produced
 from tests.proxy.tls_peer import Certificates
 
 PATIENCE_SECONDS = 30.0
@@ -101,8 +101,8 @@ ANSWER_TO_PROBE = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
 
 
 @asynccontextmanager
-async def running(*flags: str) -> AsyncIterator[Process]:
-    broker = ScriptedBroker()
+async def running(*flags: str, broker: ScriptedBroker | None = None) -> AsyncIterator[Process]:
+    broker = broker or ScriptedBroker()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_QUOTA_PROXY_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "proxy", "run", "--bootstrap-servers", f"{LOOPBACK}:{broker.address[1]}"),
@@ -154,6 +154,60 @@ async def test_a_second_signal_ends_the_drain(second: signal.Signals) -> None:
         proxy.send(second)
         await client.closed()
         assert await proxy.exit_code() == 1
+
+
+def shared_ports() -> tuple[str, ...]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind((LOOPBACK, 0))
+        second.bind((LOOPBACK, 0))
+        listen, broker_port = (sock.getsockname()[1] for sock in (first, second))
+    return "--listen", f"{LOOPBACK}:{listen}", "--broker-ports", f"{broker_port}-{broker_port}"
+
+
+async def test_processes_share_their_ports_and_one_that_drains_loses_no_connection() -> None:
+    """Not those either that wait to be accepted when it is told to end: it stands still while they come."""
+    ports, broker = shared_ports(), ScriptedBroker()
+    async with (
+        running(*ports, "--reuse-port", broker=broker) as ends,
+        running(*ports, "--reuse-port", broker=broker) as stays,
+    ):
+        ends.send(signal.SIGSTOP)
+        clients = [await stays.client() for _ in range(300)]
+        for number, client in enumerate(clients):
+            await client.send(heartbeat(number))
+        served = [await broker.accept() for _ in range(30)]  # by the one that stays
+        ends.send(signal.SIGTERM)
+        ends.send(signal.SIGCONT)
+        served += [await broker.accept() for _ in range(270)]
+        answers = {heartbeat(number): heartbeat_answer(number) for number in range(300)}
+        for each in served:
+            await each.send(answers.pop(await each.frame()))
+        received = [await client.frame() for client in clients]
+        assert received == [heartbeat_answer(number) for number in range(300)]
+        assert (await ends.event("draining"))["connections"] > 64, "more than are accepted at once"
+        for client in clients:
+            client.end()
+        assert await ends.exit_code() == 0
+        client = await stays.client()
+        await client.send(heartbeat(1))
+        assert await (await broker.accept()).frame() == heartbeat(1)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_port_that_the_other_process_does_not_share(is_first: bool) -> None:
+    ports = shared_ports()
+    switches = ["--reuse-port"] if is_first else [], [] if is_first else ["--reuse-port"]
+    async with running(*ports, *switches[0]) as first:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "proxy", "run", "--bootstrap-servers", f"{LOOPBACK}:{first.broker.address[1]}"),
+            *("--metrics-listen", f"{LOOPBACK}:0", *ports, *switches[1]),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, told = await process.communicate()
+        hint = "" if is_first else ": another process has it without --reuse-port, or as another user"
+        line = f"error: --listen: cannot listen on {ports[1]}: Address already in use{hint}\n"
+        assert told.decode().splitlines(keepends=True)[-1] == line
+        assert process.returncode == 1
 
 
 async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ FIELDS: dict[str, tuple[str, object]] = {
             principal_rules="RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
         ),
     ),
+    "--reuse-port": ("listening.reuse_port", True),
+    "--max-connection-age 1h": ("listening.max_connection_age_seconds", 3600.0),
     "--drain-timeout 500ms": ("listening.drain_timeout_seconds", 0.5),
     "--max-connections 5": ("security.max_connections", 5),
     "--socket-request-max-bytes 1MB": ("security.max_request_bytes", 1_000_000),
@@ -181,6 +183,7 @@ WAYS = [
     ("--stalled-client-timeout", "1s", "2s", "3", "security.stalled_client_timeout_seconds", 1.0),
     ("--handshake-timeout", "1s", "2s", '"off"', "security.handshake_timeout_seconds", 1.0),
     ("--connections-max-idle", "1s", "2s", "3", "security.connections_max_idle_seconds", 1.0),
+    ("--max-connection-age", "1s", "2s", '"3s"', "listening.max_connection_age_seconds", 1.0),
     ("--proxy-protocol-from", "::1", "::2;::3", '["::4"]', "listening.proxy_protocol_from", (ip_network("::1"),)),
     ("--usage-topic", "a", "b", '"c"', "usage.topic", "a"),
     ("--usage-file", "a", "b", '"c"', "usage.file", Path("a")),
@@ -359,6 +362,24 @@ def test_a_proxy_in_front_of_itself(server: str) -> None:
         (
             ("--broker-port", "7=9200", "--broker-port", "7=9201"),
             "error: --broker-port '7=9201': node 7 has a port already: 9200",
+        ),
+        (
+            ("--reuse-port", "--broker-ports", "0"),
+            "error: --broker-ports '0': cannot be shared with --reuse-port: the kernel chooses it\n  give fixed ports",
+        ),
+        (
+            ("--reuse-port", "--listen", "127.0.0.1:0"),
+            "error: --listen '127.0.0.1:0': cannot be shared with --reuse-port: the kernel chooses it\n"
+            "  give fixed ports",
+        ),
+        (
+            ("--reuse-port", "--usage-topic", "usage"),
+            "error: --reuse-port: needs --sidecar-name with usage records\n  each process has its own name in them",
+        ),
+        (
+            ("--max-connection-age", "100ms"),
+            "error: --max-connection-age '100ms': expected a duration such as 20s, 500ms or 2m, or off\n"
+            "  from 1s to 86400s",
         ),
         (
             ("--bootstrap-servers", "localhost:19093"),

@@ -332,6 +332,14 @@ def test_a_limit_too_low_for_one_producer_is_warned_about() -> None:
     assert told["entities"] == "client-id:a producer_byte_rate=87250, topic:b bytes_in_rate=250000"
 
 
+def test_limits_that_processes_with_one_port_do_not_share() -> None:
+    shared = (*UPSTREAM, "--reuse-port", *quotas("client-id=a,request_rate=5", "ip=10.0.0.1,connections=5"))
+    [(name, told)] = cautions(shared)
+    assert (name, told["entities"]) == ("limits_not_shared", "client-id:a")
+    assert cautions((*shared, "--fleet", "etl")) == []
+    assert cautions((*UPSTREAM, "--reuse-port", *quotas("client-id=a,request_rate=5,scope=process"))) == []
+
+
 def test_a_burst_that_no_bucket_has_is_warned_about() -> None:
     specs = quotas("client-id=a,request_rate=1,burst_seconds=2")
     by_entry = quotas("client-id=b,request_rate=1,burst_seconds=2,algorithm=token-bucket")
