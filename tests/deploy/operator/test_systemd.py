@@ -24,6 +24,7 @@ import pytest
 from tests.deploy.operator.cache import ROOT, debian_root, run, system_tool
 
 UNIT: Final = ROOT / "deploy/systemd/kafka-quota-proxy.service"
+TEMPLATE: Final = UNIT.with_name("kafka-quota-proxy@.service")
 PORT: Final = 29492
 ADMIN: Final = 29404
 CONFIG: Final = f"""
@@ -65,6 +66,21 @@ def test_the_unit_has_no_findings_and_a_bad_one_has(tmp_path: Path) -> None:
         bad = tmp_path / UNIT.name
         bad.write_text(text.replace(right, wrong))
         assert finding in verify(bad, tmp_path / "root"), wrong
+
+
+def test_the_template_is_the_unit_for_several_processes(tmp_path: Path) -> None:
+    assert verify(TEMPLATE, tmp_path / "root") == ""
+    unit, template = (
+        {line for line in path.read_text().splitlines() if not line.startswith("#")} for path in (UNIT, TEMPLATE)
+    )
+    start = "ExecStart=/opt/kafka-quota-proxy/bin/kafka-quota-proxy run --config /etc/kafka-quota-proxy/proxy.toml"
+    assert unit - template == {"Description=Kafka quota proxy", start}
+    assert template - unit == {
+        "Description=Kafka quota proxy, process %i",
+        f"{start} \\",
+        "    --reuse-port --metrics-listen 127.0.0.1:%i --sidecar-name %H-%i",
+        "User=kafka-quota-proxy",
+    }
 
 
 def test_the_unit_is_hardened_and_a_bare_one_is_not(tmp_path: Path) -> None:
@@ -145,7 +161,8 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     folder.mkdir()
     (folder / "proxy.toml").write_text(CONFIG)
     (folder / "quotas.toml").write_text(QUOTA.format(1))
-    shutil.copy(UNIT, root / "etc/systemd/system" / UNIT.name)
+    for unit in (UNIT, TEMPLATE):
+        shutil.copy(unit, root / "etc/systemd/system" / unit.name)
     running = Container(root)
     try:
         running.eventually(lambda: "running" in running.command("systemctl", "is-system-running", check=False), "boot")
@@ -160,8 +177,8 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def page(path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}{path}", timeout=10) as answer:
+def page(path: str, port: int = ADMIN) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -217,3 +234,20 @@ def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
         lambda: container.state()["ActiveState"] == "failed", "a wrong configuration is not tried again"
     )
     assert container.state()["NRestarts"] == "0"
+
+
+def test_two_processes_of_the_template_share_their_ports(container: Container) -> None:
+    (container.root / "etc/kafka-quota-proxy/proxy.toml").write_text(CONFIG)
+    (container.root / "etc/kafka-quota-proxy/quotas.toml").write_text(QUOTA.format(1))
+    first, second = names = [f"kafka-quota-proxy@{port}.service" for port in (ADMIN, ADMIN + 1)]
+    container.command("systemctl", "start", *names)
+    assert all("listening" in page("/healthz", port) for port in (ADMIN, ADMIN + 1))
+    pids = [container.command("systemctl", "show", "--value", "--property=MainPID", name).strip() for name in names]
+    assert len({container.command("stat", "--format=%u", f"/proc/{pid}").strip() for pid in pids}) == 1, "one user"
+    assert "limits_not_shared" in container.command("journalctl", "--unit", first, "--output=cat")
+    container.command("systemctl", "stop", first)
+    with socket.create_connection(("127.0.0.1", PORT)):
+        container.eventually(lambda: "1 connections" in page("/healthz", ADMIN + 1), "the other one serves")
+    container.command("systemctl", "stop", second)
+    results = [container.command("systemctl", "show", "--value", "--property=Result", name).strip() for name in names]
+    assert results == ["success", "success"]
