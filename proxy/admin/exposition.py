@@ -202,8 +202,9 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _gauge("enforcement_enabled", "1: enforced; 0: a dry run, or switched off.", metrics.enforcement_enabled)
     text = "Connections that are not read now, by reason; a connection may have several reasons."
     yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)
-    causes = "--stalled-client-timeout (while memory was used up), --handshake-timeout or --connections-max-idle"
-    yield _by_reason("connections_closed", f"Client connections closed by {causes}.", connections.closed)
+    causes = "--stalled-client-timeout (while memory was used up), --handshake-timeout, --connections-max-idle"
+    text = f"Client connections closed by {causes} or --max-connection-age."
+    yield _by_reason("connections_closed", text, connections.closed)
     text = "Client connections closed right after being accepted."
     yield _by_reason("connections_rejected", text, connections.rejected)
     yield _by_reason("throttle_reasons", "Throttled requests and connections.", metrics.entities.throttle_reasons)

@@ -232,3 +232,26 @@ def test_spark_in_ten_minutes(
         running.result(120)
         assert proxy.metric("throttle_seconds_count", client_id="flights-etl") > 0
     assert records_in(kafka_cluster, topic) == 40_000
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_a_job_whose_connections_end_every_ten_seconds(
+    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    """It writes for 25 s at its limit, and reads for as long (kafka-clients 3.9)."""
+    topic, client_id = unique_name("age"), unique_name("job")
+    create_topics(kafka_cluster, topic)
+    rows, value_bytes, rate = 2_500, 10_000, 1_000_000
+    quota = f"client-id={client_id},producer_byte_rate={rate},consumer_byte_rate={rate},burst_seconds=0.1"
+    with ProxyProcess(kafka_cluster.bootstrap_servers, "--max-connection-age", "10s", "--quota", quota) as proxy:
+        settings = {"kafka.bootstrap.servers": proxy.bootstrap_servers, "kafka.client.id": client_id}
+        values = spark.range(rows, numPartitions=2).selectExpr(f"concat(lpad(id, 8, '0'), repeat('x', {value_bytes}))")
+        written = values.toDF("value").write.format("kafka")
+        written.options(**settings, **{"kafka.max.request.size": "200000", "topic": topic}).save()
+        after_writing = proxy.metric("connections_closed_total", reason="max_age")
+        assert after_writing > 0
+        source = spark.read.format("kafka").options(**settings, subscribe=topic, startingOffsets="earliest")
+        numbers = source.load().selectExpr("cast(substring(cast(value as string), 1, 8) as int) as number")
+        assert sorted(row.number for row in numbers.collect()) == list(range(rows)), "each once"
+        assert proxy.metric("connections_closed_total", reason="max_age") > after_writing
