@@ -16,7 +16,7 @@ from proxy.brokers.readiness import Readiness
 from proxy.commands import main
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import Pem, SslSettings
-from proxy.config.config import Config, ServerSsl
+from proxy.config.config import Config, ListeningOptions, ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.observability.metrics import Metrics
 from proxy.tls import TlsContexts, context_from_clients, context_to_brokers, read_pem
@@ -222,6 +222,35 @@ def test_a_certificate_for_the_advertised_host(certificates: Certificates, host:
     certificates.server.key.write_bytes(issued.private_key_pem.bytes())
     config = Config(listening=replace(certificates.listening(), advertised_host=host))
     assert " for proxy.test, *.proxies.test, 10.0.0.7, ::1, until " in TlsContexts(config, Metrics(config)).shown
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["*.kafka.test"], "for *.kafka.test, until"),
+        (["kafka.test", "*.KAFKA.test"], "for kafka.test, *."),
+        (["broker-1.kafka.test", "broker-2.kafka.test"], "broker-2.kafka.test; no other broker, until"),
+        (["kafka.test"], None),
+        (["*.test"], None),
+        (["broker-x.kafka.test"], None),
+        (["broker-1.kafka.test.example.com"], None),
+    ],
+)
+def test_a_certificate_for_the_hosts_of_all_brokers(
+    certificates: Certificates, names: list[str], shown: str | None
+) -> None:
+    server = certificates.issue("brokers", *names)
+    ssl_options = ServerSsl(certificate=server.certificate, key=server.key)
+    listening = ListeningOptions(sni_host="broker-{node}.kafka.test:443", broker_ports=range(0), ssl=ssl_options)
+    config = Config(listening=listening)
+    if shown is not None:
+        assert shown in TlsContexts(config, Metrics(config)).shown
+        return
+    with pytest.raises(ConfigError) as refused:
+        TlsContexts(config, Metrics(config))
+    (problem,) = refused.value.problems
+    assert problem.message.endswith("not for broker-{node}.kafka.test, which responses name (--sni-host)")
+    assert problem.hint == "clients check it: get one for *.kafka.test"
 
 
 async def test_a_client_that_does_not_trust_the_listener_is_logged_with_its_certificate(

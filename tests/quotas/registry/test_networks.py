@@ -2,6 +2,7 @@
 
 import ipaddress
 import timeit
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +36,7 @@ def test_a_look_up_costs_the_same_in_a_hundred_thousand_networks() -> None:
     many = Networks(f"{ipaddress.ip_address(start + 256 * each)}/24" for each in range(100_000))
     one = Networks(["10.0.0.0/24"])
     times = {
-        name: min(timeit.repeat(lambda each=each: each.names_of("10.0.0.1"), number=200, repeat=5))
+        name: min(timeit.repeat(partial(each.names_of, "10.0.0.1"), number=200, repeat=5))
         for name, each in (("many", many), ("one", one))
     }
     assert many.names_of("11.134.159.255") == ("11.134.159.255", "11.134.159.0/24")
