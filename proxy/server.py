@@ -23,7 +23,7 @@ from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness, Status
 from proxy.config.addresses import Address, format_address, unmapped
 from proxy.config.cautions import warnings_of
-from proxy.config.config import Config, SecurityOptions
+from proxy.config.config import Config, ListeningOptions, SecurityOptions
 from proxy.config.effective import page_of
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
@@ -295,14 +295,11 @@ class Server:
         config, quotas = self.config, self.active_config.quotas
         listening = config.listening
         host = listening.address[0]
-        ports = listening.broker_ports
-        broker_ports = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel" if ports is None else "none"
-        exceptions = (f"{node}={port}" for node, port in listening.node_ports.items())
         _log.info(
             "listening",
             bootstrap=format_address((host, self.ports.bootstrap)),
             advertised_host=listening.host_of(NODE),
-            broker_ports=",".join([broker_ports, *exceptions]),
+            broker_ports=_in_words(listening),
             metrics=f"http://{format_address((config.observability.metrics_listen[0], metrics_port))}/metrics",
             upstream=",".join(format_address(address) for address in config.bootstrap_servers),
             dry_run=quotas.dry_run or None,
@@ -327,3 +324,12 @@ class Server:
         shared, own = ("; ".join(found) or "none" for found in lists)
         sizes = {"topic": options.topic, "max_members": options.max_members}
         _log.info("fleet", name=options.name, **sizes, shared=shared, per_process=own)
+
+
+def _in_words(listening: ListeningOptions) -> str:
+    """The ports of brokers."""
+    ports = listening.broker_ports
+    if listening.sni_host is not None:
+        return "none"
+    of_range = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel"
+    return ",".join([of_range, *(f"{node}={port}" for node, port in listening.node_ports.items())])
