@@ -106,7 +106,7 @@ def _advertised_host_of(given: Given) -> str | None:
         return None
     advertised: str | None = given.get("advertised_host")
     if advertised is None:
-        if is_wildcard(listen[0]) and given.get("sni_host") is None and "advertised_host" not in given.wrong:
+        if is_wildcard(listen[0]) and given.get("sni_host") is None and given.wrong.isdisjoint(_HOSTS):
             given.refuse(
                 "listen",
                 format_address(listen),
@@ -121,6 +121,7 @@ def _advertised_host_of(given: Given) -> str | None:
     return advertised
 
 
+_HOSTS: Final = frozenset({"advertised_host", "sni_host"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

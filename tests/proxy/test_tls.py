@@ -313,6 +313,17 @@ def test_check_config_refuses_a_certificate_for_another_host(certificates: Certi
     assert (done.exit_code, "is for 127.0.0.1, not for proxy.test" in done.output) == (2, True)
 
 
+def test_check_config_names_the_brokers_of_a_certificate(certificates: Certificates, tmp_path: Path) -> None:
+    server, file = certificates.issue("some", "broker-1.kafka.test"), tmp_path / "proxy.toml"
+    file.write_text(
+        'bootstrap_servers = "broker:9092"\nsni_host = "broker-{node}.kafka.test"\n'
+        f'ssl_certificate_location = "{server.both}"\n'
+    )
+    done = CliRunner().invoke(main, ["check-config", str(file)])
+    assert done.exit_code == 0
+    assert " for broker-1.kafka.test; no other broker, until " in done.output
+
+
 def test_check_config_reads_certificates(tmp_path: Path) -> None:
     file = tmp_path / "proxy.toml"
     file.write_text(f'bootstrap_servers = "broker:9092"\nssl_certificate_location = "{tmp_path}/missing.pem"\n')

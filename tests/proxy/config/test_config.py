@@ -323,6 +323,7 @@ def test_one_port_for_all_brokers_binds_no_other() -> None:
         (("--sni-host", "broker-{node}.test:0", *TLS), "the port is a number from 1 to 65535, not '0'"),
         (("--sni-host", "broker-{node}.test:", *TLS), "the port is a number from 1 to 65535, not ''"),
         (("--sni-host", "[::1]:9000", *TLS), "expected HOST or HOST:PORT"),
+        (("--sni-host", "kafka.test", "--listen", "0.0.0.0:9000", *TLS), "expected a host with {node} once"),
     ],
 )
 def test_one_port_for_all_brokers_is_refused_in_one_line(flags: tuple[str, ...], message: str) -> None:
