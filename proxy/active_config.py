@@ -39,7 +39,7 @@ class ActiveConfig:
         self._search_ns: float | None = None
         metrics = shared.context.metrics
         metrics.enforcement_enabled = not quotas.dry_run
-        metrics.sources.configured = lambda: (entry.entity for entry in self.quotas.entries if entry.limits)
+        metrics.sources.configured = lambda: (entry.entity for entry in self.quotas.entries if entry.has_buckets)
 
     def apply(self, config: Config, quotas: Quotas) -> None:
         """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""

@@ -54,11 +54,15 @@ async def results(config: Config) -> AsyncIterator[Result]:
     hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
     yield Problem("descriptors", f"{hard}, fewer than {wanted}", hint) if wanted else f"descriptors: {hard}"
     yield _bound(config)
-    yield await _advertised(config.listening.advertised_host)
     readiness = Readiness((), tls, Health(config, Counter(), time.monotonic_ns), time.monotonic_ns)
-    brokers: dict[Address, str] = dict.fromkeys(config.bootstrap_servers, "--bootstrap-servers")
+    nodes: dict[Address, int] = {}
     for address in config.bootstrap_servers:
-        brokers |= await _brokers_of(address, tls)
+        nodes |= await _brokers_of(address, tls)
+    flag = "--advertised-host" if config.listening.sni_host is None else "--sni-host"
+    for host in dict.fromkeys(map(config.listening.host_of, nodes.values() or (0,))):
+        yield await _advertised(flag, host)
+    brokers: dict[Address, str] = dict.fromkeys(config.bootstrap_servers, "--bootstrap-servers")
+    brokers |= {address: f"advertised.listeners of broker {node}" for address, node in nodes.items()}
     for address, place in brokers.items():
         status = await readiness.probe(address)
         if status.ok:
@@ -87,15 +91,15 @@ def _bound(config: Config) -> Result:
     return f"ports: {format_address(listening.address)} and {len(wanted) - 1} more are free"
 
 
-async def _advertised(host: str) -> Result:
+async def _advertised(flag: str, host: str) -> Result:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        hint = "give --advertised-host a name or address by which clients reach this proxy"
-        return Problem("--advertised-host", f"{host} does not resolve here: {error}", hint)
+        hint = f"give {flag} a name or address by which clients reach this proxy"
+        return Problem(flag, f"{host} does not resolve here: {error}", hint)
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     own = [each for each in addresses if _is_of_this_machine(each)]
-    told = f"--advertised-host: {host} is {', '.join(addresses)}"
+    told = f"{flag}: {host} is {', '.join(addresses)}"
     if own:
         return f"{told}, of this machine"
     return f"{told}, not of this machine: a load balancer, a Service or a router there must lead to these ports"
@@ -109,12 +113,12 @@ def _is_of_this_machine(address: str) -> bool:
     return True
 
 
-async def _brokers_of(address: Address, tls: TlsContexts) -> dict[Address, str]:
-    """All brokers, by their advertised addresses; none if this one does not say, as before a login."""
+async def _brokers_of(address: Address, tls: TlsContexts) -> dict[Address, int]:
+    """The ids of all brokers, by their advertised addresses; none if this one does not say, as before a login."""
     with suppress(BrokerFailed, ProtocolError):
         response = await ask_broker(address, tls, request_frame(MetadataRequest(topics=()), 1), PROBE_TIMEOUT_SECONDS)
         found = decode(MetadataResponse, response, _BODY).brokers
-        return {(each.host, each.port): f"advertised.listeners of broker {each.node_id}" for each in found}
+        return {(each.host, each.port): each.node_id for each in found}
     return {}
 
 

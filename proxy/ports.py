@@ -4,7 +4,7 @@ import errno
 from asyncio import AbstractEventLoop
 from collections.abc import Iterable, Sequence
 
-from proxy.brokers.nodes import Nodes
+from proxy.brokers.nodes import Nodes, Place
 from proxy.config.addresses import Address
 from proxy.config.config import Config
 from proxy.config.errors import BindError
@@ -41,16 +41,22 @@ class Ports:
             self._bind((config.listening.address[0], port), flag)
 
     def open_any(self) -> int:
-        """Bind a port that the kernel chooses. Raises BindError."""
+        """Bind a port that the kernel chooses; with --sni-host all nodes have that of --listen. Raises BindError."""
+        if self._config.listening.sni_host is not None:
+            return self.bootstrap
         return self._bind((self._config.listening.address[0], 0), "--broker-ports")
 
     def names_of(self, port: int) -> tuple[str, ...]:
         """The names of a port's listener in quotas."""
         return (BOOTSTRAP, str(port)) if port == self.bootstrap else (str(port),)
 
-    def brokers_at(self, port: int, nodes: Nodes) -> Sequence[Address]:
-        """The brokers to try for a connection to this port: its node, or the bootstrap servers if that is unknown."""
-        node = None if port == self.bootstrap else nodes.broker_at(port)
+    def place_of(self, port: int, server_name: str | None) -> Place:
+        """Where a connection to this port arrives, by the server name of its handshake."""
+        return port if self._config.listening.sni_host is None else (server_name or "").lower()
+
+    def brokers_at(self, place: Place, nodes: Nodes) -> Sequence[Address]:
+        """The brokers to try for a connection that arrives here: its node, else the bootstrap servers."""
+        node = nodes.broker_at(place)
         if node is not None:
             return (node,)
         servers = self._config.bootstrap_servers

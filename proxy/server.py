@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
@@ -21,13 +21,14 @@ from proxy.admin.pages import Pages, start_admin
 from proxy.admin.throttles import ThrottlesPage, throttled
 from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness, Status
-from proxy.config.addresses import format_address, unmapped
+from proxy.config.addresses import Address, format_address, unmapped
 from proxy.config.cautions import warnings_of
-from proxy.config.config import Config, SecurityOptions
+from proxy.config.config import Config, ListeningOptions, SecurityOptions
 from proxy.config.effective import page_of
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
+from proxy.config.values import NODE
 from proxy.config_watch import ConfigWatch, ReadAgain
 from proxy.fleet.clock import boottime_ns
 from proxy.fleet.fleet import fleet_of
@@ -43,6 +44,7 @@ from proxy.sessions.session import Session
 from proxy.sessions.shared import ClientAddress
 from proxy.sessions.sweep import Sweep
 from proxy.sessions.wakeups import NS_PER_SECOND
+from proxy.sessions.wire import Wire
 from proxy.ticks import Ticks, settle_garbage_collection
 from proxy.usage.emitter import emitter_of
 from quotas.connections import ConnectionQuotas
@@ -238,7 +240,14 @@ class Server:
         session = Session(shared, client, origin, self._on_closed)
         self.sessions.add(session)
         self.metrics.connections.open += 1
-        self.gate.admit(session, verdict, lambda: session.connect(lambda _: self.ports.brokers_at(port, nodes)))
+
+        def route(wire: Wire) -> Sequence[Address]:
+            place = self.ports.place_of(port, wire.server_name)
+            if nodes.broker_at(place) is None:
+                session.stray = place
+            return self.ports.brokers_at(place, nodes)
+
+        self.gate.admit(session, verdict, lambda: session.connect(route))
 
     def _on_closed(self, session: Session) -> None:
         self.sessions.discard(session)
@@ -291,14 +300,11 @@ class Server:
         config, quotas = self.config, self.active_config.quotas
         listening = config.listening
         host = listening.address[0]
-        ports = listening.broker_ports
-        broker_ports = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel"
-        exceptions = (f"{node}={port}" for node, port in listening.node_ports.items())
         _log.info(
             "listening",
             bootstrap=format_address((host, self.ports.bootstrap)),
-            advertised_host=listening.advertised_host,
-            broker_ports=",".join([broker_ports, *exceptions]),
+            advertised_host=listening.host_of(NODE),
+            broker_ports=_in_words(listening),
             metrics=f"http://{format_address((config.observability.metrics_listen[0], metrics_port))}/metrics",
             upstream=",".join(format_address(address) for address in config.bootstrap_servers),
             dry_run=quotas.dry_run or None,
@@ -323,3 +329,12 @@ class Server:
         shared, own = ("; ".join(found) or "none" for found in lists)
         sizes = {"topic": options.topic, "max_members": options.max_members}
         _log.info("fleet", name=options.name, **sizes, shared=shared, per_process=own)
+
+
+def _in_words(listening: ListeningOptions) -> str:
+    """The ports of brokers."""
+    ports = listening.broker_ports
+    if listening.sni_host is not None:
+        return "none"
+    of_range = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel"
+    return ",".join([of_range, *(f"{node}={port}" for node, port in listening.node_ports.items())])

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
-from proxy.config.config import Config, ServerSsl
+from proxy.config.config import Config, ListeningOptions, ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.config.files import read_text
+from proxy.config.values import INT32_MAX, NODE
 from proxy.file_watch import FileWatch, fingerprints
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
@@ -71,7 +72,7 @@ class TlsContexts(FileWatch[_Made]):
     def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("tls", metrics, clock)
         self._server = config.listening.ssl
-        self._host = config.listening.advertised_host
+        self._listening = config.listening
         #: What was read last, also if it was refused.
         self._latest = config.upstream
         self._seen = fingerprints(self.paths())
@@ -124,7 +125,7 @@ class TlsContexts(FileWatch[_Made]):
             from_clients = context_from_clients(self._server, certificate)
             not_after[CLIENTS] = _not_after(certificate)
             with _refusing(certificate, CERTIFICATE, ""):
-                shown, faults = _as_clients_see(certificate, self._host, not_after[CLIENTS])
+                shown, faults = _as_clients_see(certificate, self._listening, not_after[CLIENTS])
         if upstream.ssl is not None:
             to_brokers = context_to_brokers(upstream.ssl)
             if upstream.ssl.certificate is not None:
@@ -220,12 +221,17 @@ def _not_after(certificate: Pem) -> int:
     return min(not_after(ssl.PEM_cert_to_DER_cert(each)) for each in _CERTIFICATES.findall(certificate.text))
 
 
-def _as_clients_see(certificate: Pem, host: str, not_after: int) -> tuple[str, tuple[Problem, ...]]:
-    """The certificate of the listener in words, and why clients would not accept it. `host`: where they connect."""
+def _as_clients_see(certificate: Pem, listening: ListeningOptions, not_after: int) -> tuple[str, tuple[Problem, ...]]:
+    """The certificate of the listener in words, and why clients would not accept it: at the hosts in responses."""
     from protocol.principal_rules import as_seen_at, distinguished_name
 
     der = ssl.PEM_cert_to_DER_cert(_CERTIFICATES.findall(certificate.text)[0])
-    begins_at, hosts, fits = as_seen_at(host, der)
+    host, only = listening.host_of(NODE), ""
+    begins_at, hosts, fits = as_seen_at(listening.host_of(INT32_MAX), der)
+    if not fits and any(
+        map(re.compile(re.escape(host).replace(re.escape(NODE), "[0-9]+"), re.IGNORECASE).fullmatch, hosts)
+    ):
+        fits, only = True, "; no other broker"
     now, begins, ends = datetime.now(UTC), *(datetime.fromtimestamp(at, UTC) for at in (begins_at, not_after))
     names, faults = ", ".join(hosts), list[Problem]()
     if not begins <= now <= ends:
@@ -233,9 +239,12 @@ def _as_clients_see(certificate: Pem, host: str, not_after: int) -> tuple[str, t
         faults.append(Problem(certificate.place, f"the certificate {when} UTC", "clients refuse it: get a new one"))
     if not fits:
         hint = "clients check it: set --advertised-host to a name of the certificate, or get one for that host"
-        message = f"the certificate is for {names}, not for {host}, which responses name (--advertised-host)"
+        flag = "--advertised-host"
+        if listening.sni_host is not None:
+            flag, hint = "--sni-host", f"clients check it: get one for *.{host.partition('.')[2]}"
+        message = f"the certificate is for {names}, not for {host}, which responses name ({flag})"
         faults.append(Problem(certificate.place, message, hint))
-    return f"{distinguished_name(der)} for {names}, until {ends:%Y-%m-%d}", tuple(faults)
+    return f"{distinguished_name(der)} for {names}{only}, until {ends:%Y-%m-%d}", tuple(faults)
 
 
 def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:

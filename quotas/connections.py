@@ -1,5 +1,8 @@
 """Limits on connections: `connections` and `connection_creation_rate`, of an address, a listener and the total.
 
+An address has the limit of its own entry, else that of the network with the longest prefix, whose addresses share it,
+else that of the default entry.
+
 A connection above `connections` is refused, as in Kafka above those of an address (max.connections.per.ip; 0 blocks an
 address). It is not recorded in rates.
 
@@ -14,8 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from quotas.admission.limit import Limit
-from quotas.entity import TOTAL, AnyEntity, Kind, Named
+from quotas.entity import AnyEntity, Kind, Named
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
+from quotas.registry.networks import Networks, is_network
 from quotas.registry.registry import Registry
 
 NS_PER_SECOND: Final = 1_000_000_000
@@ -43,7 +47,7 @@ class Verdict:
 class ConnectionQuotas:
     """Decides about new connections (`over`, then `record`), and counts them: `close` is called once for each `open`.
 
-    A listener is given by its names; its buckets and counts have the first one.
+    A listener is given by its names.
 
     max_wait_ns   the longest wait of a connection
     """
@@ -51,13 +55,15 @@ class ConnectionQuotas:
     def __init__(self, registry: Registry, max_wait_ns: int) -> None:
         self._registry = registry
         self._max_wait_ns = max_wait_ns
-        self._open: dict[Named, int] = {}
+        #: Of each address, listener and the total, under each of their names; of networks, those that are configured.
+        self._open: dict[AnyEntity, int] = {}
+        self._networks: Networks | None = None
 
     def over(self, ip: str, listener: tuple[str, ...]) -> Verdict | None:
         """The verdict on a new connection above `connections`; None: there is room."""
-        for kind, names in _places(ip, listener):
+        for kind, names in self._places(ip, listener):
             applies = self._registry.configured_value(CONNECTIONS, kind, *names)
-            if applies is not None and self._open.get(Named(kind, names[0]), 0) >= applies.rate:
+            if applies is not None and self._open.get(applies.entity, 0) >= applies.rate:
                 return Verdict(False, 0, CONNECTIONS, applies.entity, float(applies.rate))
         return None
 
@@ -65,7 +71,7 @@ class ConnectionQuotas:
         """The verdict of the rates on a new connection. Unless it is refused, all of them record it."""
         limits = [
             limit
-            for kind, names in _places(ip, listener)
+            for kind, names in self._places(ip, listener)
             if (limit := self._registry.place_limit(CONNECTION_CREATION_RATE, kind, now_ns, *names)) is not None
         ]
         asked = [each for each in limits if self._may_refuse(each, now_ns)]
@@ -78,7 +84,7 @@ class ConnectionQuotas:
         return Verdict(admitted, min(wait_ns, self._max_wait_ns), worst.name, worst.entity, worst.rate)
 
     def open(self, ip: str, listener: tuple[str, ...], *, admitted: bool) -> None:
-        """Count a new connection: of its address, and if it is admitted of its listener and the total."""
+        """Count a new connection: of its address and networks, and if it is admitted of its listener and the total."""
         self._count(1, ip, listener, admitted)
 
     def close(self, ip: str, listener: tuple[str, ...], *, admitted: bool) -> None:
@@ -89,20 +95,37 @@ class ConnectionQuotas:
         return limit.rate * self._max_wait_ns >= NS_PER_SECOND or limit.algorithm.debt_ns(now_ns) > 0
 
     def _count(self, change: int, ip: str, listener: tuple[str, ...], admitted: bool) -> None:
-        owners = (Named(Kind.IP, ip), Named(Kind.LISTENER, listener[0]), TOTAL)
-        for owner in owners if admitted else owners[:1]:
-            count = self._open.get(owner, 0) + change
-            if count:
-                self._open[owner] = count
-            else:
-                del self._open[owner]
+        places = self._places(ip, listener)
+        for kind, names in places if admitted else places[:1]:
+            for name in names:
+                self._add(Named(kind, name), change)
+
+    def _add(self, owner: Named, change: int) -> None:
+        count = self._open.get(owner, 0) + change
+        if count:
+            self._open[owner] = count
+        else:
+            del self._open[owner]
+
+    def _places(self, ip: str, listener: tuple[str, ...]) -> tuple[tuple[Kind, tuple[str, ...]], ...]:
+        """The scopes of a connection: each kind, with the names under which it may be configured."""
+        networks = self._registry.networks
+        if networks is not self._networks:
+            self._networks = networks
+            self._count_again(networks)
+        return (Kind.IP, networks.names_of(ip)), (Kind.LISTENER, listener), (Kind.TOTAL, _TOTAL_NAMES)
+
+    def _count_again(self, networks: Networks) -> None:
+        """The quotas have changed: networks have the connections of their addresses. O(addresses)."""
+        owners = [owner for owner in self._open if isinstance(owner, Named) and owner.kind is Kind.IP]
+        counts = {str(owner.name): self._open[owner] for owner in owners}
+        for name in filter(is_network, counts):
+            del self._open[Named(Kind.IP, name)]
+        for ip, count in counts.items():
+            for name in networks.names_of(ip)[1:]:
+                self._add(Named(Kind.IP, name), count)
 
 
 def _longest(waits: Iterable[tuple[int, Limit]]) -> tuple[int, Limit | None]:
     """The longest wait, and the first limit with it; (0, None) without limits."""
     return max(waits, key=lambda each: each[0], default=(0, None))
-
-
-def _places(ip: str, listener: tuple[str, ...]) -> tuple[tuple[Kind, tuple[str, ...]], ...]:
-    """The scopes of a connection: each kind, with the names under which it may be configured."""
-    return (Kind.IP, (ip,)), (Kind.LISTENER, listener), (Kind.TOTAL, _TOTAL_NAMES)

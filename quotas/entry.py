@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from quotas.entity import AnyEntity
 from quotas.exemption import Exemption
+from quotas.limit_kinds import CONNECTIONS
 from quotas.resource_groups import ResourceGroup
 
 
@@ -37,3 +38,8 @@ class QuotaEntry:
     exempt: Exemption | None = None
     rejects: bool | None = None
     is_per_process: bool = False
+
+    @property
+    def has_buckets(self) -> bool:
+        """Whether those that it matches have a limit in use: connections at a time are counted without one."""
+        return not self.limits.keys() <= {CONNECTIONS}

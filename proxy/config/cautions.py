@@ -114,7 +114,7 @@ def _looks_like_pattern(entity: AnyEntity) -> bool:
 def unmatched_entities(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[AnyEntity]:
     """Of the entries that none of the limits in use is of."""
     used = {entity for limit in limits for entity in (limit.entity, limit.origin)}
-    return [entry.entity for entry in entries if entry.limits and entry.entity not in used]
+    return [entry.entity for entry in entries if entry.has_buckets and entry.entity not in used]
 
 
 def _is_like_default(name: str) -> bool:

@@ -63,8 +63,8 @@ class ServerSsl:
 class ListeningOptions:
     """Where clients connect. `ssl`: None: plaintext.
 
-    `broker_ports`: None: the kernel chooses a port for each node. `node_ports`: by node id, in place of one of these.
-    `max_connection_age_seconds`: 0: there is none.
+    `broker_ports`: None: the kernel chooses a port for each node; empty: all have that of --listen. `node_ports`: by
+    node id, in place of one of these. `max_connection_age_seconds`: 0: there is none.
     """
 
     address: Address = option(
@@ -86,8 +86,15 @@ class ListeningOptions:
     )
     advertised_host: str = option(
         Checked("HOST", values.parse_host, shown="the listen host"),
-        "Host in responses in place of the brokers' hosts. Required when listening on 0.0.0.0 or [::].",
+        "Host in responses in place of the brokers' hosts, but with --sni-host. Required when listening on 0.0.0.0 or "
+        "[::].",
         unset="127.0.0.1",
+    )
+    sni_host: str | None = option(
+        Checked("HOST[:PORT]", values.parse_sni_host, shown="none, a port for each broker"),
+        "One TLS port for all brokers, that of --listen: the host in responses for each of them, with {node} for its "
+        "id, as in broker-{node}.kafka.example.com. The server name of a client's handshake (SNI) chooses the broker; "
+        "any other name, or none, leads to a bootstrap server. :PORT: of a load balancer that listens on another port.",
     )
     proxy_protocol_from: tuple[Network, ...] = option(
         Checked("CIDR", values.parse_network),
@@ -112,6 +119,12 @@ class ListeningOptions:
         "After SIGTERM: time for requests in flight to finish. 500ms, 20s, 2m.",
         flags="--drain-timeout",
     )
+
+    def host_of(self, node: int | str) -> str:
+        """The host in responses for a node."""
+        if self.sni_host is None:
+            return self.advertised_host
+        return self.sni_host.partition(":")[0].replace(values.NODE, str(node))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import click
 
 from proxy.config.option_types import Setting, Switch
 from quotas.limit_kinds import LIMIT_KINDS
-from quotas.parsing.names import ENTITY_KEYS, EXEMPT_KEYS, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY
+from quotas.parsing.names import ENTITY_KEYS, EXEMPT_KEYS, IP, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY
 from quotas.parsing.options import CHOICES
 
 Schema = dict[str, Any]
@@ -49,7 +49,10 @@ def quotas_schema() -> Schema:
     """Of `quotas.toml`."""
     limits = {name: {**_NUMBER, "description": f"{kind.counts}; or unlimited"} for name, kind in LIMIT_KINDS.items()}
     exempt = dict.fromkeys(EXEMPT_KEYS, _NAMES)
-    scopes: Schema = {key: {"type": "string"} for key in ENTITY_KEYS if key not in {RESOURCE_GROUP, TOTAL_KEY}}
+    scopes: dict[str, Schema] = {
+        key: {"type": "string"} for key in ENTITY_KEYS if key not in {RESOURCE_GROUP, TOTAL_KEY}
+    }
+    scopes[IP] |= {"description": "An address, a host name, or a network such as 10.1.0.0/16"}
     scopes[TOTAL_KEY] = {"type": ["boolean", "string"]}
     quota = _object(
         "A limit of a client, an address, a topic, a listener or the total", scopes | limits | _OPTIONS | exempt

@@ -12,7 +12,7 @@ from quotas.parsing.limits import scope_keys
 
 _SCOPES: Final = (
     ("user=, client-id=", "A client by its user, its client id, or both; each name has its own limit."),
-    ("ip=", "An address, or a host name."),
+    ("ip=", "An address, a host name, or a network such as 10.1.0.0/16, whose addresses share the limit."),
     ("topic=", "A topic, for all producers together."),
     ("listener=", "'bootstrap' (where clients connect first), or the port of a broker; HOST:PORT is its port."),
     ("total=true", "All traffic of this process."),

@@ -16,6 +16,8 @@ DEFAULT_BROKER_PORTS: Final = 20
 def listening_of(given: Given, servers: tuple[Address, ...]) -> ListeningOptions:
     """Where clients connect. `servers`: the bootstrap servers."""
     broker_ports, node_ports = None, dict[int, int]()
+    if given.get("sni_host") is not None:
+        _check_sni(given)
     if given.wrong.isdisjoint({"listen", "broker_ports", "broker_port"}):
         broker_ports, node_ports = _ports_of(given, servers)
     return given.made(
@@ -32,7 +34,8 @@ def _ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None,
     have one use.
     """
     listen: Address = given.get("listen")
-    ports: range | None = given.get("broker_ports")
+    is_one = given.get("sni_host") is not None
+    ports: range | None = range(0) if is_one else given.get("broker_ports")
     default = ""
     if ports is None and listen[1] > 0:
         ports = range(listen[1] + 1, listen[1] + 1 + DEFAULT_BROKER_PORTS)
@@ -60,7 +63,20 @@ def _ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None,
     metrics: Address | None = given.get("metrics_listen")
     if metrics and _same_interface(metrics[0], listen[0]):
         _use(given, given.place("metrics_listen", format_address(metrics)), [metrics[1]], uses)
-    return ports or None, nodes
+    return ports if ports or is_one else None, nodes
+
+
+def _check_sni(given: Given) -> None:
+    """One port for all brokers, with TLS."""
+    sni_host = given.get("sni_host")
+    if given.params["ssl_certificate_location"] is None and "ssl_certificate_location" not in given.wrong:
+        hint = "give --ssl-certificate-location: the server name of a client's handshake chooses the broker"
+        given.refuse("sni_host", sni_host, "needs TLS from clients", hint)
+    for flag in ("--broker-ports", "--broker-port"):
+        if given.params[flag[2:].replace("-", "_")] not in (None, ()):
+            given.refuse(
+                "sni_host", sni_host, f"and {flag} are both set", "with the first, one port is that of all brokers"
+            )
 
 
 def _check_shared(given: Given, listen: Address, ports: range | None) -> None:
@@ -102,7 +118,7 @@ def _advertised_host_of(given: Given) -> str | None:
         return None
     advertised: str | None = given.get("advertised_host")
     if advertised is None:
-        if is_wildcard(listen[0]) and "advertised_host" not in given.wrong:
+        if is_wildcard(listen[0]) and given.get("sni_host") is None and given.wrong.isdisjoint(_HOSTS):
             given.refuse(
                 "listen",
                 format_address(listen),
@@ -117,6 +133,7 @@ def _advertised_host_of(given: Given) -> str | None:
     return advertised
 
 
+_HOSTS: Final = frozenset({"advertised_host", "sni_host"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

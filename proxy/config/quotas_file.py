@@ -111,5 +111,6 @@ def _listener_problems(entity: AnyEntity, place: str, listening: ListeningOption
         return
     port = entity.name
     if not (isinstance(port, Default) or port == BOOTSTRAP or int(port) in ports or int(port) in nodes):
-        allowed = ", ".join([BOOTSTRAP, DEFAULT_NAME, f"{ports[0]}-{ports[-1]}", *map(str, nodes)])
+        of_range = [f"{ports[0]}-{ports[-1]}"] if ports else []
+        allowed = ", ".join([BOOTSTRAP, DEFAULT_NAME, *of_range, *map(str, nodes)])
         yield Problem(place, f"{entity}: this proxy does not listen on port {port}", f"allowed: {allowed}")

@@ -64,6 +64,30 @@ def parse_host(value: object) -> str:
     return host
 
 
+NODE: Final = "{node}"
+"""Stands for a node id in the host of `--sni-host`."""
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def parse_sni_host(value: object) -> str:
+    """`HOST[:PORT]` in lower case, where the host has `{node}`. Clients send it as server name, so it has a domain and
+    is no address.
+    """
+    text = _text(value, "HOST").strip().lower()
+    host, colon, port_text = text.partition(":")
+    if colon and not 1 <= (_digits(port_text) or 0) <= MAX_PORT:
+        raise Refusal("expected HOST or HOST:PORT", f"the port is a number from 1 to {MAX_PORT}, not {port_text!r}")
+    if host.count(NODE) != 1:
+        raise Refusal(
+            f"expected a host with {NODE} once", f"it stands for a broker's id, as in broker-{NODE}.kafka.example.com"
+        )
+    labels = host.replace(NODE, str(INT32_MAX)).split(".")
+    if len(labels) < 2 or labels[-1].isdigit() or not all(map(_LABEL.fullmatch, labels)) or len(".".join(labels)) > 253:
+        hint = f"letters, digits and hyphens, with a domain, as in broker-{NODE}.kafka.example.com"
+        raise Refusal("expected a host that clients send as server name", hint)
+    return text
+
+
 def parse_addresses(value: object) -> tuple[Address, ...]:
     """`HOST:PORT[,HOST:PORT...]`, or a list of such texts; repetitions are dropped."""
     parts: list[object] = []

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
+from proxy.brokers.nodes import Place
 from proxy.config.addresses import Address, format_address
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import ThrottleStatus, throttle_status
@@ -33,6 +34,7 @@ class Session(ConnectionPair, HoldOwner):
     """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
 
     opening     None: it has not begun, a broker is connected, or both sides are closed
+    stray       where it arrived, if no node was known there then: it has a bootstrap server in place of that
 
     These exist while a broker is connected (`upstream`). They refer to the session, and it to them, until `_close`:
 
@@ -60,6 +62,7 @@ class Session(ConnectionPair, HoldOwner):
         self.origin = origin
         self._on_closed = on_closed
         self.opening: Opening | None = None
+        self.stray: Place | None = None
         self.upstream: Wire | None = None
         self.login: BrokerLogin | None = None
         self.retires = False

@@ -1,10 +1,12 @@
 """Checks every session about once a second, a part of them in each tick of the server, and ends those that exceed a
-timeout.
+timeout, or have a bootstrap server in place of a node that is known now.
 """
 
 from collections.abc import Collection
 from typing import Final
 
+from proxy.brokers.nodes import Place
+from proxy.config.addresses import format_address
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_AGE, MAX_IDLE, STALLED
 from proxy.sessions.lifecycle import State
@@ -32,6 +34,7 @@ class Sweep:
         self._sessions = sessions
         self._headers = headers
         self._memory = context.memory
+        self._nodes = context.nodes
         self._metrics = context.metrics.connections
         options = context.config.security
         self._stalled_ns = int(options.stalled_client_timeout_seconds * NS_PER_SECOND)
@@ -56,6 +59,8 @@ class Sweep:
             session.sweep(now_ns)
             if session.state in {State.CONNECTING, State.OPEN}:
                 self._close_overdue(session, now_ns)
+            if session.stray is not None and session.state is State.OPEN:
+                self._drain_stray(session, session.stray, now_ns)
         return bool(self._due)
 
     def _begin_part(self, now_ns: int, *, is_short: bool) -> None:
@@ -78,6 +83,17 @@ class Sweep:
             if not session.retires:
                 self._report(session, MAX_AGE, now_ns)
             session.retire()
+
+    def _drain_stray(self, session: Session, place: Place, now_ns: int) -> None:
+        """If its node is known now, another broker would tell its client for ever that it is not the leader: a client
+        asks for metadata then, and keeps the connection.
+        """
+        broker = self._nodes.broker_at(place)
+        if broker is not None and format_address(broker) != session.watch.broker:
+            session.stray = None
+            peer, address = session.identity.client.peer, format_address(broker)
+            self._lines.event(_log.info, "connection_rerouted", "stray", now_ns, peer=peer, broker=address)
+            session.drain()
 
     def _close(self, session: Session, reason: str, now_ns: int, **fields: object) -> None:
         self._report(session, reason, now_ns, **fields)

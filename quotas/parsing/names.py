@@ -1,7 +1,8 @@
 """The scope of an entry: from what an operator writes to the canonical name of an entity.
 
 user, client-id   any text but the empty one
-ip                an address, or a host name: canonical, so that "::ffff:10.0.0.1" is "10.0.0.1"
+ip                an address, a host name or a network: canonical, so that "::ffff:10.0.0.1" and "10.0.0.1/32" are
+                  "10.0.0.1"
 topic             a valid topic name
 listener          "bootstrap" (the listener of --listen), or the digits of a port
 resource-group    any text but the empty one; there is no default group
@@ -10,7 +11,7 @@ total             no name: "true"
 
 import re
 from collections.abc import Callable, Sequence
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Network, IPv6Address, ip_address, ip_network
 from typing import Final, TypeAlias
 
 from quotas.entity import DEFAULT, DEFAULT_NAME, Kind, Name
@@ -40,6 +41,8 @@ BOOTSTRAP: Final = "bootstrap"
 """The name of the listener where clients connect first."""
 
 MAX_PORT: Final = 65_535
+_MAPPED_BITS: Final = 96
+"""The prefix of IPv4 addresses that are mapped into IPv6."""
 _TOTAL_WORDS: Final = ("true", "all", "proxy", DEFAULT_NAME)
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MAX_TOPIC_NAME: Final = 249
@@ -93,18 +96,36 @@ def canonical_ip(text: str) -> str | None:
 
 
 def _ip_name(text: str, resolve: Resolve | None) -> str:
-    """As Kafka does (InetAddress.getByName): a host name is the first of its addresses."""
+    """As Kafka does (InetAddress.getByName): a host name is the first of its addresses. Kafka has no networks."""
+    if "%" in text:
+        hint = f"write {re.sub('%[^/]*', '', text)}"
+        raise Refusal(f"{text} has a zone, and addresses of connections have none", hint)
+    if "/" in text:
+        return _network_name(text)
     found = canonical_ip(text)
     if found is None and resolve is not None:
         found = next((ip for ip in map(canonical_ip, resolve(text)) if ip is not None), None)
     if found is None:
-        is_network = "/" in text
-        raise Refusal(
-            f"{text} is not a valid IP or resolvable host.",  # Kafka's message
-            "networks are not supported: give each address, or <default>" if is_network else None,
-            may_pass=resolve is not None and not is_network,
-        )
+        message = f"{text} is not a valid IP or resolvable host."  # Kafka's
+        raise Refusal(message, may_pass=resolve is not None)
     return found
+
+
+def _network_name(text: str) -> str:
+    """The canonical name of a network; of one that is a single address, that of the address."""
+    address, _, length = text.partition("/")
+    try:
+        network = ip_network(text, strict=False)
+        has_host_bits = ip_address(address) != network.network_address
+    except ValueError as error:
+        raise Refusal(f"{text} is not a valid network", "for example 10.1.0.0/16 or 2001:db8::/32") from error
+    mapped = network.network_address.ipv4_mapped if isinstance(network.network_address, IPv6Address) else None
+    if mapped is not None and network.prefixlen >= _MAPPED_BITS:
+        network = IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
+    if has_host_bits or not length.isdigit():
+        what = "host bits set" if has_host_bits else "a netmask in place of a prefix length"
+        raise Refusal(f"{text} has {what}", f"did you mean {network}?")
+    return str(network if network.num_addresses > 1 else network.network_address)
 
 
 def _listener_name(text: str) -> str:

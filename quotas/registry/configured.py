@@ -7,6 +7,7 @@ from typing import Final
 from quotas import limit_kinds as kinds
 from quotas.entity import DEFAULT, TOTAL, AnyEntity, Default, Entity, Kind, Name, Named
 from quotas.entry import QuotaEntry
+from quotas.registry.networks import Networks, is_network
 from quotas.registry.override import Applies, Compactor, Override, apply, limits_of, merged
 from quotas.registry.precedence import QuotaTable
 from quotas.resource_groups import GroupIndex, ResourceGroup
@@ -20,6 +21,7 @@ class Configured:
     same name; so do the members of a group.
 
     of_total          the limits of all traffic
+    networks          the networks that have entries
     counts_records    whether some limit counts records
     counts_mutations  whether some limit counts created and deleted partitions
     limits_topics     whether some limit needs the name of the topic that records are produced to
@@ -42,6 +44,8 @@ class Configured:
                 self._put(entry.entity, compactor.compact(entry, source))
                 limit_names.update(entry.limits)
         self.groups = GroupIndex(groups)
+        addresses = [name for name in self._named[Kind.IP] if isinstance(name, str)]
+        self.networks = Networks(filter(is_network, addresses))
         self.of_total = self.find(Kind.TOTAL, "")
         self.counts_records = not limit_names.isdisjoint(_OF_RECORDS)
         self.counts_mutations = kinds.CONTROLLER_MUTATION_RATE in limit_names
@@ -84,7 +88,11 @@ class Configured:
         if isinstance(bucket, Entity):
             return self.clients.find_for_bucket(limit_name, bucket)
         name = "" if isinstance(bucket.name, Default) else bucket.name
-        return self.find(bucket.kind, name).get(limit_name)
+        names = self.networks.names_of(name) if bucket.kind is Kind.IP else (name,)
+        applies = self.find(bucket.kind, *names).get(limit_name)
+        # A network may now have the limit of an address; and a default has buckets of addresses, of no network.
+        is_other = applies is not None and bucket != (applies.origin if is_network(name) else applies.entity)
+        return None if is_other else applies
 
     def topics_with(self, limit_name: str) -> Iterator[tuple[str, int | Fraction]]:
         """Every topic with its own entry of this limit, and the value."""

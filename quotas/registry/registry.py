@@ -28,6 +28,7 @@ from quotas.rates import exact
 from quotas.registry.client_table import ClientTable
 from quotas.registry.configured import Configured
 from quotas.registry.limit_store import Lender, LimitStore
+from quotas.registry.networks import Networks
 from quotas.registry.override import Applies
 from quotas.registry.topic_table import TopicTable
 
@@ -81,6 +82,11 @@ class Registry:
         """Whether some limit needs the name of the topic that records are produced to."""
         return self._store.configured.limits_topics
 
+    @property
+    def networks(self) -> Networks:
+        """The networks that have limits; another object after each change of the quotas."""
+        return self._store.configured.networks
+
     # ---- looking up
 
     def resolve(self, user: str, client_id: str, now_ns: int | None = None) -> ClientLimits:
@@ -103,7 +109,7 @@ class Registry:
         return self.topics.get(name, self.generation, now_ns, exists)
 
     def place_limit(self, limit_name: str, kind: Kind, now_ns: int, *names: str) -> Limit | None:
-        """The limit of an address, a listener (under any of its names) or the total; None without one."""
+        """The limit of an address, a listener (each under any of its names) or the total; None without one."""
         applies = self.configured_value(limit_name, kind, *names)
         return None if applies is None else self._store.get(limit_name, applies, now_ns)
 

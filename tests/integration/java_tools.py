@@ -1,6 +1,7 @@
 """Kafka's own console and perf tools, each run to its end."""
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.local.tools import tool_command
@@ -32,12 +33,15 @@ def perf_producer(
     size: int,
     throughput: int = -1,
     file: Path | None = None,
+    jvm: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """ProducerPerformance to its end, however that is; it tells of each disconnect. file: of more properties."""
+    """ProducerPerformance to its end, however that is; it tells of each disconnect. file: of more properties; jvm: of
+    Java's own options.
+    """
     command = tool_command(
         *(f"{TOOLS}ProducerPerformance", "--topic", topic, "--num-records", f"{records}", "--record-size", f"{size}"),
         *("--throughput", f"{throughput}", *(() if file is None else ("--producer.config", f"{file}"))),
         *("--producer-props", f"bootstrap.servers={bootstrap}", "max.block.ms=20000", *properties),
     )
-    command.insert(1, "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=info")
+    command[1:1] = ["-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=info", *jvm]
     return subprocess.run(command, capture_output=True, timeout=RUN_SECONDS, check=False, text=True)

@@ -39,6 +39,15 @@ class Message(ctypes.Structure):
 
 ON_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 ON_DELIVERY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Message), ctypes.c_void_p)
+#: Host, port, hints, result; without a host the result is to be freed.
+ON_RESOLVE = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+)
 
 
 class Librdkafka:
@@ -47,7 +56,10 @@ class Librdkafka:
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
         self.errors: list[str] = []
+        self.undelivered: list[str] = []
         self._on_error = ON_ERROR(lambda _client, _code, reason, _opaque: self.errors.append(reason.decode()))
+        #: In place of the name server's answers: of type `ON_RESOLVE`, for libraries since 1.9.
+        self.on_resolve: Any = None
         self._on_delivery = ON_DELIVERY(lambda _client, message, _opaque: self._delivered(message.contents.err))
         for name in ("conf_new", "new", "topic_new"):
             self[name].restype = ctypes.c_void_p
@@ -66,6 +78,8 @@ class Librdkafka:
                 raise ValueError(text.value.decode())
         self["conf_set_error_cb"](conf, self._on_error)
         self["conf_set_dr_msg_cb"](conf, self._on_delivery)
+        if self.on_resolve is not None:
+            self["conf_set_resolve_cb"](conf, self.on_resolve)
         client = ctypes.c_void_p(self["new"](kind, conf, text, TEXT_SIZE))
         if not client:
             raise ValueError(text.value.decode())
@@ -95,7 +109,8 @@ class Librdkafka:
 
     def _delivered(self, error: int) -> None:
         if error:
-            self.errors.append(self["err2str"](error).decode())
+            self.undelivered.append(self["err2str"](error).decode())
+            self.errors.append(self.undelivered[-1])
 
 
 def main(path: str, settings: str, topic: str, value: str) -> None:

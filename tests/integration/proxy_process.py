@@ -41,7 +41,7 @@ class ProxyProcess:
         command = Path(sys.executable).with_name("kafka-quota-proxy")
         chosen = {"--listen": "127.0.0.1:0", "--broker-ports": "0", "--metrics-listen": "127.0.0.1:0"}
         for flag in flags:
-            chosen.pop(flag, None)
+            chosen.pop("--broker-ports" if flag == "--sni-host" else flag, None)
         self._command = [
             *(str(command), "run", "--bootstrap-servers", bootstrap_servers),
             *(part for pair in chosen.items() for part in pair),

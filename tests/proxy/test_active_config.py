@@ -45,7 +45,9 @@ async def test_entries_that_matched_nothing_are_warned_about_once(
 ) -> None:
     specs = ("client-id=etl", "client-id=elt", "user=<default>", "topic=orders", "user=a", "resource-group=g,user=b")
     entries = [parse_spec(f"{spec},{'bytes_in' if 'topic' in spec else 'producer_byte'}_rate=5MB") for spec in specs]
-    stage = open_stage(quotas=[*entries, parse_spec("client-id=free,request_rate=unlimited")])
+    #: Nothing shows whether these were matched.
+    silent = [parse_spec(spec) for spec in ("client-id=free,request_rate=unlimited", "ip=127.0.0.0/8,connections=9")]
+    stage = open_stage(quotas=[*entries, *silent])
     active = stage.server.active_config
     active.warn_of_unmatched(stage.clock())
     stage.clock.pass_seconds(1_000)

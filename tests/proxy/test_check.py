@@ -12,6 +12,7 @@ from proxy.check import results
 from proxy.config.config import SecurityOptions
 from quotas.problems import Problem
 from tests.proxy.command_line import config
+from tests.proxy.tls_peer import Certificates
 
 API_VERSIONS, METADATA, SASL_HANDSHAKE = 18, 3, 17
 LOOPBACK = "127.0.0.1"
@@ -66,6 +67,15 @@ async def test_all_is_well(broker: tuple[Broker, int]) -> None:
         "ok advertised.listeners of broker 7",
     ]
     assert found[-1].endswith(f"{LOOPBACK}:{broker[1]} answers")
+
+
+async def test_the_hosts_of_all_brokers(broker: tuple[Broker, int], tmp_path: Path) -> None:
+    server = Certificates(tmp_path).issue("wildcard", "*.localhost.invalid")
+    location = ("--ssl-certificate-location", str(server.both))
+    found = await checked(broker[1], "--sni-host", "broker-{node}.localhost.invalid", *location)
+    assert found[2].startswith("ok ports")
+    assert found[3].startswith("no --sni-host: broker-7.localhost.invalid does not resolve here: ")
+    assert found[3].endswith("\n  give --sni-host a name or address by which clients reach this proxy")
 
 
 async def test_a_broker_that_no_client_could_reach(broker: tuple[Broker, int]) -> None:

@@ -16,7 +16,7 @@ from proxy.brokers.readiness import Readiness
 from proxy.commands import main
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import Pem, SslSettings
-from proxy.config.config import Config, ServerSsl
+from proxy.config.config import Config, ListeningOptions, ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.observability.metrics import Metrics
 from proxy.tls import TlsContexts, context_from_clients, context_to_brokers, read_pem
@@ -224,6 +224,35 @@ def test_a_certificate_for_the_advertised_host(certificates: Certificates, host:
     assert " for proxy.test, *.proxies.test, 10.0.0.7, ::1, until " in TlsContexts(config, Metrics(config)).shown
 
 
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["*.kafka.test"], "for *.kafka.test, until"),
+        (["kafka.test", "*.KAFKA.test"], "for kafka.test, *."),
+        (["broker-1.kafka.test", "broker-2.kafka.test"], "broker-2.kafka.test; no other broker, until"),
+        (["kafka.test"], None),
+        (["*.test"], None),
+        (["broker-x.kafka.test"], None),
+        (["broker-1.kafka.test.example.com"], None),
+    ],
+)
+def test_a_certificate_for_the_hosts_of_all_brokers(
+    certificates: Certificates, names: list[str], shown: str | None
+) -> None:
+    server = certificates.issue("brokers", *names)
+    ssl_options = ServerSsl(certificate=server.certificate, key=server.key)
+    listening = ListeningOptions(sni_host="broker-{node}.kafka.test:443", broker_ports=range(0), ssl=ssl_options)
+    config = Config(listening=listening)
+    if shown is not None:
+        assert shown in TlsContexts(config, Metrics(config)).shown
+        return
+    with pytest.raises(ConfigError) as refused:
+        TlsContexts(config, Metrics(config))
+    (problem,) = refused.value.problems
+    assert problem.message.endswith("not for broker-{node}.kafka.test, which responses name (--sni-host)")
+    assert problem.hint == "clients check it: get one for *.kafka.test"
+
+
 async def test_a_client_that_does_not_trust_the_listener_is_logged_with_its_certificate(
     open_stage: OpenStage, certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,6 +311,17 @@ def test_check_config_refuses_a_certificate_for_another_host(certificates: Certi
     )
     done = CliRunner().invoke(main, ["check-config", str(file)])
     assert (done.exit_code, "is for 127.0.0.1, not for proxy.test" in done.output) == (2, True)
+
+
+def test_check_config_names_the_brokers_of_a_certificate(certificates: Certificates, tmp_path: Path) -> None:
+    server, file = certificates.issue("some", "broker-1.kafka.test"), tmp_path / "proxy.toml"
+    file.write_text(
+        'bootstrap_servers = "broker:9092"\nsni_host = "broker-{node}.kafka.test"\n'
+        f'ssl_certificate_location = "{server.both}"\n'
+    )
+    done = CliRunner().invoke(main, ["check-config", str(file)])
+    assert done.exit_code == 0
+    assert " for broker-1.kafka.test; no other broker, until " in done.output
 
 
 def test_check_config_reads_certificates(tmp_path: Path) -> None:

@@ -22,11 +22,13 @@ from tests.proxy.conversation import LOOPBACK, PATIENCE_SECONDS, Peer, cut
 class TlsPeer:
     """One end of a connection: OpenSSL over memory, and a raw socket."""
 
-    def __init__(self, peer: Peer, context: ssl.SSLContext, host: str | None = LOOPBACK) -> None:
+    def __init__(
+        self, peer: Peer, context: ssl.SSLContext, host: str | None = LOOPBACK, session: ssl.SSLSession | None = None
+    ) -> None:
         self.peer = peer
         context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=host is None, server_hostname=host)
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, host is None, host, session)
         self._plain = bytearray()
 
     async def handshake(self, sizes: Iterable[int] = ()) -> None:

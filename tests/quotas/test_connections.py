@@ -100,6 +100,92 @@ def test_one_that_is_refused_for_its_rate_counts_for_its_address_only() -> None:
     assert arrive(quotas, OTHER_IP) == Verdict(True)
 
 
+# ---- networks
+
+NETWORK, WIDER = Named(Kind.IP, "10.0.0.0/24"), Named(Kind.IP, "10.0.0.0/8")
+
+
+@pytest.mark.parametrize(
+    ("configured", "entity"),
+    [
+        ([WIDER], WIDER),
+        ([WIDER, NETWORK], NETWORK),
+        ([WIDER, NETWORK, Named(Kind.IP, IP)], Named(Kind.IP, IP)),
+        ([ANY_IP, WIDER], WIDER),
+        ([Named(Kind.IP, "::/0"), Named(Kind.IP, "10.0.1.0/24"), ANY_IP], Named(Kind.IP, IP)),
+    ],
+)
+@pytest.mark.parametrize("limit", [CONNECTIONS, CONNECTION_CREATION_RATE])
+def test_an_address_has_the_limit_of_its_own_entry_then_of_the_longest_prefix_then_of_the_default(
+    configured: list[AnyEntity], entity: AnyEntity, limit: str
+) -> None:
+    quotas = quotas_of(*((each, limit, 1) for each in configured), algorithm=TOKEN_BUCKET)
+    assert arrive(quotas) == Verdict(True)
+    assert arrive(quotas).entity == entity
+
+
+def test_each_limit_applies_by_itself() -> None:
+    """The longest prefix that has the limit: one with another limit hides nothing."""
+    quotas = quotas_of((NETWORK, CONNECTION_CREATION_RATE, 100), (WIDER, CONNECTIONS, 1))
+    assert arrive(quotas) == Verdict(True)
+    assert arrive(quotas) == Verdict(False, 0, CONNECTIONS, WIDER, 1)
+
+
+def test_unlimited_lifts_the_limits_of_shorter_prefixes() -> None:
+    entries = [QuotaEntry(WIDER, {CONNECTIONS: 1}), QuotaEntry(NETWORK, {}, unlimited=(CONNECTIONS,))]
+    quotas = ConnectionQuotas(Registry(entries), MAX_WAIT_NS)
+    assert [arrive(quotas, f"10.0.0.{each}") for each in range(5)] == [Verdict(True)] * 5
+    assert not arrive(quotas, "10.0.1.1").admitted, "the connections of the narrower network are its own, too"
+
+
+@pytest.mark.parametrize("limit", [CONNECTIONS, CONNECTION_CREATION_RATE])
+def test_all_addresses_of_a_network_share_its_limit(limit: str) -> None:
+    quotas = quotas_of((WIDER, limit, 3), (ANY_IP, limit, 1), algorithm=TOKEN_BUCKET)
+    assert [arrive(quotas, f"10.0.{each}.1").entity for each in range(6)] == [None] * 3 + [WIDER] * 3
+    assert [arrive(quotas, f"11.0.{each}.1").entity for each in range(6)] == [None] * 6, "no members"
+
+
+def test_an_end_makes_room_in_every_network() -> None:
+    quotas = quotas_of((WIDER, CONNECTIONS, 2), (NETWORK, CONNECTIONS, 1))
+    assert [arrive(quotas, ip).entity for ip in (IP, OTHER_IP, "10.9.9.9")] == [None, NETWORK, None]
+    quotas.close(IP, LISTENER, admitted=True)
+    assert arrive(quotas, OTHER_IP) == Verdict(True)
+    assert arrive(quotas, "10.9.9.8").entity == WIDER
+
+
+def test_a_network_that_is_added_has_the_connections_that_are_open() -> None:
+    registry = Registry()
+    quotas = ConnectionQuotas(registry, MAX_WAIT_NS)
+    for each in range(5):
+        arrive(quotas, f"10.0.0.{each}")
+    registry.replace([QuotaEntry(NETWORK, {CONNECTIONS: 5})], 0)
+    assert arrive(quotas).entity == NETWORK
+    registry.replace([], 0)
+    for each in range(5):
+        quotas.close(f"10.0.0.{each}", LISTENER, admitted=True)
+    assert quotas._open == {}
+
+
+@pytest.mark.parametrize("after", [[WIDER], [WIDER, NETWORK, ANY_IP], [ANY_IP], []])
+def test_a_rate_of_a_network_ends_with_its_entry(after: list[Named]) -> None:
+    """The buckets that no address has any more are dropped, those that stay keep their debt."""
+    registry = Registry([QuotaEntry(each, {CONNECTION_CREATION_RATE: 1}) for each in (NETWORK, ANY_IP)])
+    quotas = ConnectionQuotas(registry, MAX_WAIT_NS)
+    for ip in (IP, OTHER_IP, "11.0.0.1"):
+        arrive(quotas, ip)
+    assert {limit.entity for limit in registry.limits_in_use()} == {NETWORK, Named(Kind.IP, "11.0.0.1")}
+    registry.replace([QuotaEntry(each, {CONNECTION_CREATION_RATE: 1}) for each in after], 0)
+    kept = {NETWORK: NETWORK in after, Named(Kind.IP, "11.0.0.1"): ANY_IP in after}
+    assert {limit.entity for limit in registry.limits_in_use()} == {each for each, stays in kept.items() if stays}
+
+
+def test_a_bucket_of_a_default_ends_when_its_address_is_in_a_network() -> None:
+    registry = Registry([QuotaEntry(ANY_IP, {CONNECTION_CREATION_RATE: 1})])
+    arrive(ConnectionQuotas(registry, MAX_WAIT_NS))
+    registry.replace([QuotaEntry(each, {CONNECTION_CREATION_RATE: 1}) for each in (ANY_IP, WIDER)], 0)
+    assert list(registry.limits_in_use()) == []
+
+
 # ---- connections a second
 
 

@@ -122,6 +122,18 @@ def test_the_kernel_chooses_once_for_each_node() -> None:
     assert bound == [40_000, 40_001]
 
 
+@pytest.mark.parametrize(("pattern", "port"), [("b{node}.kafka.test", 40_000), ("b{node}.kafka.test:443", 443)])
+def test_one_port_for_all_nodes(pattern: str, port: int) -> None:
+    """That of --listen, or of the load balancer before it."""
+    known = nodes(sni_host=pattern, broker_ports=range(0))[0]
+    assert known.fixed_ports() == []
+    assert known.advertise(3, "kafka-3", 9092) == ("b3.kafka.test", port)
+    assert known.broker_at("b3.kafka.test") == ("kafka-3", 9092)
+    assert [known.broker_at(place) for place in ("", "b4.kafka.test", port)] == [None] * 3
+    known.advertise(3, "kafka-3b", 9093)
+    assert known.broker_at("b3.kafka.test") == ("kafka-3b", 9093)
+
+
 def test_a_port_without_a_known_node_has_no_broker() -> None:
     assert nodes()[0].broker_at(19_093) is None
 
@@ -190,6 +202,8 @@ async def test_the_port_of_an_unknown_node_goes_to_a_bootstrap_server(open_stage
     real = ScriptedBroker()
     try:
         assert await learn(client, broker, {1: real.address}) == {1: (LOOPBACK, ports[1])}
+        stage.sweep()
+        await client.closed()  # else it would be told for ever that this is not the leader
         again = await stage.client(ports[1])
         await again.send(heartbeat(2))
         assert await (await real.accept()).frame() == heartbeat(2)

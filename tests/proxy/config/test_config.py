@@ -139,8 +139,8 @@ FIELDS: dict[str, tuple[str, object]] = {
     "--label team=search --label env=a=b": ("usage.labels", (("env", "a=b"), ("team", "search"))),
     "--sidecar-name pod-7": ("usage.sidecar_name", "pod-7"),
 }
-#: This cannot stand beside others.
-ELSEWHERE = {"usage.file": None}
+#: These cannot stand beside others.
+ELSEWHERE = {"usage.file": None, "listening.sni_host": None}
 
 
 def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
@@ -286,6 +286,52 @@ def test_every_way_to_write_the_wildcard_needs_an_advertised_host(host: str) -> 
     assert "needs --advertised-host HOST" in message
     found = config(*UPSTREAM, "--listen", f"{host}:9000", "--advertised-host", "proxy.svc")
     assert found.listening.advertised_host == "proxy.svc"
+
+
+SNI = ("--sni-host", "broker-{node}.kafka.test")
+TLS = ("--ssl-certificate-location", "crt")
+
+
+def test_one_port_for_all_brokers_binds_no_other() -> None:
+    assert (
+        config(*UPSTREAM, "--sni-host", "B-{node}.Kafka.test:443", *TLS).listening.sni_host == "b-{node}.kafka.test:443"
+    )
+    found = config(*UPSTREAM, *SNI, *TLS, "--listen", "0.0.0.0:9000").listening
+    assert (found.broker_ports, found.node_ports) == (range(0), {})
+    assert [found.host_of(node) for node in (0, 17)] == ["broker-0.kafka.test", "broker-17.kafka.test"]
+    assert config(*UPSTREAM, *SNI, *TLS, "--listen", "127.0.0.1:65535").listening.broker_ports == range(0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (SNI, "needs TLS from clients\n  give --ssl-certificate-location: the server name of a client's handshake"),
+        ((*SNI, *TLS, "--broker-ports", "9100-9110"), "'broker-{node}.kafka.test': and --broker-ports are both set\n"),
+        ((*SNI, *TLS, "--broker-ports", "0"), "'broker-{node}.kafka.test': and --broker-ports are both set\n"),
+        ((*SNI, *TLS, "--broker-port", "7=9200"), "'broker-{node}.kafka.test': and --broker-port are both set\n"),
+        (
+            (*SNI, *TLS, "--quota", "listener=19093,connections=1"),
+            "listener:19093: this proxy does not listen on port 19093\n  allowed: bootstrap, <default>",
+        ),
+        (("--sni-host", "kafka.test", *TLS), "expected a host with {node} once\n  it stands for a broker's id"),
+        (("--sni-host", "{node}.{node}.test", *TLS), "expected a host with {node} once"),
+        (("--sni-host", "broker-{node}", *TLS), "expected a host that clients send as server name"),
+        (("--sni-host", "10.0.0.{node}", *TLS), "expected a host that clients send as server name"),
+        (("--sni-host", "broker_{node}.kafka.test", *TLS), "letters, digits and hyphens, with a domain, as in broker-"),
+        (("--sni-host", "b\u00fccher-{node}.test", *TLS), "letters, digits and hyphens"),
+        (("--sni-host", "*-{node}.kafka.test", *TLS), "letters, digits and hyphens"),
+        (("--sni-host", "broker-{node}.kafka.test.", *TLS), "letters, digits and hyphens"),
+        (("--sni-host", f"{'b' * 54}{{node}}.test", *TLS), "expected a host that clients send as server name"),
+        (("--sni-host", f"{{node}}.{'kafka.' * 41}test", *TLS), "expected a host that clients send as server name"),
+        (("--sni-host", "broker-{node}.test:0", *TLS), "the port is a number from 1 to 65535, not '0'"),
+        (("--sni-host", "broker-{node}.test:", *TLS), "the port is a number from 1 to 65535, not ''"),
+        (("--sni-host", "[::1]:9000", *TLS), "expected HOST or HOST:PORT"),
+        (("--sni-host", "kafka.test", "--listen", "0.0.0.0:9000", *TLS), "expected a host with {node} once"),
+    ],
+)
+def test_one_port_for_all_brokers_is_refused_in_one_line(flags: tuple[str, ...], message: str) -> None:
+    (found,) = errors(*UPSTREAM, *flags)
+    assert message in found
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1:9000", "localhost:9001", "[::1]:9020", "Proxy.svc:9000"])

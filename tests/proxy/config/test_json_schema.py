@@ -33,6 +33,10 @@ burst_seconds = 0.5
 mode = "notify"
 
 [[quota]]
+ip = "10.1.0.0/16"
+connections = 100
+
+[[quota]]
 topic = "noisy"
 "bytes.in.per.sec.threshold" = "1MB"
 
@@ -79,6 +83,7 @@ def is_refused_by_proxy(text: str, folder: Path) -> bool:
         ("quotas", 'name = "etl"\n', ""),
         ("quotas", 'topic = "noisy"', 'topic = ["noisy"]'),
         ("quotas", "[[resource-group]]", "[[group]]"),
+        ("quotas", '"10.1.0.0/16"', "10"),
     ],
 )
 def test_an_editor_accepts_what_the_proxy_accepts(which: str, right: str, wrong: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ First without sockets (`Door`), then with a proxy.
 from __future__ import annotations
 
 from collections import Counter
+from ipaddress import ip_address, ip_network
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -188,17 +189,23 @@ def test_a_dry_run_serves_all_and_reports_each_of_both_limits(caplog: pytest.Log
 
 
 class Connections(RuleBasedStateMachine):
-    """Four of an address, two at listener 9093, so many in total; so many a second at 9093."""
+    """Four of an address or of a network, two at listener 9093, so many in total; so many a second at 9093."""
 
     def __init__(self) -> None:
         super().__init__()
         self.door = Door(max_refused=1)
-        self.change(3, 2)
+        self.change(3, 2, [])
 
-    @rule(total=st.sampled_from([0, 1, 3, 10]), rate=st.sampled_from([1, 2, 50]))
-    def change(self, total: int, rate: int) -> None:
+    @rule(
+        total=st.sampled_from([0, 1, 3, 10]),
+        rate=st.sampled_from([1, 2, 50]),
+        networks=st.lists(st.sampled_from(["10.0.0.2/31", "10.0.0.0/30", "10.0.0.0/8", "::/0"]), unique=True),
+    )
+    def change(self, total: int, rate: int, networks: list[str]) -> None:
+        self.networks = networks
         at_port = f"listener=9093,connections=2,{RATE}={rate}"
-        self.door.change("ip=<default>,connections=4", at_port, f"total,connections={total}")
+        of_networks = [f"ip={each},connections=4" for each in networks]
+        self.door.change("ip=<default>,connections=4", *of_networks, at_port, f"total,connections={total}")
 
     @rule(enforces=st.booleans())
     def switch(self, enforces: bool) -> None:
@@ -236,7 +243,12 @@ class Connections(RuleBasedStateMachine):
         waits = self.door.waits()
         admitted = [each for each in self.door.open if each.is_served or waits[each].verdict.admitted]
         expected = Counter(Named(Kind.IP, each.origin.ip) for each in self.door.open)
-        expected.update(Named(Kind.LISTENER, each.origin.listener[0]) for each in admitted)
+        for network in map(ip_network, self.networks):
+            expected[Named(Kind.IP, str(network))] = sum(
+                ip_address(each.origin.ip) in network for each in self.door.open
+            )
+        expected.update(Named(Kind.LISTENER, name) for each in admitted for name in each.origin.listener)
+        self.door.quotas.over("10.0.0.1", PORT)  # after a change, the next connection has networks counted
         expected[TOTAL] = len(admitted)
         assert self.door.quotas._open == {owner: count for owner, count in expected.items() if count}
 

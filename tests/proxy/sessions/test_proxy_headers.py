@@ -10,6 +10,7 @@ from proxy.config.config import ListeningOptions, SecurityOptions
 from proxy.sessions.session import Session
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, Stage, lines_of, until
+from tests.proxy.dialogue import alter
 from tests.proxy.frames import heartbeat, heartbeat_answer
 
 FROM_HERE = ListeningOptions(address=(LOOPBACK, 0), broker_ports=None, proxy_protocol_from=(ip_network(LOOPBACK),))
@@ -74,6 +75,29 @@ async def test_limits_by_ip_apply_to_the_client(open_stage: OpenStage) -> None:
     await refused.closed()
     assert stage.metrics.connections.rejected["connections"] == 1
     assert stage.metrics.connections.open == 3
+
+
+async def test_limits_of_a_network_apply_to_the_addresses_of_clients(
+    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """IPv4 within IPv6 among them. A limit that is set while connections are open counts these, too."""
+    stage = open_stage(listening=FROM_HERE, quotas=[parse_spec("ip=192.0.2.0/24,connections=3")])
+
+    async def connect(address: str) -> Peer:
+        client = await stage.client()
+        await client.send(f"PROXY TCP{6 if ':' in address else 4} {address} {address} 51344 19092\r\n".encode())
+        return client
+
+    for address in ("192.0.2.1", "192.0.2.2", "::ffff:192.0.2.3", "192.0.3.1", "::1"):
+        await connect(address)
+        await stage.broker.accept()
+    await (await connect("192.0.2.4")).closed()
+    alter(stage, "ip=192.0.0.0/16,connections=4")
+    alter(stage, "ip=192.0.2.0/24,connections=3", away=True)
+    await (await connect("192.0.77.1")).closed()
+    assert stage.metrics.connections.rejected["connections"] == 2
+    rejected = [fields["entity"] for name, fields in lines_of(caplog.records) if name == "connection_rejected"]
+    assert rejected == ["ip:192.0.2.0/24", "ip:192.0.0.0/16"]
 
 
 async def test_from_elsewhere_the_header_is_not_accepted(

@@ -175,7 +175,7 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
         connections = 1
         [[quota]]
         listener = true
-        ip = "10.0.0.0/8"
+        ip = "10.0.0.7/8"
         connections = 1
         [[resource-group]]
         client-id = "spark-*"
@@ -202,7 +202,7 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
         ("quota[3].burst_seconds", "expected a number, not 'long'"),
         ("quota[4].total", "expected total=true, not 5000000"),
         ("quota[5].listener", "expected a name in quotes, not True"),
-        ("quota[5].ip", "10.0.0.0/8 is not a valid IP or resolvable host."),
+        ("quota[5].ip", "10.0.0.7/8 has host bits set"),
         ("quota[5]", "Invalid quota entity combination, ip and listener"),
         ("resource-group[0].name", "a resource-group needs a name"),
         ("resource-group[1].client-id[1]", STAR),
@@ -216,7 +216,7 @@ def test_every_error_of_a_file_is_found_with_its_place() -> None:
     assert hints["quota[1].client_id"] == "did you mean 'client-id'?"
     assert hints["quota[3].user"] is None
     assert str(hints["quota[4].total"]).endswith("as in total=true,producer_byte_rate=5000000")
-    assert hints["quota[5].ip"] == "networks are not supported: give each address, or <default>"
+    assert hints["quota[5].ip"] == "did you mean 10.0.0.0/8?"
 
 
 def test_settings_of_the_file_stand_above_all_tables() -> None:

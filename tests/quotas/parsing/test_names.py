@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from quotas.entity import DEFAULT, DEFAULT_NAME
 from quotas.parsing.names import ENTITY_KEYS, canonical_ip, entity_name
 from quotas.problems import Refusal
+from tests.quotas.ip_networks import NETWORKS, Network
 
 
 @given(st.ip_addresses(v=6))
@@ -20,6 +21,51 @@ def test_every_way_to_write_an_address_is_the_same(address: ipaddress.IPv6Addres
 @given(st.ip_addresses(v=4))
 def test_ipv4_is_the_same_within_ipv6(address: ipaddress.IPv4Address) -> None:
     assert canonical_ip(f"::ffff:{address}") == canonical_ip(str(address)) == str(address)
+
+
+def network_name(text: str) -> str:
+    return str(entity_name("ip", text, real_name=False, resolve=lambda _: ["10.0.0.1"]))
+
+
+@given(NETWORKS)
+def test_every_way_to_write_a_network_is_the_same(network: Network) -> None:
+    name = str(network) if network.num_addresses > 1 else str(network.network_address)
+    assert {network_name(text) for text in (str(network), network.exploded, network.exploded.upper())} == {name}
+    if network.version == 4:
+        mapped = f"::ffff:{network.network_address}/{96 + network.prefixlen}"
+        assert network_name(mapped) == name
+    else:
+        assert network.network_address.ipv4_mapped is None or network.prefixlen < 96
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("10.1.2.3/16", "10.1.2.3/16 has host bits set\n  did you mean 10.1.0.0/16?"),
+        ("2001:db8::1/32", "2001:db8::1/32 has host bits set\n  did you mean 2001:db8::/32?"),
+        ("::ffff:10.1.2.3/112", "::ffff:10.1.2.3/112 has host bits set\n  did you mean 10.1.0.0/16?"),
+        ("10.1.0.0/255.255.0.0", "has a netmask in place of a prefix length\n  did you mean 10.1.0.0/16?"),
+        ("10.1.0.0/0.0.255.255", "has a netmask in place of a prefix length\n  did you mean 10.1.0.0/16?"),
+        ("10.1.0.0/33", "10.1.0.0/33 is not a valid network\n  for example 10.1.0.0/16 or 2001:db8::/32"),
+        ("10.1/16", "10.1/16 is not a valid network"),
+        ("10.1.0.0/", "10.1.0.0/ is not a valid network"),
+        ("/16", "/16 is not a valid network"),
+        ("10.1.0.0/-1", "10.1.0.0/-1 is not a valid network"),
+        ("10.1.0.0/\u0661\u0666", "is not a valid network"),
+        ("10.1.0.0/16/24", "10.1.0.0/16/24 is not a valid network"),
+        ("node-1/24", "node-1/24 is not a valid network"),
+        ("fe80::1%eth0", "fe80::1%eth0 has a zone, and addresses of connections have none\n  write fe80::1"),
+        ("fe80::%eth0/64", "fe80::%eth0/64 has a zone, and addresses of connections have none\n  write fe80::/64"),
+    ],
+)
+def test_what_is_no_network(text: str, message: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        network_name(text)
+    assert message in str(refused.value.at("")[0])
+
+
+def test_networks_of_all_addresses() -> None:
+    assert [network_name(text) for text in ("0.0.0.0/0", "::/0", "::ffff:0:0/96")] == ["0.0.0.0/0", "::/0", "0.0.0.0/0"]
 
 
 @pytest.mark.parametrize(
