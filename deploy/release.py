@@ -31,6 +31,8 @@ CHART: Final = ROOT / "deploy/helm/kafka-quota-proxy"
 NOT_IN_CHART: Final = ("tests", "ci", ".helmignore")
 FILES: Final = (
     ROOT / "deploy/systemd/kafka-quota-proxy.service",
+    ROOT / "deploy/systemd/proxy.toml",
+    ROOT / "deploy/systemd/quotas.toml",
     ROOT / "deploy/monitoring/rules.yaml",
     ROOT / "deploy/monitoring/dashboard.json",
 )

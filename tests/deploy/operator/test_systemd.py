@@ -32,7 +32,10 @@ listen = "127.0.0.1:{PORT}"
 broker_ports = "{PORT + 1}-{PORT + 3}"
 metrics_listen = "127.0.0.1:{ADMIN}"
 quotas_file = "/etc/kafka-quota-proxy/quotas.toml"
+command_config = "/run/credentials/kafka-quota-proxy.service/client.properties"
 """
+#: As the README says: a secret of root's that the proxy reads.
+CREDENTIAL: Final = "LoadCredential=client.properties:/etc/kafka-quota-proxy/client.properties"
 QUOTA: Final = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "{}MB"\n'
 INSTALLED: Final = "opt/kafka-quota-proxy"
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(400)]
@@ -145,7 +148,13 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     folder.mkdir()
     (folder / "proxy.toml").write_text(CONFIG)
     (folder / "quotas.toml").write_text(QUOTA.format(1))
+    secret = folder / "client.properties"
+    secret.touch(0o600)
+    secret.write_text("client.id=kafka-quota-proxy\n")
     shutil.copy(UNIT, root / "etc/systemd/system" / UNIT.name)
+    edited = root / "etc/systemd/system" / f"{UNIT.name}.d/override.conf"
+    edited.parent.mkdir()
+    edited.write_text(f"[Service]\n{CREDENTIAL}\n")
     running = Container(root)
     try:
         running.eventually(lambda: "running" in running.command("systemctl", "is-system-running", check=False), "boot")
@@ -164,6 +173,13 @@ def page(path: str) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{ADMIN}{path}", timeout=10) as answer:
         text: str = answer.read().decode()
         return text
+
+
+def test_the_readme_names_the_place_of_secrets() -> None:
+    page = UNIT.with_name("README.md").read_text()
+    assert f"`{CREDENTIAL}`" in page
+    assert CONFIG.strip().splitlines()[-1] in page
+    assert CONFIG.strip().splitlines()[-1] in UNIT.with_name("proxy.toml").read_text()
 
 
 def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
