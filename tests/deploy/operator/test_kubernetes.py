@@ -126,7 +126,7 @@ def test_objects_of_the_prometheus_operator_are_those_of_its_definitions(server:
     with pytest.raises(Refused, match="interval"):
         server.create(monitor)
 
-    rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yaml").read_text())
+    rules = yaml.safe_load((CHART / "files/rules.yaml").read_text())
     kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": "kqp"}}
     server.create({**kind, "spec": rules})
     rules["groups"][1]["rules"][0]["form"] = rules["groups"][1]["rules"][0].pop("for")
