@@ -1,6 +1,6 @@
 """What a release has, into dist/: `make dist`, or `python -m deploy.release [--compiled] [--image]`.
 
-wheel and sdist, the chart as `helm package` would name it, the rules and the dashboard,
+wheel and sdist, the chart as `helm package` would name it, a sidecar without the chart, the rules and the dashboard,
 the unit and samples of its files, the list of parts (CycloneDX) and SHA256SUMS; with --compiled a compiled wheel for
 this Python, with --image the image as an OCI layout.
 The same commit gives the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH. A compiled wheel also needs
@@ -34,6 +34,7 @@ FILES: Final = (
     ROOT / "deploy/systemd/kafka-quota-proxy.service",
     ROOT / "deploy/systemd/proxy.toml",
     ROOT / "deploy/systemd/quotas.toml",
+    ROOT / "deploy/helm/sidecar.yaml",
     CHART / "files/rules.yaml",
     CHART / "files/dashboard.json",
 )
