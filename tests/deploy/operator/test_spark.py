@@ -143,7 +143,7 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
         assert f'client_id="{client_id}",limit=' not in metrics, "no limit applies, and nothing was held"
         return
     assert f'client_id="{client_id}",limit="producer_byte_rate"' in metrics, "it was held"
-    # The limit of the fleet, of which the sidecar is the only member; its own part it has given back when the job ended.
+    # The limit of its fleet, which has no other member; its part of it went back when the job ended.
     limit = re.search(r'fleet_quota\{entity="client-id:flights-etl",limit="producer_byte_rate"\} (\S+)', metrics)
     assert limit
     assert float(limit[1]) == RATE * SHARE, "the annotation scales the rate"
