@@ -119,7 +119,7 @@ SHARED: Final = ("mode=shared", "fleet.name=jobs")
         ([*SHARED, "shared.tlsClientAuth=required"], "shared.tlsClientAuth required needs shared.tlsSecretName"),
         (
             [*SHARED, "shared.serviceType=NodePort"],
-            "with NodePort these are ports of nodes, 30000 to 32767: port is 19",
+            "with NodePort these are ports of nodes, 30000 to 32767, not 19092",
         ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

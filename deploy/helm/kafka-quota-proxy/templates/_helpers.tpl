@@ -35,8 +35,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "kafka-quota-proxy.address" -}}
 {{- with .Values.shared }}
 {{- $host := .advertisedHost | default (regexFind "^[^:]*" .sniHost | replace "{node}" "bootstrap") | default (include "kafka-quota-proxy.host" $) }}
-{{- $host }}:{{ regexFind "[0-9]+$" (regexFind ":.*" .sniHost) | default $.Values.port }}
+{{- $host }}:{{ include "kafka-quota-proxy.clientPort" $ }}
 {{- end }}
+{{- end }}
+
+{{/* The first port that clients are told: of the Service. */}}
+{{- define "kafka-quota-proxy.clientPort" -}}
+{{ regexFind ":[0-9]+$" .Values.shared.sniHost | trimPrefix ":" | default (int .Values.port) }}
 {{- end }}
 
 {{- define "kafka-quota-proxy.host" -}}
@@ -81,8 +86,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and (ne .tlsClientAuth "none") (not .tlsSecretName) }}
 {{- fail (printf "shared.tlsClientAuth %s needs shared.tlsSecretName" .tlsClientAuth) }}
 {{- end }}
-{{- if and (eq .serviceType "NodePort") (or (lt (int $.Values.port) 30000) (gt $last 32767)) }}
-{{- fail (printf "clients connect to the ports that the proxy names, so with NodePort these are ports of nodes, 30000 to 32767: port is %v, the last one %d" $.Values.port $last) }}
+{{- $first := include "kafka-quota-proxy.clientPort" $ | int }}
+{{- $last = add $first (include "kafka-quota-proxy.brokers" $) | int }}
+{{- if and (eq .serviceType "NodePort") (or (lt $first 30000) (gt $last 32767)) }}
+{{- fail (printf "clients connect to the ports that the proxy names, so with NodePort these are ports of nodes, 30000 to 32767, not %d to %d" $first $last) }}
 {{- end }}
 {{- end }}
 {{- end }}
