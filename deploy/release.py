@@ -1,7 +1,8 @@
 """What a release has, into dist/: `make dist`, or `python -m deploy.release [--compiled] [--image]`.
 
-wheel and sdist, the chart as `helm package` would name it, the rules and the dashboard, the unit, the list of parts
-(CycloneDX) and SHA256SUMS; with --compiled a compiled wheel for this Python, with --image the image as an OCI layout.
+wheel and sdist, the chart as `helm package` would name it, a sidecar without the chart, the rules and the dashboard,
+the unit and samples of its files, the list of parts (CycloneDX) and SHA256SUMS; with --compiled a compiled wheel for
+this Python, with --image the image as an OCI layout.
 The same commit gives the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH. A compiled wheel also needs
 the same compiler, and an image the same base.
 """
@@ -32,8 +33,11 @@ NOT_IN_CHART: Final = ("tests", "ci", ".helmignore")
 FILES: Final = (
     ROOT / "deploy/systemd/kafka-quota-proxy.service",
     ROOT / "deploy/systemd/kafka-quota-proxy@.service",
-    ROOT / "deploy/monitoring/rules.yaml",
-    ROOT / "deploy/monitoring/dashboard.json",
+    ROOT / "deploy/systemd/proxy.toml",
+    ROOT / "deploy/systemd/quotas.toml",
+    ROOT / "deploy/helm/sidecar.yaml",
+    CHART / "files/rules.yaml",
+    CHART / "files/dashboard.json",
 )
 
 _UV_BUILD: Final = (str(BIN / "uv"), "build", "--quiet", "--no-build-isolation", "--python", sys.executable)

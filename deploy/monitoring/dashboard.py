@@ -1,4 +1,4 @@
-"""The dashboard for Grafana, from one list of panels: `python -m deploy.monitoring.dashboard` writes dashboard.json.
+"""The dashboard for Grafana, from one list of panels: `python -m deploy.monitoring.dashboard` writes it into the chart.
 
 Three questions, top to bottom: who uses what; who is throttled, by which limit; is it the proxy or the broker.
 """
@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacem
 from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
 
 PREFIX: Final = "kafka_quota_proxy_"
-FILE: Final = Path(__file__).with_name("dashboard.json")
+FILE: Final = Path(__file__).parents[1] / "helm/kafka-quota-proxy/files/dashboard.json"
 #: Instances that the reader chose above the panels.
 CHOSEN: Final = 'job=~"$job",instance=~"$instance"'
 

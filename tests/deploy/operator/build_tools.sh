@@ -1,9 +1,11 @@
 #!/bin/sh
 # Builds actionlint, helm, helm-unittest, etcd, kube-apiserver and kubectl with Go, once, into the folder given as $1 (by
-# default $XDG_CACHE_HOME/kafka-quota-proxy-tools, or .cache/tools), and makes the definitions of the Prometheus operator's
-# objects from its types, as its releases do. About 15 minutes on two cores; what is there of the same version is kept.
+# default $XDG_CACHE_HOME/kafka-quota-proxy-tools, or .cache/tools), makes the definitions of the Prometheus operator's
+# objects from its types, as its releases do, and takes those of the Gateway API and cert-manager from their modules. About
+# 15 minutes on two cores; what is there of the same version is kept.
 set -eu
 ACTIONLINT=v1.7.12 HELM=v3.22.0 UNITTEST=v1.1.2 ETCD=v3.6.8 KUBERNETES=1.36.3 GENERATOR=v0.23.0 OPERATOR=v0.95.1
+GATEWAY=v1.5.1 CERT_MANAGER=v1.20.0
 if [ -n "${XDG_CACHE_HOME:-}" ]; then default=$XDG_CACHE_HOME/kafka-quota-proxy-tools; else default=$PWD/.cache/tools; fi
 target=${1:-$default}
 mkdir -p "$target"
@@ -85,5 +87,16 @@ ce3a773bffca915ab0a9f984edf98ae61a2aee4e93326f7a5712cf74a7959b95  monitoring.cor
 END
     rm -rf "$target/definitions" && mv "$work/chosen" "$target/definitions"
     made definitions $OPERATOR
+fi
+if missing published "$GATEWAY $CERT_MANAGER"; then
+    module published
+    mkdir -p "$work/chosen-published"
+    for each in sigs.k8s.io/gateway-api@$GATEWAY=config/crd/standard/gateway.networking.k8s.io_tlsroutes.yaml \
+        github.com/cert-manager/cert-manager@$CERT_MANAGER=deploy/crds/cert-manager.io_certificates.yaml; do
+        folder=$(go mod download -json "${each%%=*}" | sed -n 's/.*"Dir": "\(.*\)",*/\1/p')
+        install -m 644 "$folder/${each#*=}" "$work/chosen-published"
+    done
+    rm -rf "$target/published" && mv "$work/chosen-published" "$target/published"
+    made published "$GATEWAY $CERT_MANAGER" # by hash: Go checks the modules
 fi
 ls -l "$target" >&2

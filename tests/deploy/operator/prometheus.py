@@ -19,7 +19,7 @@ import yaml
 from tests.deploy.operator.cache import ROOT, system_tool
 from tests.integration.proxy_process import ProxyProcess
 
-RULES: Final = ROOT / "deploy/monitoring/rules.yaml"
+RULES: Final = ROOT / "deploy/helm/kafka-quota-proxy/files/rules.yaml"
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: What ranges and waiting times are divided by.
 _RANGES, _WAITS = 15, 120

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.deploy.operator.cache import ROOT, run
 
+SYSTEMD: Final = ROOT / "deploy/systemd"
 BIN: Final = Path(sys.executable).parent
 DOCKERFILE: Final = ROOT / "deploy/image/Dockerfile"
 
@@ -33,3 +35,21 @@ def test_the_image_installs_what_is_locked(name: str, parts: list[str]) -> None:
     export = [str(BIN / "uv"), "export", "--frozen", "--offline", "--no-header", "--no-emit-project", "--no-annotate"]
     exported = subprocess.run([*export, *parts], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert (ROOT / f"deploy/image/{name}.txt").read_text() == exported, "make lock writes it"
+
+
+@pytest.mark.parametrize("name", ["proxy.toml", "quotas.toml"])
+def test_the_samples_of_a_host_are_right_with_what_is_commented_out(name: str, tmp_path: Path) -> None:
+    installed = "/etc/kafka-quota-proxy"
+    (tmp_path / "client.properties").touch(0o600)
+    for file in ("proxy.toml", "quotas.toml"):
+        text = (SYSTEMD / file).read_text().replace(installed, str(tmp_path))
+        text = text.replace("/run/credentials/kafka-quota-proxy.service", str(tmp_path))
+        (tmp_path / file).write_text(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE))
+    checked = run(BIN / "kafka-quota-proxy", "check-config", tmp_path / name)
+    assert "2 quota entries" in checked
+    assert ("dry run" in checked) is (name == "proxy.toml"), "begin with it"
+    unit = (SYSTEMD / "kafka-quota-proxy.service").read_text()
+    assert f"--config {installed}/proxy.toml" in unit
+    wrong = tmp_path / "quotas.toml"
+    wrong.write_text(wrong.read_text().replace("producer_byte_rate", "producer_rate"))
+    assert "producer_byte_rate" in run(BIN / "kafka-quota-proxy", "check-config", tmp_path / name, code=2)

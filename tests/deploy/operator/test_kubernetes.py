@@ -66,10 +66,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
             running.create(
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}, keep=True
             )
-        for kind in ("podmonitors", "prometheusrules"):
-            text = Path(built_tool("definitions"), f"monitoring.coreos.com_{kind}.yaml").read_text()
-            running.create(yaml.safe_load(text), keep=True)
-            eventually(lambda: is_served(running, f"apis/monitoring.coreos.com/v1/{kind}"), 60, kind)  # noqa: B023
+        for folder in ("definitions", "published"):
+            for file in sorted(Path(built_tool(folder)).iterdir()):
+                definition = yaml.safe_load(file.read_text())
+                running.create(definition, keep=True)
+                place = f"apis/{definition['spec']['group']}/v1/{definition['spec']['names']['plural']}"
+                eventually(lambda: is_served(running, place), 60, place)  # noqa: B023
         yield running
 
 
@@ -126,12 +128,43 @@ def test_objects_of_the_prometheus_operator_are_those_of_its_definitions(server:
     with pytest.raises(Refused, match="interval"):
         server.create(monitor)
 
-    rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yaml").read_text())
-    kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": "kqp"}}
-    server.create({**kind, "spec": rules})
-    rules["groups"][1]["rules"][0]["form"] = rules["groups"][1]["rules"][0].pop("for")
+    docs = "https://git.example/docs"
+    options = ("--set", f"prometheusRule.enabled=true,prometheusRule.docsUrl={docs}")
+    [rules] = [each for each in rendered(values, *options) if each["kind"] == "PrometheusRule"]
+    server.create(rules)
+    shipped = (CHART / "files/rules.yaml").read_text().replace("runbook_url: docs", f"runbook_url: {docs}")
+    assert rules["spec"] == yaml.safe_load(shipped)
+    rule = rules["spec"]["groups"][1]["rules"][0]
+    rule["form"] = rule.pop("for")
     with pytest.raises(Refused, match="unknown field"):
-        server.create({**kind, "spec": rules})
+        server.create(rules)
+
+
+def test_the_server_takes_the_examples(server: ApiServer) -> None:
+    for file in sorted((ROOT / "deploy/helm/examples").iterdir()):
+        for each in yaml.safe_load_all(file.read_text()):
+            server.create(each)
+            wrong = copy.deepcopy(each)
+            wrong["spect"] = wrong.pop("spec", {})
+            with pytest.raises(Refused, match="unknown field"):
+                server.create(wrong)
+
+
+def test_only_monitoring_reaches_the_admin_port_of_sidecars() -> None:
+    """As a network plugin reads the example: a port is open to all, or to some, or to nobody."""
+    policy = yaml.safe_load((ROOT / "deploy/helm/examples/admin-port.yaml").read_text())
+    to_all, to_some = policy["spec"]["ingress"]
+    assert "from" not in to_all
+    admin = yaml.safe_load((CHART / "values.yaml").read_text())["adminPort"]
+    open_ports = {
+        port
+        for each in to_all["ports"]
+        if each["protocol"] == "TCP"
+        for port in range(each["port"], each["endPort"] + 1)
+    }
+    assert set(range(1, 65_536)) - open_ports == {admin}
+    assert [each["port"] for each in to_some["ports"]] == [admin]
+    assert policy["spec"]["podSelector"]["matchLabels"] == ASKS
 
 
 @pytest.mark.parametrize("role", ["driver", "executor"])
@@ -177,6 +210,26 @@ def test_the_first_commands_of_the_readme_lead_to_a_pod_with_a_sidecar(server: A
     assert run("bash", "-euc", ask.replace("inject=true", "inject=false")) == ""
     kept = server.request("GET", "api/v1/namespaces/readme/configmaps/kqp-kafka-quota-proxy-quotas")
     assert kept["data"] == {"quotas.toml": quotas}
+
+
+@pytest.mark.parametrize("own", [[], [{"name": "of-the-job"}]], ids=["none", "of its own"])
+def test_a_sidecar_brings_what_it_needs_of_the_pod(server: ApiServer, own: list[dict[str, str]]) -> None:
+    """Variables and volumes of the values, and the Secret by which its image is pulled."""
+    namespace = f"logs-in-{len(own)}"
+    server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, keep=True)
+    for each in rendered(LOGIN, "--namespace", namespace):
+        server.create(each, namespace, keep=True)
+    pod = spark_pod("driver", **ASKS)
+    pod["spec"] |= {"imagePullSecrets": own} if own else {}
+    eventually(lambda: sidecars(server.create(pod, namespace)), 60, "the policy is in force")
+    made = server.create(pod, namespace)
+    assert made["spec"]["imagePullSecrets"] == [*own, {"name": "registry"}]
+    [container] = sidecars(made)
+    assert {"name": "companys-ca", "mountPath": "/etc/company", "readOnly": True} in container["volumeMounts"]
+    [password] = [each for each in container["env"] if each["name"] == "KAFKA_PASSWORD"]
+    assert password["valueFrom"] == {"secretKeyRef": {"name": "kafka-password", "key": "password"}}
+    assert container["envFrom"] == [{"configMapRef": {"name": "proxies", "optional": True}}]
+    assert {"companys-ca", "kafka-quota-proxy-credentials"} <= {each["name"] for each in made["spec"]["volumes"]}
 
 
 def test_who_does_not_get_it(injecting: ApiServer) -> None:

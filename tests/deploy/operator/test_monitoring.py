@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,15 +17,15 @@ import yaml
 from deploy.local.cluster import KafkaCluster
 from deploy.monitoring.dashboard import FILE, dashboard, panels
 from tests.deploy.operator.cache import ROOT, run, system_tool
+from tests.deploy.operator.prometheus import RULES as RULES_FILE
 from tests.deploy.operator.prometheus import Prometheus
+from tests.docs.test_references import anchors
 from tests.integration.flood import Flood, create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
 
-FOLDER: Final = ROOT / "deploy/monitoring"
+TESTS: Final = ROOT / "deploy/monitoring/rules_test.yaml"
 PICTURE: Final = ROOT / "build/deploy/panels.png"
-RULES: Final = [
-    rule for group in yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"] for rule in group["rules"]
-]
+RULES: Final = [rule for group in yaml.safe_load(RULES_FILE.read_text())["groups"] for rule in group["rules"]]
 #: Of a run in which nothing fails.
 EMPTY: Final = frozenset({"Errors of brokers", "Refused and closed connections"})
 
@@ -40,29 +41,41 @@ def test_each_alert_has_a_test_and_words_of_what_to_do() -> None:
     alerts = {rule["alert"] for rule in RULES if "alert" in rule}
     tested = {
         each["alertname"]
-        for group in yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]
+        for group in yaml.safe_load(TESTS.read_text())["tests"]
         for each in group["alert_rule_test"]
         if each["exp_alerts"]
     }
     assert alerts == tested
-    page = (ROOT / "docs/alerts.md").read_text()
-    assert {alert for alert in alerts if f"`{alert}`" not in page} == set()
+    for rule in RULES:
+        if "alert" in rule:
+            path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+            assert path == "docs/alerts.md", "which the chart replaces"
+            assert anchor == rule["alert"].lower()
+            assert anchor in anchors(ROOT / path)
 
 
 @pytest.mark.deploy
 def test_the_rules_pass_and_wrong_ones_do_not(tmp_path: Path) -> None:
     promtool = system_tool("promtool")
-    run(promtool, "check", "rules", FOLDER / "rules.yaml")
-    run(promtool, "test", "rules", FOLDER / "rules_test.yaml")
-    text = (FOLDER / "rules.yaml").read_text()
+    run(promtool, "check", "rules", RULES_FILE)
+    run(promtool, "test", "rules", TESTS)
+    text = RULES_FILE.read_text()
     (tmp_path / "rules.yaml").write_text(text.replace("enforcement_enabled == 0", "enforcement_enabled === 0"))
     run(promtool, "check", "rules", tmp_path / "rules.yaml", code=1)
-    (tmp_path / "rules_test.yaml").write_text((FOLDER / "rules_test.yaml").read_text())
+    tests, place = TESTS.read_text(), os.path.relpath(RULES_FILE, TESTS.parent)
+    (tmp_path / "rules_test.yaml").write_text(tests.replace(place, "rules.yaml"))
+    (tmp_path / "rules.yaml").write_text(text)
+    run(promtool, "test", "rules", tmp_path / "rules_test.yaml")
     for right, wrong in (
         ("used_ratio > 0.6", "used_ratio > 0.5"),
         ("or up == 0 and on (job, instance)", "or up == 0 and on (job)"),
         ("for: 1h", "for: 10m"),
         ("> 0.8 and", "> 0.95 and"),
+        ("quota_used_ratio[5m]) > 0.9", "quota_used_ratio[5m]) > 0.8"),
+        ("unless on (job, instance, limit, entity)", "and on (job, instance, limit, entity)"),
+        ("max by (job, entity) (", "min by (job, entity) ("),
+        ("requests_total[1h])) > 0", "requests_total[1h])) >= 0"),
+        ("histogram_quantile(0.9, sum by (job, broker", "histogram_quantile(0.99, sum by (job, broker"),
     ):
         assert right in text
         (tmp_path / "rules.yaml").write_text(text.replace(right, wrong))

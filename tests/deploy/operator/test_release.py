@@ -84,6 +84,7 @@ def test_two_builds_have_the_same_bytes_and_the_wheel_works(tmp_path: Path) -> N
     )
     with tarfile.open(chart) as packed:
         assert not [name for name in packed.getnames() if "/ci/" in name or "/tests/" in name]
+    assert {"rules.yaml", "dashboard.json", "proxy.toml", "quotas.toml"} <= one.keys()
     parts = json.loads(one[f"kafka-quota-proxy-{version}.cdx.json"])
     assert {"uvloop", "crc32c"} <= {each["name"] for each in parts["components"]}
 

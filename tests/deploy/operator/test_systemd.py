@@ -34,6 +34,9 @@ broker_ports = "{PORT + 1}-{PORT + 3}"
 metrics_listen = "127.0.0.1:{ADMIN}"
 quotas_file = "/etc/kafka-quota-proxy/quotas.toml"
 """
+#: As the README says: a secret of root's that the proxy reads.
+CREDENTIAL: Final = "LoadCredential=client.properties:/etc/kafka-quota-proxy/client.properties"
+READS_IT: Final = 'command_config = "/run/credentials/kafka-quota-proxy.service/client.properties"'
 QUOTA: Final = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "{}MB"\n'
 INSTALLED: Final = "opt/kafka-quota-proxy"
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(400)]
@@ -181,6 +184,33 @@ def page(path: str, port: int = ADMIN) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
         text: str = answer.read().decode()
         return text
+
+
+def test_it_reads_a_secret_of_root_as_the_readme_says(container: Container) -> None:
+    readme, sample = (UNIT.with_name(name).read_text() for name in ("README.md", "proxy.toml"))
+    assert f"`{CREDENTIAL}`" in readme
+    assert READS_IT in readme
+    assert READS_IT in sample
+    folder, edited = container.root / "etc/kafka-quota-proxy", container.root / f"etc/systemd/system/{UNIT.name}.d"
+    secret, config = folder / "client.properties", folder / "proxy.toml"
+    secret.touch(0o600)
+    secret.write_text("client.id=of-root\n")
+    before = config.read_text()
+    config.write_text(CONFIG + READS_IT)
+    edited.mkdir()
+    try:
+        container.command("systemctl", "start", UNIT.name, check=False)
+        container.eventually(lambda: container.state()["ActiveState"] == "failed", "without the drop-in it has none")
+        (edited / "override.conf").write_text(f"[Service]\n{CREDENTIAL}\n")
+        container.command("systemctl", "daemon-reload")
+        container.command("systemctl", "start", UNIT.name)
+        assert "listening" in page("/healthz")
+    finally:
+        config.write_text(before)
+        shutil.rmtree(edited)
+        container.command("systemctl", "stop", UNIT.name, check=False)
+        container.command("systemctl", "daemon-reload")
+        container.command("systemctl", "reset-failed", UNIT.name, check=False)
 
 
 def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:

@@ -27,6 +27,74 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ default (printf "%s-quotas" (include "kafka-quota-proxy.fullname" .)) .Values.existingQuotasConfigMap }}
 {{- end }}
 
+{{- define "kafka-quota-proxy.account" -}}
+{{ default (ternary (include "kafka-quota-proxy.fullname" .) "" .Values.shared.serviceAccount.create) .Values.shared.serviceAccount.name }}
+{{- end }}
+
+{{/* HOST:PORT of a shared proxy for clients. */}}
+{{- define "kafka-quota-proxy.address" -}}
+{{- with .Values.shared }}
+{{- $host := .advertisedHost | default (regexFind "^[^:]*" .sniHost | replace "{node}" "bootstrap") | default (include "kafka-quota-proxy.host" $) }}
+{{- $host }}:{{ include "kafka-quota-proxy.clientPort" $ }}
+{{- end }}
+{{- end }}
+
+{{/* The first port that clients are told: of the Service. */}}
+{{- define "kafka-quota-proxy.clientPort" -}}
+{{ regexFind ":[0-9]+$" .Values.shared.sniHost | trimPrefix ":" | default (int .Values.port) }}
+{{- end }}
+
+{{- define "kafka-quota-proxy.host" -}}
+{{ .Values.shared.advertisedHost | default (printf "%s.%s.svc" (include "kafka-quota-proxy.fullname" .) .Release.Namespace) }}
+{{- end }}
+
+{{/* The number of ports for brokers, after the first. */}}
+{{- define "kafka-quota-proxy.brokers" -}}
+{{- if eq .Values.mode "sidecar" }}{{ .Values.sidecar.brokerPorts }}{{ else if .Values.shared.sniHost }}0{{ else }}{{ .Values.shared.brokers }}{{ end }}
+{{- end }}
+
+{{/* What no schema of single values refuses. */}}
+{{- define "kafka-quota-proxy.check" -}}
+{{- $last := add .Values.port (include "kafka-quota-proxy.brokers" .) | int }}
+{{- if gt $last 65535 }}
+{{- fail (printf "the ports of brokers end at %d: lower port, or the number of brokers' ports" $last) }}
+{{- end }}
+{{- if and (ge (int .Values.adminPort) (int .Values.port)) (le (int .Values.adminPort) $last) }}
+{{- fail (printf "adminPort %v is among the ports of clients, %v to %d" .Values.adminPort .Values.port $last) }}
+{{- end }}
+{{- if and .Values.networkPolicy.enabled (eq .Values.mode "sidecar") }}
+{{- fail "networkPolicy is for mode shared: for the admin port of sidecars see deploy/helm/examples/admin-port.yaml" }}
+{{- end }}
+{{- if eq .Values.mode "shared" }}
+{{- with .Values.shared }}
+{{- $most := ternary .autoscaling.maxReplicas .replicas .autoscaling.enabled | int }}
+{{- if and (gt $most 1) (not $.Values.fleet.name) }}
+{{- fail (printf "%d replicas without fleet.name would each allow the whole of every limit: set fleet.name, which makes them share it (docs/fleet.md)" $most) }}
+{{- end }}
+{{- if and $.Values.fleet.name (lt (int $.Values.fleet.maxMembers) (add $most 1 | int)) }}
+{{- fail (printf "fleet.maxMembers %v is less than %d replicas and the one that an upgrade starts before it ends another" $.Values.fleet.maxMembers $most) }}
+{{- end }}
+{{- if and .autoscaling.enabled (gt (int .autoscaling.minReplicas) $most) }}
+{{- fail (printf "shared.autoscaling.minReplicas %v is more than maxReplicas %d" .autoscaling.minReplicas $most) }}
+{{- end }}
+{{- if and .sniHost (not .tlsSecretName) }}
+{{- fail "shared.sniHost needs shared.tlsSecretName: brokers are told apart by the name in the TLS handshake" }}
+{{- end }}
+{{- if and .tlsRoute.parentRefs (not .sniHost) }}
+{{- fail "shared.tlsRoute needs shared.sniHost: a route has one port for all brokers" }}
+{{- end }}
+{{- if and (ne .tlsClientAuth "none") (not .tlsSecretName) }}
+{{- fail (printf "shared.tlsClientAuth %s needs shared.tlsSecretName" .tlsClientAuth) }}
+{{- end }}
+{{- $first := include "kafka-quota-proxy.clientPort" $ | int }}
+{{- $last = add $first (include "kafka-quota-proxy.brokers" $) | int }}
+{{- if and (eq .serviceType "NodePort") (or (lt $first 30000) (gt $last 32767)) }}
+{{- fail (printf "clients connect to the ports that the proxy names, so with NodePort these are ports of nodes, 30000 to 32767, not %d to %d" $first $last) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The options that both shapes have. */}}
 {{- define "kafka-quota-proxy.args" -}}
 - run
@@ -54,6 +122,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "kafka-quota-proxy.rest" -}}
 image: {{ include "kafka-quota-proxy.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- with .Values.envFrom }}
+envFrom: {{- toYaml . | nindent 2 }}
+{{- end }}
+# A wrong configuration is in `kubectl describe pod`, too.
+terminationMessagePolicy: FallbackToLogsOnError
 resources: {{- toYaml .Values.resources | nindent 2 }}
 securityContext:
   allowPrivilegeEscalation: false
@@ -74,6 +147,9 @@ volumeMounts:
   - name: kafka-quota-proxy-credentials
     mountPath: /etc/kafka-quota-proxy/credentials
     readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . | indent 2 }}
 {{- end }}
 {{- end }}
 
@@ -112,6 +188,9 @@ env:
         fieldPath: metadata.name
   - name: KAFKA_QUOTA_PROXY_METRICS_LISTEN
     value: "0.0.0.0:{{ .Values.adminPort | int }}"
+{{- with .Values.extraEnv }}
+{{ toYaml . | indent 2 }}
+{{- end }}
 ports:
   - name: kqp-admin
     containerPort: {{ .Values.adminPort | int }}
@@ -130,6 +209,12 @@ livenessProbe:
 {{ include "kafka-quota-proxy.rest" . }}
 {{- end }}
 
+{{/* 0440 with the fsGroup of a shared proxy, else 0444: pods of jobs may have no fsGroup, and then only root could read
+     0440. No container but the proxy's mounts the file. */}}
+{{- define "kafka-quota-proxy.secretMode" -}}
+{{ ternary 288 292 (eq .Values.mode "shared") }}
+{{- end }}
+
 {{/* The volumes of both shapes: a list. */}}
 {{- define "kafka-quota-proxy.volumes" -}}
 - name: kafka-quota-proxy-quotas
@@ -140,7 +225,10 @@ livenessProbe:
 - name: kafka-quota-proxy-credentials
   secret:
     secretName: {{ .Values.credentials.secretName }}
-    defaultMode: 292
+    defaultMode: {{ include "kafka-quota-proxy.secretMode" . }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
