@@ -113,6 +113,7 @@ class Session(ConnectionPair, HoldOwner):
         shared = self.shared
         now_ns = shared.clock()
         self.connection.waits.turn(CLIENT, now_ns, 0)
+        self.connection.broker = address
         self.connection.timer.times = shared.brokers.times_of(address)
         self.response_stream = ResponseStream(self.connection)
         self.request_stream = RequestStream(self.connection, self.response_stream, shared.kinds)

@@ -12,21 +12,32 @@ from kio.index import load_payload_module
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
+from kio.static.primitive import i32
 
 from protocol.api_versions import (
     MAX_RESPONSE,
     client_software,
     negotiate,
+    node_id_at,
     unsupported_version_answer,
     with_telemetry,
 )
 from protocol.apis import API_VERSIONS, APIS, TELEMETRY
 from protocol.errors import MalformedFrame, TooManyItems
 from protocol.messages import encode
-from tests.protocol.kafka_messages import CORRELATION_ID, parsed, response_bytes, responses
+from protocol.wire import INT32
+from tests.protocol.kafka_messages import (
+    CORRELATION_ID,
+    LAST_OF_KIO,
+    ApiVersionsRequest5,
+    messages,
+    parsed,
+    response_bytes,
+    responses,
+)
 
 NO_TIME = datetime.timedelta(0)
-VERSIONS = range(5)
+VERSIONS = range(6)
 LAST_OF_SECOND_DECODER = 3
 API_KEYS = st.integers(-1, 100)
 API_VERSIONS_OFFERED = st.integers(0, 30)
@@ -38,7 +49,8 @@ def ranges(body: Any) -> list[tuple[int, int, int]]:
 
 
 def offer(version: int, *offered: tuple[int, int, int], error: ErrorCode = ErrorCode.none) -> bytes:
-    module: Any = load_payload_module(API_VERSIONS, version, EntityType.response)
+    known = min(version, LAST_OF_KIO[API_VERSIONS])
+    module: Any = load_payload_module(API_VERSIONS, known, EntityType.response)
     keys = tuple(module.ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in offered)
     throttle = {"throttle_time": NO_TIME} if version >= 1 else {}
     return response_bytes(
@@ -84,14 +96,14 @@ def test_produce_is_never_cut_below_what_transactions_version_2_needs() -> None:
     assert APIS[0].max_version >= 12
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", VERSIONS[1:])
 def test_a_broker_that_does_not_know_the_version_answers_in_version_0(version: int) -> None:
     answer = offer(0, (18, 0, 9), error=ErrorCode.unsupported_version)
 
     cut = parsed(API_VERSIONS, 0, negotiate(answer, version, pass_unknown_apis=False))
 
     assert cut.error_code == ErrorCode.unsupported_version
-    assert ranges(cut) == [(18, 0, 4)]
+    assert ranges(cut) == [(18, 0, 5)]
 
 
 def test_the_proxys_own_answer() -> None:
@@ -99,7 +111,7 @@ def test_the_proxys_own_answer() -> None:
 
     body = parsed(API_VERSIONS, 0, answer)
     assert body.error_code == ErrorCode.unsupported_version
-    assert ranges(body) == [(18, 0, 4)]
+    assert ranges(body) == [(18, 0, 5)]
     _, message = kafkaprotocol.read_network_response(API_VERSIONS, 0, bytes(4) + answer)
     assert message.error_code == 35
     assert unsupported_version_answer(-1)[:4] == b"\xff\xff\xff\xff"
@@ -203,3 +215,32 @@ def test_the_clients_software(name: str, version: str) -> None:
     assert client_software(body, 4) == (name, version)
     assert client_software(body, 2) == ("", "")
     assert client_software(body[: len(body) - 2 - len(version.encode())], 3) == ("", "")
+
+
+BODIES_5 = messages(ApiVersionsRequest5)
+
+
+@given(body=BODIES_5, more=st.binary(max_size=3))
+def test_the_software_and_the_node_of_version_5(body: ApiVersionsRequest5, more: bytes) -> None:
+    """`more`: a tag that nobody knows, or none."""
+    encoded = encode(body)[:-1] + (b"\x01\x63" + bytes([len(more)]) + more if more else b"\x00")
+    assert client_software(encoded, 5) == (body.client_software_name, body.client_software_version)
+    at = node_id_at(encoded)
+    assert at is not None
+    assert INT32.unpack_from(encoded, at) == (body.node_id,)
+    for size in range(at + 5):
+        assert node_id_at(encoded[:size]) is None, "cut short"
+    other = bytearray(encoded)
+    INT32.pack_into(other, at, -1)
+    assert other == encode(replace(body, node_id=i32(-1)))[:-1] + encoded[at + 4 :]
+
+
+def test_a_string_longer_than_the_request_has_no_node() -> None:
+    for broken in (b"", b"\xff\xff\xff\xff\x0f" * 3, b"\x02x\x02y\x7f" + bytes(9), b"\x01" * 3 + bytes(3)):
+        assert node_id_at(broken) is None
+
+
+def test_the_error_of_a_broker_that_is_another_one() -> None:
+    """REBOOTSTRAP_REQUIRED passes: the client asks its bootstrap servers again."""
+    answer = offer(5, error=ErrorCode.rebootstrap_required)
+    assert negotiate(answer, 5, pass_unknown_apis=False) == answer

@@ -1,8 +1,12 @@
 """ApiVersions: the version ranges of the response are cut to the maxima of the table.
 
 A version that the table does not list is answered by the proxy as a broker would answer it (KIP-511). The software that
-the client names decides which error its refused partitions have (`refusals`). With `--client-telemetry` the proxy
-offers to take clients' metrics where the broker does not (`telemetry`).
+the client names decides which error its refused partitions have, and of which waits it is told (`clients`). With
+`--client-telemetry` the proxy offers to take clients' metrics where the broker does not (`telemetry`).
+
+A client of Kafka 4.4 names the node that it means to reach (KIP-1242). The name passes where the connection leads to
+that node's address, so the broker finds out if the address is another one's now. Else it is replaced by "any", for
+instance while the node is not known, or after another node got its port: such a client then asks for Metadata.
 """
 
 from typing import final
@@ -10,8 +14,9 @@ from typing import final
 from protocol import api_versions
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
+from protocol.wire import INT32, unpack_int32
+from proxy.streams.handlers.clients import least_notice_ns, refusal_error
 from proxy.streams.handlers.forward import Forward
-from proxy.streams.handlers.reject.clients import refusal_error
 from proxy.streams.request import Kind, Requests
 from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import NEED
@@ -35,13 +40,22 @@ class Negotiate(Forward):
                 whole = requests.whole(pos, end, length)
                 if not whole:
                     return NEED
-                software = api_versions.client_software(whole[kind.header.body_offset - 4 :], kind.version)
-                requests.connection.software = software
-                requests.connection.identity.refusal_error = refusal_error(software)
+                body_offset = kind.header.body_offset
+                self._read(requests, whole[body_offset - 4 :], kind.version, pos + body_offset)
             return super().admit(requests, kind, pos, end, now_ns)
         self.count(requests, now_ns)
         requests.responses.answers.add(correlation_id, api_versions.unsupported_version_answer(correlation_id))
         return requests.discard(pos, end, length)
+
+    def _read(self, requests: Requests, body: bytes, version: int, pos: int) -> None:
+        """Read the body of a request, which begins at `pos`."""
+        connection = requests.connection
+        connection.software = software = api_versions.client_software(body, version)
+        connection.identity.refusal_error = refusal_error(software)
+        connection.identity.least_notice_ns = least_notice_ns(software)
+        node_at = api_versions.node_id_at(body) if version >= api_versions.FIRST_WITH_NODE_ID else None
+        if node_at is not None and not self.context.nodes.is_at(unpack_int32(body, node_at)[0], connection.broker):
+            INT32.pack_into(requests.buf, pos + node_at, api_versions.ANY_NODE)
 
     def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         if length > api_versions.MAX_RESPONSE:
@@ -55,7 +69,7 @@ class Negotiate(Forward):
             kind.version,
             pass_unknown_apis=config.security.pass_unknown_apis,
             hides_sasl=config.upstream.login is not None,
-            throttle_time_ms=connection.identity.request_notice.throttle_time_ms(now_ns),
+            throttle_time_ms=connection.tell(connection.identity.request_notice, now_ns),
         )
         connection.is_negotiated = True
         if config.observability.client_telemetry:
