@@ -11,7 +11,8 @@ A request (3+) contains the client's software and, since KIP-1242 (5+), which br
     name compact string, version compact string,
     cluster id nullable compact string (5+), node id int32 (5+; -1: any broker), tag buffer
 
-A broker with another cluster id or node id answers with error REBOOTSTRAP_REQUIRED.
+A broker with another cluster id or node id answers with error REBOOTSTRAP_REQUIRED, and with INVALID_REQUEST to
+only one of the two.
 """
 
 from dataclasses import replace
@@ -27,12 +28,22 @@ from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE,
 from protocol.errors import MalformedFrame, ProtocolError
 from protocol.messages import decode, encode
 from protocol.throttle_time import raise_int32
-from protocol.wire import INT16, INT32, compact_string_end, skip, unpack_int16, unsigned_varint, varint_size
+from protocol.wire import (
+    INT16,
+    INT32,
+    compact_string_end,
+    skip,
+    unpack_int16,
+    unpack_int32,
+    unsigned_varint,
+    varint_size,
+)
 
 FIRST_WITH_THROTTLE = 1
 FIRST_FLEXIBLE = 3
 FIRST_WITH_NODE_ID = 5
 ANY_NODE = -1
+_NULL = b"\x00"
 
 _LAST_OF_KIO = 4
 """kio 0.6.5 ends here. The response of version 5 is the same."""
@@ -76,12 +87,22 @@ def _compact_string(data: bytes, pos: int) -> tuple[str, int]:
     return data[at:after].decode(), after
 
 
-def node_id_at(request: bytes) -> int | None:
-    """Where the node id stands in the body of a request of version 5. None if the bytes are malformed."""
-    at, end = 0, len(request)
-    for _ in range(3):
-        at = compact_string_end(request, at, end)
-    return at if at + INT32.size < end else None
+def node_id_of(request: bytes) -> int:
+    """The node that the client means, by the body of a request of version 5. `ANY_NODE` if the bytes are malformed."""
+    at, end = _cluster_and_node_at(request)[1], len(request)
+    return unpack_int32(request, at)[0] if at + INT32.size < end else ANY_NODE
+
+
+def for_any_node(request: bytes) -> bytes:
+    """The body of a request of version 5 that names a node, without that and the cluster's id."""
+    cluster_at, node_at = _cluster_and_node_at(request)
+    return request[:cluster_at] + _NULL + INT32.pack(ANY_NODE) + request[node_at + INT32.size :]
+
+
+def _cluster_and_node_at(request: bytes) -> tuple[int, int]:
+    end = len(request)
+    cluster_at = compact_string_end(request, compact_string_end(request, 0, end), end)
+    return cluster_at, compact_string_end(request, cluster_at, end)
 
 
 def negotiate(

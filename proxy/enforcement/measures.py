@@ -7,8 +7,8 @@
 | `pause`  | is unchanged                                                                      |
 | `auto`   | Produce 6+, Fetch 8+: `notify`; older versions: `delay`; acks=0: `pause`          |
 
-Java since 4.4 logs each throttle time as a warning. In `auto` it is told of waits from `LEAST_LOGGED_NS` on, one after the
-other (`Connection.tell`): its requests could time out in these. For shorter ones `auto` is `pause`.
+Java since 4.4 logs each throttle time as a warning. In `auto` it is told of waits from `LEAST_LOGGED_NS` on, one after
+the other (`Connection.tell`): its requests could time out in these. For shorter ones `auto` is `pause`.
 
 In every mode a data frame that finds debt is held. A dry run holds, changes and delays nothing: measures are only
 counted and logged.

@@ -15,17 +15,18 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
 from protocol.api_versions import (
+    ANY_NODE,
     MAX_RESPONSE,
     client_software,
+    for_any_node,
     negotiate,
-    node_id_at,
+    node_id_of,
     unsupported_version_answer,
     with_telemetry,
 )
 from protocol.apis import API_VERSIONS, APIS, TELEMETRY
 from protocol.errors import MalformedFrame, TooManyItems
 from protocol.messages import encode
-from protocol.wire import INT32
 from tests.protocol.kafka_messages import (
     CORRELATION_ID,
     LAST_OF_KIO,
@@ -223,21 +224,18 @@ BODIES_5 = messages(ApiVersionsRequest5)
 @given(body=BODIES_5, more=st.binary(max_size=3))
 def test_the_software_and_the_node_of_version_5(body: ApiVersionsRequest5, more: bytes) -> None:
     """`more`: a tag that nobody knows, or none."""
-    encoded = encode(body)[:-1] + (b"\x01\x63" + bytes([len(more)]) + more if more else b"\x00")
+    tags = b"\x01\x63" + bytes([len(more)]) + more if more else b"\x00"
+    encoded = encode(body)[:-1] + tags
     assert client_software(encoded, 5) == (body.client_software_name, body.client_software_version)
-    at = node_id_at(encoded)
-    assert at is not None
-    assert INT32.unpack_from(encoded, at) == (body.node_id,)
-    for size in range(at + 5):
-        assert node_id_at(encoded[:size]) is None, "cut short"
-    other = bytearray(encoded)
-    INT32.pack_into(other, at, -1)
-    assert other == encode(replace(body, node_id=i32(-1)))[:-1] + encoded[at + 4 :]
+    assert node_id_of(encoded) == body.node_id
+    for size in range(len(encoded) - len(tags)):
+        assert node_id_of(encoded[:size]) == ANY_NODE, "cut short"
+    assert for_any_node(encoded) == encode(replace(body, cluster_id=None, node_id=i32(-1)))[:-1] + tags
 
 
 def test_a_string_longer_than_the_request_has_no_node() -> None:
     for broken in (b"", b"\xff\xff\xff\xff\x0f" * 3, b"\x02x\x02y\x7f" + bytes(9), b"\x01" * 3 + bytes(3)):
-        assert node_id_at(broken) is None
+        assert node_id_of(broken) == ANY_NODE
 
 
 def test_the_error_of_a_broker_that_is_another_one() -> None:

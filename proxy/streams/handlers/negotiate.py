@@ -5,8 +5,8 @@ the client names decides which error its refused partitions have, and of which w
 `--client-telemetry` the proxy offers to take clients' metrics where the broker does not (`telemetry`).
 
 A client of Kafka 4.4 names the node that it means to reach (KIP-1242). The name passes where the connection leads to
-that node's address, so the broker finds out if the address is another one's now. Else it is replaced by "any", for
-instance while the node is not known, or after another node got its port: such a client then asks for Metadata.
+that node's address, so the broker finds out if the address is another one's now. Else it becomes "any", for instance
+while the node is not known, or after another one got its port: the client then learns from Metadata.
 """
 
 from typing import final
@@ -14,12 +14,12 @@ from typing import final
 from protocol import api_versions
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
-from protocol.wire import INT32, unpack_int32
+from protocol.wire import INT32
 from proxy.streams.handlers.clients import least_notice_ns, refusal_error
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.request import Kind, Requests
 from proxy.streams.response_stream import ResponseStream
-from proxy.streams.steps import NEED
+from proxy.streams.steps import NEED, REPLACE
 
 #: A longer request has no software that the proxy knows.
 _LONGEST_NAMED = 512
@@ -35,27 +35,31 @@ class Negotiate(Forward):
 
     def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
-        if kind.header.api.covers(kind.version):
-            if kind.version >= api_versions.FIRST_FLEXIBLE and length <= _LONGEST_NAMED:
-                whole = requests.whole(pos, end, length)
-                if not whole:
-                    return NEED
-                body_offset = kind.header.body_offset
-                self._read(requests, whole[body_offset - 4 :], kind.version, pos + body_offset)
+        if not kind.header.api.covers(kind.version):
+            self.count(requests, now_ns)
+            requests.responses.answers.add(correlation_id, api_versions.unsupported_version_answer(correlation_id))
+            return requests.discard(pos, end, length)
+        if kind.version < api_versions.FIRST_FLEXIBLE or length > _LONGEST_NAMED:
             return super().admit(requests, kind, pos, end, now_ns)
-        self.count(requests, now_ns)
-        requests.responses.answers.add(correlation_id, api_versions.unsupported_version_answer(correlation_id))
-        return requests.discard(pos, end, length)
-
-    def _read(self, requests: Requests, body: bytes, version: int, pos: int) -> None:
-        """Read the body of a request, which begins at `pos`."""
-        connection = requests.connection
-        connection.software = software = api_versions.client_software(body, version)
+        whole = requests.whole(pos, end, length)
+        if not whole:
+            return NEED
+        connection, body_at = requests.connection, kind.header.body_offset - 4
+        body = whole[body_at:]
+        connection.software = software = api_versions.client_software(body, kind.version)
         connection.identity.refusal_error = refusal_error(software)
         connection.identity.least_notice_ns = least_notice_ns(software)
-        node_at = api_versions.node_id_at(body) if version >= api_versions.FIRST_WITH_NODE_ID else None
-        if node_at is not None and not self.context.nodes.is_at(unpack_int32(body, node_at)[0], connection.broker):
-            INT32.pack_into(requests.buf, pos + node_at, api_versions.ANY_NODE)
+        if kind.version < api_versions.FIRST_WITH_NODE_ID:
+            return super().admit(requests, kind, pos, end, now_ns)
+        node_id = api_versions.node_id_of(body)
+        if node_id == api_versions.ANY_NODE or self.context.nodes.is_at(node_id, connection.broker):
+            return super().admit(requests, kind, pos, end, now_ns)
+        self.count(requests, now_ns)
+        requests.put_in_flight(kind, kind, pos)
+        changed = whole[:body_at] + api_versions.for_any_node(body)
+        requests.output = INT32.pack(len(changed)) + changed
+        requests.resume_at = pos + 4 + length
+        return REPLACE
 
     def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         if length > api_versions.MAX_RESPONSE:

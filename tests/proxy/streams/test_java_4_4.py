@@ -26,9 +26,14 @@ FAST = without_burst("client-id=etl,producer_byte_rate=10000")
 BROKER = ("broker", 9092)
 
 
+def cluster_of(node: int) -> str | None:
+    """A client names both or neither."""
+    return None if node < 0 else "c" * 22
+
+
 def negotiate(version: str = "4.4.0", name: str = "apache-kafka-java", node: int = -1) -> bytes:
     body = ApiVersionsRequest5(
-        client_software_name=name, client_software_version=version, cluster_id="c" * 22, node_id=i32(node)
+        client_software_name=name, client_software_version=version, cluster_id=cluster_of(node), node_id=i32(node)
     )
     return request(API_VERSIONS, 5, 99, encode(body))
 
@@ -205,6 +210,9 @@ def test_the_node_passes_where_the_connection_leads_to_it(
     pair = Pair(world, cuts=(7,))
     pair.client_sends(negotiate(node=meant))
     assert pair.to_broker == negotiate(node=passes)
+    assert pair.in_flight == [99]
+    pair.client_sends(heartbeat(1))
+    assert pair.sent()[1:] == [heartbeat(1)]
 
 
 def test_a_request_without_a_node_passes_as_it_is() -> None:
