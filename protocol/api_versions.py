@@ -6,14 +6,20 @@ A response; its header has no tags in any version (KIP-511):
     API keys array: API key int16, min version int16, max version int16, tag buffer (3+)
     throttle time int32 (1+), tag buffer (3+): features, in tags 0 to 3
 
-A request (3+) contains the client's software: name string, version string, tag buffer.
+A request (3+) contains the client's software and, since KIP-1242 (5+), which broker the client means to reach:
+
+    name compact string, version compact string,
+    cluster id nullable compact string (5+), node id int32 (5+; -1: any broker), tag buffer
+
+A broker with another cluster id or node id answers with error REBOOTSTRAP_REQUIRED, and with INVALID_REQUEST to
+only one of the two.
 """
 
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_response_schema
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
@@ -22,15 +28,29 @@ from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE,
 from protocol.errors import MalformedFrame, ProtocolError
 from protocol.messages import decode, encode
 from protocol.throttle_time import raise_int32
-from protocol.wire import INT16, INT32, skip, unpack_int16, varint_size
+from protocol.wire import (
+    INT16,
+    INT32,
+    compact_string_end,
+    skip,
+    unpack_int16,
+    unpack_int32,
+    unsigned_varint,
+    varint_size,
+)
 
 FIRST_WITH_THROTTLE = 1
 FIRST_FLEXIBLE = 3
+FIRST_WITH_NODE_ID = 5
+ANY_NODE = -1
+_NULL = b"\x00"
 
+_LAST_OF_KIO = 4
+"""kio 0.6.5 ends here. The response of version 5 is the same."""
 MAX_RESPONSE = 16_384
-"""Bytes of a response from its correlation id on. Kafka 4.3's has about 600."""
+"""Bytes of a response from its correlation id on. Kafka 4.4's has about 600."""
 MAX_ITEMS = 1_000
-"""API keys, features and tags of a response. Kafka 4.3 has 93 keys."""
+"""API keys, features and tags of a response. Kafka 4.4 has 95 keys."""
 
 _SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 _UNSUPPORTED_VERSION: int = ErrorCode.unsupported_version.value
@@ -54,12 +74,35 @@ def client_software(request: bytes, version: int) -> ClientSoftware:
     """
     if version < FIRST_FLEXIBLE:
         return ClientSoftware()
-    schema: Any = load_request_schema(API_VERSIONS, version)
     try:
-        body = decode(schema, request, 0)
-    except ProtocolError:
+        name, pos = _compact_string(request, 0)
+        return ClientSoftware(name, _compact_string(request, pos)[0])
+    except (ProtocolError, UnicodeDecodeError):
         return ClientSoftware()
-    return ClientSoftware(body.client_software_name, body.client_software_version)
+
+
+def _compact_string(data: bytes, pos: int) -> tuple[str, int]:
+    size, at = unsigned_varint(data, pos, len(data), 0, "the length of a string")
+    after = skip(at, max(0, size - 1), len(data), 0, "a string")
+    return data[at:after].decode(), after
+
+
+def node_id_of(request: bytes) -> int:
+    """The node that the client means, by the body of a request of version 5. `ANY_NODE` if the bytes are malformed."""
+    at, end = _cluster_and_node_at(request)[1], len(request)
+    return unpack_int32(request, at)[0] if at + INT32.size < end else ANY_NODE
+
+
+def for_any_node(request: bytes) -> bytes:
+    """The body of a request of version 5 that names a node, without that and the cluster's id."""
+    cluster_at, node_at = _cluster_and_node_at(request)
+    return request[:cluster_at] + _NULL + INT32.pack(ANY_NODE) + request[node_at + INT32.size :]
+
+
+def _cluster_and_node_at(request: bytes) -> tuple[int, int]:
+    end = len(request)
+    cluster_at = compact_string_end(request, compact_string_end(request, 0, end), end)
+    return cluster_at, compact_string_end(request, cluster_at, end)
 
 
 def negotiate(
@@ -101,7 +144,7 @@ def negotiate(
 @lru_cache(maxsize=64)
 def _cut(body: bytes, version: int, pass_unknown_apis: bool, hides_sasl: bool) -> tuple[bytes, int]:
     """The body with the ranges that stay, and the offset of its throttle time."""
-    schema: Any = load_response_schema(API_VERSIONS, version)
+    schema: Any = load_response_schema(API_VERSIONS, min(version, _LAST_OF_KIO))
     message: Any = decode(schema, body, 0, MAX_ITEMS)
     kept = []
     for each in message.api_keys:
@@ -129,7 +172,7 @@ def with_telemetry(response: bytes, version: int) -> bytes:
 def _with_telemetry(body: bytes, version: int) -> bytes:
     if unpack_int16(body, 0)[0]:  # an error: the client asks again
         return body
-    schema: Any = load_response_schema(API_VERSIONS, version)
+    schema: Any = load_response_schema(API_VERSIONS, min(version, _LAST_OF_KIO))
     message: Any = decode(schema, body, 0)
     if not message.api_keys or any(each.api_key in TELEMETRY for each in message.api_keys):
         return body

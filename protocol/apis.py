@@ -1,7 +1,7 @@
 """What the proxy does with every message: one table.
 
-The table lists every API that a Kafka 4.3 broker offers to clients on a broker listener, with the versions that the
-proxy forwards. The upper bound is Kafka 4.3's newest version. The lower bound includes versions that Kafka 3.9 supports
+The table lists every API that a Kafka 4.4 broker offers to clients on a broker listener, with the versions that the
+proxy forwards. The upper bound is Kafka 4.4's newest version. The lower bound includes versions that Kafka 3.9 supports
 and 4.x dropped (KIP-896), since the proxy works with both. Ranges in ApiVersions responses keep the broker's minimum,
 and end at the upper bound, for forwarded APIs too: Produce 10, Fetch 16 and DescribeQuorum 2 gained broker addresses by
 a version bump alone, and the next version of any API might. A request outside of the table closes its connection.
@@ -14,7 +14,7 @@ Left out on purpose:
   the cluster's own rights: operators run it against a broker's own address;
 - SaslHandshake 0: it switches the stream to tokens without headers, which the proxy does not parse yet;
 - DescribeConfigs 0 (Kafka 3.9): sent by clients of 2017. Its responses contain broker addresses, and kio has no codec;
-- InitProducerId 6 (KIP-939): unstable in 4.3, so brokers do not offer it by default.
+- InitProducerId 6 (KIP-939): unstable in 4.4, so brokers do not offer it by default.
 
 AddRaftVoter and RemoveRaftVoter (80, 81) are listed: brokers forward them to the controller, and their responses
 contain no address.
@@ -109,7 +109,7 @@ _TABLE = (
     Api(15, "DescribeGroups",               0,  6,    5, _T.FORWARD,      1,    0),
     Api(16, "ListGroups",                   0,  5,    3, _T.FORWARD,      1,    0),
     Api(17, "SaslHandshake",                1,  1, None, _T.INSPECT,   None, None),
-    Api(18, "ApiVersions",                  0,  4,    3, _T.NEGOTIATE,    1, None),
+    Api(18, "ApiVersions",                  0,  5,    3, _T.NEGOTIATE,    1, None),
     Api(19, "CreateTopics",                 0,  7,    5, _T.MUTATIONS,    2,    0),
     Api(20, "DeleteTopics",                 0,  6,    4, _T.MUTATIONS,    1,    0),
     Api(21, "DeleteRecords",                0,  2,    2, _T.FORWARD,      0,    0),
@@ -118,7 +118,7 @@ _TABLE = (
     Api(24, "AddPartitionsToTxn",           0,  5,    3, _T.FORWARD,      0,    0),
     Api(25, "AddOffsetsToTxn",              0,  4,    3, _T.FORWARD,      0,    0),
     Api(26, "EndTxn",                       0,  5,    3, _T.FORWARD,      0,    0),
-    Api(28, "TxnOffsetCommit",              0,  5,    3, _T.FORWARD,      0,    0),
+    Api(28, "TxnOffsetCommit",              0,  6,    3, _T.FORWARD,      0,    0),
     Api(29, "DescribeAcls",                 0,  3,    2, _T.FORWARD,      0,    0),
     Api(30, "CreateAcls",                   0,  3,    2, _T.FORWARD,      0,    0),
     Api(31, "DeleteAcls",                   0,  3,    2, _T.FORWARD,      0,    0),
@@ -132,7 +132,7 @@ _TABLE = (
     Api(39, "RenewDelegationToken",         0,  2,    2, _T.FORWARD,      0,   10),
     Api(40, "ExpireDelegationToken",        0,  2,    2, _T.FORWARD,      0,   10),
     Api(41, "DescribeDelegationToken",      0,  3,    2, _T.FORWARD,      0, None),
-    Api(42, "DeleteGroups",                 0,  2,    2, _T.FORWARD,      0,    0),
+    Api(42, "DeleteGroups",                 0,  3,    2, _T.FORWARD,      0,    0),
     Api(43, "ElectLeaders",                 0,  2,    2, _T.FORWARD,      0,    0),
     Api(44, "IncrementalAlterConfigs",      0,  1,    1, _T.FORWARD,      0,    0),
     Api(45, "AlterPartitionReassignments",  0,  1,    0, _T.FORWARD,      0,    0),
@@ -161,11 +161,13 @@ _TABLE = (
     Api(79, "ShareAcknowledge",             1,  2,    0, _T.HIDE,         0,    0),
     Api(80, "AddRaftVoter",                 0,  1,    0, _T.FORWARD,      0,    0),
     Api(81, "RemoveRaftVoter",              0,  0,    0, _T.FORWARD,      0,    0),
-    Api(88, "StreamsGroupHeartbeat",        0,  0,    0, _T.FORWARD,      0,    0),
-    Api(89, "StreamsGroupDescribe",         0,  0,    0, _T.FORWARD,      0,    0),
+    Api(88, "StreamsGroupHeartbeat",        0,  1,    0, _T.FORWARD,      0,    0),
+    Api(89, "StreamsGroupDescribe",         0,  1,    0, _T.FORWARD,      0,    0),
     Api(90, "DescribeShareGroupOffsets",    0,  1,    0, _T.FORWARD,      0,    0),
     Api(91, "AlterShareGroupOffsets",       0,  0,    0, _T.FORWARD,      0,    0),
     Api(92, "DeleteShareGroupOffsets",      0,  0,    0, _T.FORWARD,      0,    0),
+    Api(93, "StreamsGroupTopologyDescriptionUpdate", 0, 0, 0, _T.FORWARD, 0,    0),
+    Api(94, "UnregisterController",         0,  0,    0, _T.FORWARD,      0,    0),
 )
 # fmt: on
 

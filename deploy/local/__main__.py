@@ -52,8 +52,8 @@ def start(brokers: str, version: str, overrides: tuple[str, ...]) -> None:
 @main.command()
 @click.argument("sets", nargs=-1, type=click.Choice(list(ALL_SETS)), metavar="[SET]...")
 def fetch(sets: tuple[str, ...]) -> None:
-    """Download jars into the project's cache and check them. SET: kafka-4.3.1, kafka-3.9.1, kafka-tools-4.3.1,
-    spark-kafka-4.0.0, spark-delta-4.0.0; all of them when none is given."""
+    """Download jars into the project's cache and check them. SET: kafka-4.3.1, kafka-4.4.0, kafka-3.9.1,
+    kafka-tools-4.3.1, spark-kafka-4.0.0, spark-delta-4.0.0; all of them when none is given."""
     for name in sets or ALL_SETS:
         jars = ensure(ALL_SETS[name])
         size = sum(jar.stat().st_size for jar in jars)

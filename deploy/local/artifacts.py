@@ -39,6 +39,8 @@ class ArtifactSet:
 
 # slf4j-simple, since the broker's own dependencies bring no logging backend: without one its log would be empty.
 KAFKA_4_3_1 = ArtifactSet("kafka-4.3.1", ("org.apache.kafka:kafka_2.13:4.3.1", "org.slf4j:slf4j-simple:1.7.36"), True)
+# Its clients log each throttle time (KAFKA-19117), and name the node that they mean to reach (KIP-1242).
+KAFKA_4_4_0 = ArtifactSet("kafka-4.4.0", ("org.apache.kafka:kafka_2.13:4.4.0", "org.slf4j:slf4j-simple:1.7.36"), True)
 # The last line that speaks the protocol versions which Kafka 4 dropped (KIP-896).
 KAFKA_3_9_1 = ArtifactSet("kafka-3.9.1", ("org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-simple:1.7.36"), True)
 # All that kafka-tools needs for topics, groups, console clients and perf tests is among the broker's jars.
@@ -58,8 +60,8 @@ SPARK_KAFKA = ArtifactSet(
 SPARK_DELTA = ArtifactSet(
     "spark-delta-4.0.0", ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"), False
 )
-BROKERS = {"4.3.1": KAFKA_4_3_1, "3.9.1": KAFKA_3_9_1}
-ALL_SETS = {each.name: each for each in (KAFKA_4_3_1, KAFKA_3_9_1, KAFKA_TOOLS, SPARK_KAFKA, SPARK_DELTA)}
+BROKERS = {"4.3.1": KAFKA_4_3_1, "4.4.0": KAFKA_4_4_0, "3.9.1": KAFKA_3_9_1}
+ALL_SETS = {each.name: each for each in (*BROKERS.values(), KAFKA_TOOLS, SPARK_KAFKA, SPARK_DELTA)}
 
 
 def ensure(

@@ -1,6 +1,10 @@
-"""Kafka's own command line tools, run from the cached jars: no Kafka distribution is needed."""
+"""Kafka's own command line tools, and programs with its clients, run from the cached jars: no Kafka distribution is
+needed.
+"""
 
-from deploy.local.artifacts import KAFKA_4_3_1, KAFKA_TOOLS, class_path
+from pathlib import Path
+
+from deploy.local.artifacts import BROKERS, KAFKA_4_3_1, KAFKA_TOOLS, ArtifactSet, class_path
 from deploy.local.java import find_java
 
 
@@ -10,6 +14,17 @@ def tool_command(class_name: str, *arguments: str) -> list[str]:
     For instance `org.apache.kafka.tools.TopicCommand`, `org.apache.kafka.tools.ProducerPerformance`,
     `org.apache.kafka.tools.consumer.ConsoleConsumer`, `kafka.admin.ConfigCommand`. Warnings go to stderr.
     """
+    return _command((KAFKA_4_3_1, KAFKA_TOOLS), class_name, *arguments)
+
+
+def program_command(version: str, program: Path, *arguments: str) -> list[str]:
+    """The command line of a program in one file of Java, with the clients of this version of Kafka, a key of
+    `artifacts.BROKERS`. Warnings go to stderr.
+    """
+    return _command((BROKERS[version],), str(program), *arguments)
+
+
+def _command(sets: tuple[ArtifactSet, ...], *what: str) -> list[str]:
     options = [
         "-Xmx256m",
         "-XX:TieredStopAtLevel=1",
@@ -17,4 +32,4 @@ def tool_command(class_name: str, *arguments: str) -> list[str]:
         "-XX:-UsePerfData",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     ]
-    return [find_java(), *options, "-cp", class_path(KAFKA_4_3_1, KAFKA_TOOLS), class_name, *arguments]
+    return [find_java(), *options, "-cp", class_path(*sets), *what]

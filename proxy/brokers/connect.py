@@ -26,10 +26,11 @@ async def ask_for_topics(
 ) -> Iterable[TopicPartitions]:
     """The topics with these ids, from the first server that answers. Raises OSError if none does."""
     problem: Exception | None = None
+    seconds = CONNECT_TIMEOUT_SECONDS / len(servers)
     request = topics_by_id_request(CORRELATION_ID, topic_ids)
     for server in servers:
         try:
-            response = await ask_broker(server, tls, request, CONNECT_TIMEOUT_SECONDS)
+            response = await ask_broker(server, tls, request, seconds)
             return topics_by_id(CORRELATION_ID, response)
         except (OSError, ProtocolError) as error:
             problem = error

@@ -116,6 +116,11 @@ class Nodes:
                 _log.info("broker_left", node=left_id, proxy_port=place, port_now_of=node_id)
             yield self.advertise(node_id, host, port)
 
+    def is_at(self, node_id: int, address: str) -> bool:
+        """Whether this is the real address of a node, as far as is known."""
+        known = self._real.get(node_id)
+        return known is not None and format_address(known) == address
+
     def broker_at(self, place: Place) -> Address | None:
         """The real address for a port of the proxy, or a host in lower case; None while its node is unknown."""
         node_id = self._node_at.get(place)

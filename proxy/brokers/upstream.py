@@ -13,8 +13,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from proxy.config.addresses import Address, format_address, ip_literal
 from proxy.config.values import MAX_PORT
 
-CONNECT_TIMEOUT_SECONDS = 5.0
-"""For a TCP connection with its handshake, and for each login of the proxy."""
+CONNECT_TIMEOUT_SECONDS = 30.0
+"""For all that comes before the first request: names, TCP, TLS, one address after the other, and the proxy's login.
+librdkafka's socket.connection.setup.timeout.ms, and what Java's grows to."""
+NEXT_ADDRESS_SECONDS = 8.0
+"""After this time the next address is tried: librdkafka waits 10 s for its first response, by
+api.version.request.timeout.ms, and Java 30 s."""
 RESOLVED_FOR_NS = 30_000_000_000
 
 SocketAddress = tuple[int, tuple[Any, ...]]
@@ -77,9 +81,10 @@ class Upstream:
         """
 
         async def attempt() -> W | None:
-            for candidate in candidates:
+            until = self._loop.time() + CONNECT_TIMEOUT_SECONDS
+            for others, candidate in zip(reversed(range(len(candidates))), candidates, strict=True):
                 try:
-                    wire = await self._open(candidate, wire_to)
+                    wire = await self._open(candidate, wire_to, until, others)
                 except BrokerFailed as error:
                     failed(format_address(candidate), error.reason, str(error))
                 else:
@@ -115,15 +120,21 @@ class Upstream:
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [(info[0], info[4]) for info in found]
 
-    async def _open(self, address: Address, wire_to: Callable[[socket.socket, str], W]) -> W:
-        """The open wire to the first address of a broker that works. Raises BrokerFailed, of the last one."""
+    async def _open(self, address: Address, wire_to: Callable[[socket.socket, str], W], until: float, others: int) -> W:
+        """The open wire to the first address of a broker that works. Raises BrokerFailed, of the last one.
+
+        until    the loop's time at which the client is no longer kept waiting
+        others   brokers that may be tried after this one
+        """
         try:
             found = await self.resolve(address)
         except (OSError, UnicodeError) as error:
             raise connect_failure(error) from error
-        for family, sockaddr in found:
+        for more, (family, sockaddr) in zip(reversed(range(len(found))), found, strict=True):
+            left = until - self._loop.time()
+            seconds = min(left, NEXT_ADDRESS_SECONDS) if more or others else left
             try:
-                return await self._open_at(family, sockaddr, lambda sock: wire_to(sock, address[0]))
+                return await self._open_at(family, sockaddr, lambda sock: wire_to(sock, address[0]), seconds)
             except OSError as error:  # also without a free descriptor
                 failure = connect_failure(error)
         try:
@@ -131,13 +142,15 @@ class Upstream:
         finally:
             del failure  # its traceback refers to this call, and so to the session: a cycle
 
-    async def _open_at(self, family: int, sockaddr: tuple[Any, ...], wire_of: Callable[[socket.socket], W]) -> W:
+    async def _open_at(
+        self, family: int, sockaddr: tuple[Any, ...], wire_of: Callable[[socket.socket], W], seconds: float
+    ) -> W:
         wire: W | None = None
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._loop.sock_connect(sock, sockaddr)
                 wire = wire_of(sock)
                 await self._opened(wire)
@@ -145,7 +158,7 @@ class Upstream:
             (wire or sock).close()
             if isinstance(error, TimeoutError):
                 reason, what = ("connect_timeout", "no answer") if wire is None else ("tls_failed", "no TLS handshake")
-                raise BrokerFailed(reason, f"{what} within {CONNECT_TIMEOUT_SECONDS:g} s") from None
+                raise BrokerFailed(reason, f"{what} within {max(seconds, 0):.3g} s") from None
             raise
         return wire
 

@@ -13,6 +13,8 @@ ANONYMOUS: Final = "ANONYMOUS"
 """Kafka's name for a client that did not authenticate."""
 
 NS_PER_MS: Final = 1_000_000
+LEAST_LOGGED_NS: Final = 1_000_000_000
+"""The shortest wait that a client which logs each is told of, in mode `auto`."""
 
 #: Used before the first request, which contains the client id.
 _NO_LIMITS: Final = ClientLimits(("", ""))
@@ -105,6 +107,8 @@ class Identity:
     wire_client_id   the client id in that request; None before the first one
     limits, entity   those of `client`
     generation       that of the registry when `limits` were looked up
+    least_notice_ns  the shortest wait that the client is told of in mode `auto`; 0: of each
+    told_until_ns    until when a client that logs each wait was told to wait: it is told of the next one after that
     notice           the throttle time of data responses
     request_notice   the throttle time of all others: of `request_rate` alone
     refusal_error    error code for partitions that `action=reject` refuses; 0: its client is held instead
@@ -116,11 +120,13 @@ class Identity:
         "client",
         "entity",
         "generation",
+        "least_notice_ns",
         "limits",
         "notice",
         "refusal_error",
         "registry",
         "request_notice",
+        "told_until_ns",
         "wire_client_id",
     )
 
@@ -138,6 +144,7 @@ class Identity:
         self.notice = Notice(config.enforcement.max_throttle_ms)
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
         self.refusal_error = 0
+        self.least_notice_ns = self.told_until_ns = 0
 
     def authenticate(self, user: str, now_ns: int) -> None:
         """Set the user of this and later requests, unless `--principal` names that of all. Nothing that waits for a

@@ -7,6 +7,9 @@
 | `pause`  | is unchanged                                                                      |
 | `auto`   | Produce 6+, Fetch 8+: `notify`; older versions: `delay`; acks=0: `pause`          |
 
+Java since 4.4 logs each throttle time as a warning. In `auto` it is told of waits from `LEAST_LOGGED_NS` on, one after
+the other (`Connection.tell`): its requests could time out in these. For shorter ones `auto` is `pause`.
+
 In every mode a data frame that finds debt is held. A dry run holds, changes and delays nothing: measures are only
 counted and logged.
 """
@@ -62,6 +65,15 @@ class Measures:
             return mode
         return NOTIFY if reply is Reply.NOTICE else DELAY
 
+    def is_untold(self, identity: Identity, limit: Limit | None, wait_ns: int) -> bool:
+        """Whether the client logs what it is told, and this wait is too short for that: the hold enforces it alone.
+        `limit`: None for a bound of the proxy.
+        """
+        least_ns = identity.least_notice_ns
+        if not least_ns or ((limit is not None and limit.mode) or self.mode) != "auto":
+            return False
+        return wait_ns < least_ns or (limit is not None and limit.whole is not None)
+
     # ---- data frames
 
     def found_debt(
@@ -92,8 +104,10 @@ class Measures:
 
         queued   what is left of it, in the limit's unit
         """
-        if not limit.rejects and self.mode_of(limit, reply) == NOTIFY:
-            _notify(identity, limit, wait_ns + limit.queued_ns(queued), reason_of(limit), now_ns)
+        wait_ns += limit.queued_ns(queued)
+        is_told = not limit.rejects and self.mode_of(limit, reply) == NOTIFY
+        if is_told and not self.is_untold(identity, limit, wait_ns):
+            _notify(identity, limit, wait_ns, reason_of(limit), now_ns)
 
     def debt_left(
         self,
@@ -111,9 +125,9 @@ class Measures:
         is_counted   as throttled
         """
         mode = self.mode_of(limit, reply)
-        if mode == PAUSE:
-            return None
         debt_ns, wait_ns, reason = wait_ns, wait_ns + limit.queued_ns(), reason_of(limit)
+        if mode == PAUSE or (mode == NOTIFY and self.is_untold(identity, limit, wait_ns)):
+            return None
         if not is_counted:
             self.report.throttled(client, limit, mode, reason, wait_ns, debt_ns, now_ns)
         if not self.enforces:
@@ -134,7 +148,8 @@ class Measures:
         longest_ns, nearest = NS_PER_MS - 1, None
         for limit in limits:
             wait_ns = limit.soft_wait_ns(now_ns)
-            if wait_ns > longest_ns and self.mode_of(limit) == NOTIFY:
+            is_longest = wait_ns > longest_ns and self.mode_of(limit) == NOTIFY
+            if is_longest and not self.is_untold(identity, limit, wait_ns):
                 longest_ns, nearest = wait_ns, limit
         if nearest is not None:
             identity.notice.extend(nearest, now_ns + longest_ns, SOFT)
@@ -147,10 +162,10 @@ class Measures:
 
         `is_counted`: another limit counts it as throttled
         """
-        limit = decision.limit
-        if limit is None or self.mode_of(limit) == PAUSE:
+        limit, wait_ns = decision.limit, decision.wait_ns
+        if limit is None or self.mode_of(limit) == PAUSE or self.is_untold(identity, limit, wait_ns):
             return
-        reason, wait_ns = reason_of(limit), decision.wait_ns
+        reason = reason_of(limit)
         if self.enforces:
             identity.request_notice.extend(limit, now_ns + wait_ns, reason)
         if not is_counted:

@@ -3,7 +3,8 @@ of the login ends (KIP-368).
 
 Its requests are in flight like any other, and `proxy.streams.handlers.login` takes their responses out of the stream.
 A login begins at the end of a frame, and no frame begins before the broker has accepted it: one that a limit releases
-meanwhile is asked again. It has `CONNECT_TIMEOUT_SECONDS` from when the broker has answered all requests before it.
+meanwhile is asked again. It has `CONNECT_TIMEOUT_SECONDS` from when the broker has answered all requests before it, the
+first one less the time that connecting took.
 """
 
 import random
@@ -26,15 +27,16 @@ MIN_SECONDS: Final = 1.0
 
 @final
 class BrokerLogin:
-    """Logs in, again and again, until `close`. An error closes the pair.
+    """Logs in, again and again, until `close`. An error closes the pair. `spent_ns`: how long connecting took.
 
     _login   the login under way
     _sent    its latest request; None: the current frame must end first
     _timer   of the login under way, or the next one
     """
 
-    def __init__(self, pair: ConnectionPair) -> None:
+    def __init__(self, pair: ConnectionPair, spent_ns: int) -> None:
         self._pair = pair
+        self._spent_ns = spent_ns
         self._login: Login | None = None
         self._sent: OwnRequest | None = None
         self._timer: TimerHandle | None = None
@@ -66,7 +68,8 @@ class BrokerLogin:
         in_flight = self._pair.response_stream.in_flight
         self._sent = OwnRequest()
         if self._timer is None and not in_flight:
-            self._timer = self._pair.shared.loop.call_later(CONNECT_TIMEOUT_SECONDS, self._on_silent)
+            seconds = CONNECT_TIMEOUT_SECONDS - self._spent_ns / 1_000_000_000
+            self._timer = self._pair.shared.loop.call_later(seconds, self._on_silent)
         in_flight.append((CORRELATION_ID, self._sent))
         self._pair.requests.writer.write(login.frame)
 
@@ -95,6 +98,7 @@ class BrokerLogin:
         shared, connection = self._pair.shared, self._pair.connection
         self.close()
         self._sent = None
+        self._spent_ns = 0
         if login.lifetime_ms:
             seconds = login.lifetime_ms / 1_000 * random.uniform(EARLIEST, LATEST)  # noqa: S311
             self._timer = shared.loop.call_later(max(seconds, MIN_SECONDS), self.begin)

@@ -14,11 +14,12 @@ from proxy.sessions.wire import Wire
 
 @final
 class Opening:
-    """Opens the client's wire and connects to a broker, then calls ``connected(spent_ns, wire, address)``; or closes
-    the pair, when either fails. `spent_ns`: how long the client's handshakes took.
+    """Opens the client's wire and connects to a broker, then calls ``connected(spent_ns, began_ns, wire, address)``; or
+    closes the pair, when either fails. `spent_ns`: how long the client's handshakes took; `began_ns`: when connecting
+    began.
     """
 
-    def __init__(self, pair: ConnectionPair, connected: Callable[[int, Wire, str], None]) -> None:
+    def __init__(self, pair: ConnectionPair, connected: Callable[[int, int, Wire, str], None]) -> None:
         self._pair = pair
         self._connected = connected
         #: Since when a handshake of the client is under way: that of TLS, after the PROXY header.
@@ -42,7 +43,7 @@ class Opening:
         self._attempt = shared.upstream.connect(
             route(self._pair.client),
             shared.wires.to_broker,
-            partial(self._connected, now_ns - since_ns),
+            partial(self._connected, now_ns - since_ns, now_ns),
             shared.health.failed,
             self._pair.close,
         )

@@ -112,12 +112,13 @@ class Session(ConnectionPair, HoldOwner):
         self.opening = Opening(self, self._on_connected)
         self.opening.begin(route, self.origin.header_ns)
 
-    def _on_connected(self, spent_ns: int, upstream: Wire, address: str) -> None:
+    def _on_connected(self, spent_ns: int, began_ns: int, upstream: Wire, address: str) -> None:
         self.opening = None
         self.upstream = upstream
         shared = self.shared
         now_ns = shared.clock()
         self.connection.waits.turn(CLIENT, now_ns, 0)
+        self.connection.broker = address
         self.connection.timer.times = shared.brokers.times_of(address)
         self.response_stream = ResponseStream(self.connection)
         self.request_stream = RequestStream(self.connection, self.response_stream, shared.kinds)
@@ -129,7 +130,7 @@ class Session(ConnectionPair, HoldOwner):
         self.ending = Ending(self, self.throttling, self.watch)
         self.on(Event.BROKER_CONNECTED)
         if shared.context.config.upstream.login is not None:
-            self.login = BrokerLogin(self)
+            self.login = BrokerLogin(self, now_ns - began_ns)
             self.login.begin()
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)

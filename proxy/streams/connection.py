@@ -27,6 +27,7 @@ class Connection:
     takes_requests    a request may begin to pass: not while closing, or while the proxy's own responses take too much
                       memory
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
+    broker            address of the broker; "" before it is connected
     last_batch        bytes of the latest Fetch response, if its first batch was above its `max_bytes`; else 0
     needs_session     the session has something to do besides the bytes: see `Session.after_step`
     is_negotiated     the broker has answered ApiVersions
@@ -37,6 +38,7 @@ class Connection:
     """
 
     __slots__ = (
+        "broker",
         "context",
         "ends_telemetry",
         "exchange",
@@ -63,6 +65,7 @@ class Connection:
         self.takes_requests = True
         self.sent_unanswered = False
         self.last_batch = 0
+        self.broker = ""
         self.needs_session = False
         self.is_negotiated = False
         self.software = ClientSoftware()
@@ -82,10 +85,15 @@ class Connection:
 
     def tell(self, notice: Notice, now_ns: int) -> int:
         """The throttle time in ms of a response that is written now: the client keeps it. 0: none."""
-        throttle_ms = notice.throttle_time_ms(now_ns)
+        throttle_ms, identity = notice.throttle_time_ms(now_ns), self.identity
+        wait_ns = throttle_ms * NS_PER_MS
+        if identity.least_notice_ns and throttle_ms:
+            if now_ns < identity.told_until_ns or self.context.measures.is_untold(identity, notice.limit, wait_ns):
+                return 0
+            identity.told_until_ns = now_ns + wait_ns
         if throttle_ms:
             state = PROXY if notice.limit is None else LIMIT
-            self.waits.told(state, key_of(notice.limit), now_ns, now_ns + throttle_ms * NS_PER_MS)
+            self.waits.told(state, key_of(notice.limit), now_ns, now_ns + wait_ns)
         return throttle_ms
 
     def told_by_broker(self, throttle_ms: int, now_ns: int) -> None:

@@ -15,10 +15,12 @@ class DelayingRelay:
     """Listens in a thread, as long as the block lasts; for one broker.
 
     delay_seconds: of each piece of at most 64 KiB that the broker sends from now on; pieces wait one after the other.
+    delayed: how many were or are.
     """
 
     def __init__(self) -> None:
         self.delay_seconds = 0.0
+        self.delayed = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._server: asyncio.Server | None = None
@@ -39,6 +41,11 @@ class DelayingRelay:
         self._server = asyncio.run_coroutine_threadsafe(listen(), self._loop).result(10)
         found_host, found_port = self._server.sockets[0].getsockname()
         return found_host, found_port
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._open)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -70,6 +77,7 @@ class DelayingRelay:
     async def _pass(self, reader: StreamReader, writer: StreamWriter, *, delays: bool) -> None:
         while piece := await reader.read(_PIECE_BYTES):
             if delays and self.delay_seconds:
+                self.delayed += 1
                 await asyncio.sleep(self.delay_seconds)
             writer.write(piece)
             await writer.drain()

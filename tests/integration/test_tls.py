@@ -14,11 +14,13 @@ from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import PemFiles, Security
+from tests.integration.delaying_relay import DelayingRelay
 from tests.integration.flood import create_topics
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read, records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
 
+HANDSHAKE_SECONDS = 7
 VALUES = [b"value-%d" % number for number in range(50)]
 
 
@@ -141,3 +143,32 @@ def test_a_new_certificate_while_a_client_is_connected(
         assert proxy.metric("certificates_last_reload_successful") == 1
         proxy.expected_errors.add("tls_refused")  # between the two renames
     assert records_in(secured_cluster, topic) == 100
+
+
+@pytest.mark.nightly  # it waits for as long as the handshake takes
+@pytest.mark.timeout(200)
+async def test_a_broker_whose_handshake_takes_seven_seconds(
+    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """As at a broker on a busy machine: its client waits for it, as without the proxy, and sees no error."""
+    topic = unique_name("slow")
+    create_topics(secured_cluster, topic)
+    given = Sides(security, tmp_path, "broker")
+    address = secured_cluster.secure_addresses("SSL")
+    errors: list[str] = []
+    with DelayingRelay() as relay:
+        host, port = relay.advertise(1, int(address.rpartition(":")[2]))
+        with ProxyProcess(f"{host}:{port}", *given.flags) as proxy:
+            eventually(lambda: proxy.get("/readyz")[0] == 200, 30, "the proxy has probed the broker")
+            eventually(lambda: not relay.connections, 60, "the probe is over")
+            relay.delay_seconds = HANDSHAKE_SECONDS
+            settings = {"bootstrap.servers": proxy.bootstrap_servers, "error_cb": lambda e: errors.append(str(e))}
+            producer = Producer(settings)
+            eventually(lambda: relay.delayed, 30, "the handshake has begun")
+            relay.delay_seconds = 0
+            produce(producer, topic, VALUES)
+            assert relay.delayed == 1
+            for reason in ("tls_failed", "connect_timeout"):
+                assert proxy.metric("upstream_errors_total", reason=reason) == 0
+    assert errors == []
+    assert records_in(secured_cluster, topic) == len(VALUES)

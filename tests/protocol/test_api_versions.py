@@ -12,21 +12,33 @@ from kio.index import load_payload_module
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
+from kio.static.primitive import i32
 
 from protocol.api_versions import (
+    ANY_NODE,
     MAX_RESPONSE,
     client_software,
+    for_any_node,
     negotiate,
+    node_id_of,
     unsupported_version_answer,
     with_telemetry,
 )
 from protocol.apis import API_VERSIONS, APIS, TELEMETRY
 from protocol.errors import MalformedFrame, TooManyItems
 from protocol.messages import encode
-from tests.protocol.kafka_messages import CORRELATION_ID, parsed, response_bytes, responses
+from tests.protocol.kafka_messages import (
+    CORRELATION_ID,
+    LAST_OF_KIO,
+    ApiVersionsRequest5,
+    messages,
+    parsed,
+    response_bytes,
+    responses,
+)
 
 NO_TIME = datetime.timedelta(0)
-VERSIONS = range(5)
+VERSIONS = range(6)
 LAST_OF_SECOND_DECODER = 3
 API_KEYS = st.integers(-1, 100)
 API_VERSIONS_OFFERED = st.integers(0, 30)
@@ -38,7 +50,8 @@ def ranges(body: Any) -> list[tuple[int, int, int]]:
 
 
 def offer(version: int, *offered: tuple[int, int, int], error: ErrorCode = ErrorCode.none) -> bytes:
-    module: Any = load_payload_module(API_VERSIONS, version, EntityType.response)
+    known = min(version, LAST_OF_KIO[API_VERSIONS])
+    module: Any = load_payload_module(API_VERSIONS, known, EntityType.response)
     keys = tuple(module.ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in offered)
     throttle = {"throttle_time": NO_TIME} if version >= 1 else {}
     return response_bytes(
@@ -84,14 +97,14 @@ def test_produce_is_never_cut_below_what_transactions_version_2_needs() -> None:
     assert APIS[0].max_version >= 12
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", VERSIONS[1:])
 def test_a_broker_that_does_not_know_the_version_answers_in_version_0(version: int) -> None:
     answer = offer(0, (18, 0, 9), error=ErrorCode.unsupported_version)
 
     cut = parsed(API_VERSIONS, 0, negotiate(answer, version, pass_unknown_apis=False))
 
     assert cut.error_code == ErrorCode.unsupported_version
-    assert ranges(cut) == [(18, 0, 4)]
+    assert ranges(cut) == [(18, 0, 5)]
 
 
 def test_the_proxys_own_answer() -> None:
@@ -99,7 +112,7 @@ def test_the_proxys_own_answer() -> None:
 
     body = parsed(API_VERSIONS, 0, answer)
     assert body.error_code == ErrorCode.unsupported_version
-    assert ranges(body) == [(18, 0, 4)]
+    assert ranges(body) == [(18, 0, 5)]
     _, message = kafkaprotocol.read_network_response(API_VERSIONS, 0, bytes(4) + answer)
     assert message.error_code == 35
     assert unsupported_version_answer(-1)[:4] == b"\xff\xff\xff\xff"
@@ -203,3 +216,29 @@ def test_the_clients_software(name: str, version: str) -> None:
     assert client_software(body, 4) == (name, version)
     assert client_software(body, 2) == ("", "")
     assert client_software(body[: len(body) - 2 - len(version.encode())], 3) == ("", "")
+
+
+BODIES_5 = messages(ApiVersionsRequest5)
+
+
+@given(body=BODIES_5, more=st.binary(max_size=3))
+def test_the_software_and_the_node_of_version_5(body: ApiVersionsRequest5, more: bytes) -> None:
+    """`more`: a tag that nobody knows, or none."""
+    tags = b"\x01\x63" + bytes([len(more)]) + more if more else b"\x00"
+    encoded = encode(body)[:-1] + tags
+    assert client_software(encoded, 5) == (body.client_software_name, body.client_software_version)
+    assert node_id_of(encoded) == body.node_id
+    for size in range(len(encoded) - len(tags)):
+        assert node_id_of(encoded[:size]) == ANY_NODE, "cut short"
+    assert for_any_node(encoded) == encode(replace(body, cluster_id=None, node_id=i32(-1)))[:-1] + tags
+
+
+def test_a_string_longer_than_the_request_has_no_node() -> None:
+    for broken in (b"", b"\xff\xff\xff\xff\x0f" * 3, b"\x02x\x02y\x7f" + bytes(9), b"\x01" * 3 + bytes(3)):
+        assert node_id_of(broken) == ANY_NODE
+
+
+def test_the_error_of_a_broker_that_is_another_one() -> None:
+    """REBOOTSTRAP_REQUIRED passes: the client asks its bootstrap servers again."""
+    answer = offer(5, error=ErrorCode.rebootstrap_required)
+    assert negotiate(answer, 5, pass_unknown_apis=False) == answer

@@ -1,4 +1,4 @@
-"""The table against Kafka's own message definitions: those of 4.3.1, and of 3.9.1 for the versions that 4.x dropped."""
+"""The table against Kafka's own message definitions: those of 4.4.0, and of 3.9.1 for the versions that 4.x dropped."""
 
 import json
 import re
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from kio.index import load_response_schema
 
 from deploy.local import artifacts
 from protocol.api_versions import negotiate
 from protocol.apis import API_VERSIONS, APIS, DESCRIBE_CONFIGS, SASL_HANDSHAKE, Treatment
-from tests.protocol.kafka_messages import parsed
+from tests.protocol.kafka_messages import LAST_OF_KIO, parsed, response_schema
 from tests.protocol.test_api_versions import offer, ranges
 
 BETWEEN_BROKERS = {27, 83, 84, 85, 86, 87}
@@ -65,7 +64,7 @@ def _definition(request: dict[str, Any], response: dict[str, Any]) -> Definition
 
 @pytest.fixture(scope="module")
 def newest() -> dict[int, Definition]:
-    return definitions(artifacts.KAFKA_4_3_1)
+    return definitions(artifacts.KAFKA_4_4_0)
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +92,12 @@ def test_versions(newest: dict[int, Definition], older: dict[int, Definition]) -
 
 @pytest.mark.parametrize(
     ("kafka", "below_the_table"),
-    [(artifacts.KAFKA_3_9_1, {SASL_HANDSHAKE, DESCRIBE_CONFIGS}), (artifacts.KAFKA_4_3_1, {SASL_HANDSHAKE})],
-    ids=["3.9.1", "4.3.1"],
+    [
+        (artifacts.KAFKA_3_9_1, {SASL_HANDSHAKE, DESCRIBE_CONFIGS}),
+        (artifacts.KAFKA_4_3_1, {SASL_HANDSHAKE}),
+        (artifacts.KAFKA_4_4_0, {SASL_HANDSHAKE}),
+    ],
+    ids=["3.9.1", "4.3.1", "4.4.0"],
 )
 def test_no_minimum_that_is_offered_is_above_the_brokers(
     kafka: artifacts.ArtifactSet, below_the_table: set[int]
@@ -169,8 +172,18 @@ def test_kio_reads_every_version_that_is_decoded() -> None:
     for api in APIS.values():
         if api.treatment in decoded:
             for version in range(api.min_version, api.max_version + 1):
-                schema = load_response_schema(api.key, version)
+                schema = response_schema(api.key, version)
                 assert schema.__flexible__ == api.is_flexible(version)
+
+
+def test_what_kio_does_not_have_is_as_its_last_version(newest: dict[int, Definition]) -> None:
+    """No field of the response has another version than "to the end", so none begins or ends after kio's last."""
+    for key, last in LAST_OF_KIO.items():
+        versions = re.findall(
+            r'"(?:taggedVersions|versions|nullableVersions)": "([^"]*)"', json.dumps(newest[key].response)
+        )
+        assert versions
+        assert all(int(each.removesuffix("+")) <= last for each in versions)
 
 
 def test_the_header_of_an_api_versions_response_is_never_flexible() -> None:

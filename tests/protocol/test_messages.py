@@ -30,7 +30,7 @@ from protocol.apis import (
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import decode, encode, read
 from protocol.wire import encode_varint
-from tests.protocol.kafka_messages import messages
+from tests.protocol.kafka_messages import messages, response_schema
 
 MILLISECOND = datetime.timedelta(milliseconds=1)
 READ = [
@@ -54,7 +54,7 @@ def test_every_response_that_kio_writes_is_read(api_key: int, data: st.DataObjec
     api = APIS[api_key]
     dropped_by_kafka_4 = {PRODUCE: 3, FETCH: 4}.get(api_key, 0)
     version = data.draw(st.integers(max(api.min_version, dropped_by_kafka_4), api.max_version))
-    schema = load_response_schema(api_key, version)
+    schema = response_schema(api_key, version)
     body: Any = data.draw(messages(schema))
     encoded = encode(body)
 

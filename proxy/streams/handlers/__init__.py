@@ -9,6 +9,7 @@
 - `rewrite`    Metadata, FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs, ShareAcknowledge: addresses
 - `mutations`  CreateTopics, DeleteTopics, CreatePartitions: charged or refused as a whole
 - `negotiate`  ApiVersions
+- `clients`    what is known of clients by the software that they name there
 - `authenticate`  SASL that passes through: the client's user
 - `telemetry`  metrics of clients
 - `login`      SASL where the proxy logs in itself

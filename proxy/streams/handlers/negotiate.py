@@ -1,8 +1,12 @@
 """ApiVersions: the version ranges of the response are cut to the maxima of the table.
 
 A version that the table does not list is answered by the proxy as a broker would answer it (KIP-511). The software that
-the client names decides which error its refused partitions have (`refusals`). With `--client-telemetry` the proxy
-offers to take clients' metrics where the broker does not (`telemetry`).
+the client names decides which error its refused partitions have, and of which waits it is told (`clients`). With
+`--client-telemetry` the proxy offers to take clients' metrics where the broker does not (`telemetry`).
+
+A client of Kafka 4.4 names the node that it means to reach (KIP-1242). The name passes where the connection leads to
+that node's address, so the broker finds out if the address is another one's now. Else it becomes "any", for instance
+while the node is not known, or after another one got its port: the client then learns from Metadata.
 """
 
 from typing import final
@@ -10,11 +14,12 @@ from typing import final
 from protocol import api_versions
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
+from protocol.wire import INT32
+from proxy.streams.handlers.clients import least_notice_ns, refusal_error
 from proxy.streams.handlers.forward import Forward
-from proxy.streams.handlers.reject.clients import refusal_error
 from proxy.streams.request import Kind, Requests
 from proxy.streams.response_stream import ResponseStream
-from proxy.streams.steps import NEED
+from proxy.streams.steps import NEED, REPLACE
 
 #: A longer request has no software that the proxy knows.
 _LONGEST_NAMED = 512
@@ -30,18 +35,31 @@ class Negotiate(Forward):
 
     def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         length, _, correlation_id = unpack_prefix(requests.buf, pos)
-        if kind.header.api.covers(kind.version):
-            if kind.version >= api_versions.FIRST_FLEXIBLE and length <= _LONGEST_NAMED:
-                whole = requests.whole(pos, end, length)
-                if not whole:
-                    return NEED
-                software = api_versions.client_software(whole[kind.header.body_offset - 4 :], kind.version)
-                requests.connection.software = software
-                requests.connection.identity.refusal_error = refusal_error(software)
+        if not kind.header.api.covers(kind.version):
+            self.count(requests, now_ns)
+            requests.responses.answers.add(correlation_id, api_versions.unsupported_version_answer(correlation_id))
+            return requests.discard(pos, end, length)
+        if kind.version < api_versions.FIRST_FLEXIBLE or length > _LONGEST_NAMED:
+            return super().admit(requests, kind, pos, end, now_ns)
+        whole = requests.whole(pos, end, length)
+        if not whole:
+            return NEED
+        connection, body_at = requests.connection, kind.header.body_offset - 4
+        body = whole[body_at:]
+        connection.software = software = api_versions.client_software(body, kind.version)
+        connection.identity.refusal_error = refusal_error(software)
+        connection.identity.least_notice_ns = least_notice_ns(software)
+        if kind.version < api_versions.FIRST_WITH_NODE_ID:
+            return super().admit(requests, kind, pos, end, now_ns)
+        node_id = api_versions.node_id_of(body)
+        if node_id == api_versions.ANY_NODE or self.context.nodes.is_at(node_id, connection.broker):
             return super().admit(requests, kind, pos, end, now_ns)
         self.count(requests, now_ns)
-        requests.responses.answers.add(correlation_id, api_versions.unsupported_version_answer(correlation_id))
-        return requests.discard(pos, end, length)
+        requests.put_in_flight(kind, kind, pos)
+        changed = whole[:body_at] + api_versions.for_any_node(body)
+        requests.output = INT32.pack(len(changed)) + changed
+        requests.resume_at = pos + 4 + length
+        return REPLACE
 
     def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         if length > api_versions.MAX_RESPONSE:
@@ -55,7 +73,7 @@ class Negotiate(Forward):
             kind.version,
             pass_unknown_apis=config.security.pass_unknown_apis,
             hides_sasl=config.upstream.login is not None,
-            throttle_time_ms=connection.identity.request_notice.throttle_time_ms(now_ns),
+            throttle_time_ms=connection.tell(connection.identity.request_notice, now_ns),
         )
         connection.is_negotiated = True
         if config.observability.client_telemetry:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ async def test_with_all_brokers_down_connections_are_closed_at_once_until_a_rest
 async def test_the_next_bootstrap_server_when_one_does_not_answer(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.brokers.upstream.CONNECT_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr("proxy.brokers.upstream.NEXT_ADDRESS_SECONDS", 0.02)
     broker = ScriptedBroker()
     try:
         with nobody_accepts() as address:
@@ -78,6 +79,74 @@ async def test_the_next_bootstrap_server_when_one_does_not_answer(
             assert stage.metrics.errors.upstream["connect_timeout"] == 1
     finally:
         broker.close()
+
+
+class SilentWire:
+    """Of a broker that does not answer the handshake."""
+
+    def __init__(self, sock: socket.socket, _host: str) -> None:
+        self.close = sock.close
+
+    def open(self, done: Callable[[], None], failed: Callable[[str, str], None]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("addresses", "brokers", "given"),
+    [(1, 1, [30]), (1, 3, [8, 8, 30]), (3, 1, [8, 8, 30]), (2, 2, [8, 8, 8, 30])],
+    ids=["a node", "three bootstrap servers", "a name of three addresses", "both"],
+)
+async def test_a_slow_handshake_has_as_long_as_clients_wait(
+    monkeypatch: pytest.MonkeyPatch, addresses: int, brokers: int, given: list[int]
+) -> None:
+    """Until the next address is tried, while there is one; the last one has what is left."""
+    timeouts: list[float | None] = []
+    timeout = asyncio.timeout
+
+    def short(seconds: float | None) -> asyncio.Timeout:
+        timeouts.append(seconds)
+        return timeout(0.001)
+
+    upstream = Upstream(asyncio.get_running_loop(), Clock())
+    broker, failures, ends = ScriptedBroker(), list[str](), list[object]()
+
+    async def look_up(host: str, port: int) -> list[Any]:
+        return [(socket.AF_INET, broker.address)] * addresses
+
+    monkeypatch.setattr(upstream, "_look_up", look_up)
+    monkeypatch.setattr(asyncio, "timeout", short)
+    try:
+        await upstream.connect(
+            [("kafka", number) for number in range(brokers)],
+            SilentWire,
+            lambda wire, _: ends.append(wire),
+            lambda _, reason, detail: failures.append(f"{reason}: {detail}"),
+            lambda: ends.append("exhausted"),
+        )
+    finally:
+        broker.close()
+    assert timeouts == pytest.approx(given, abs=5)
+    assert ends == ["exhausted"]
+    assert len(failures) == brokers
+
+
+async def test_no_address_has_more_than_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.brokers.upstream.CONNECT_TIMEOUT_SECONDS", 0)
+    upstream = Upstream(asyncio.get_running_loop(), Clock())
+    broker, failures = ScriptedBroker(), list[str]()
+    ended = asyncio.Event()
+    try:
+        await upstream.connect(
+            [broker.address] * 3,
+            SilentWire,
+            lambda *_: pytest.fail("it is too late"),
+            lambda _, reason, detail: failures.append(f"{reason}: {detail}"),
+            ended.set,
+        )
+    finally:
+        broker.close()
+    assert ended.is_set()
+    assert [each[-10:] for each in failures] == ["within 0 s"] * 3
 
 
 async def test_a_name_that_does_not_resolve_beside_one_that_answers(

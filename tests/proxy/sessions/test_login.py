@@ -20,6 +20,7 @@ from proxy.sessions.lifecycle import State
 from tests.proxy.conversation import PATIENCE_SECONDS, OpenStage, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced
 from tests.proxy.sasl_broker import REFUSED, SaslBroker
+from tests.proxy.tls_peer import Certificates, TlsPeer
 
 PASSWORD = "not-in-any-log"
 LOGIN = LoginSettings(mechanism="SCRAM-SHA-512", username="etl", password=PASSWORD)
@@ -123,6 +124,37 @@ async def test_a_broker_that_is_silent_during_the_login_costs_its_time_limit(
         assert await polling.frame() == heartbeat_answer(1)
     [fields] = [fields for name, fields in lines_of(caplog.records) if name == "broker_failed"]
     assert (fields["reason"], fields["detail"]) == ("silent", "no answer to the login of the proxy within 0.5 s")
+
+
+async def test_connecting_and_the_first_login_have_their_time_together(open_stage: OpenStage, tmp_path: Path) -> None:
+    """The handshake took 20 s of 30 s. The next login has all of it."""
+    certificates = Certificates(tmp_path)
+    upstream = ClientSettings(ssl=certificates.upstream().ssl, login=LOGIN)
+    stage = open_stage(upstream=upstream)
+    client = await stage.client()
+    accepted = await stage.broker.accept()
+    stage.clock.pass_seconds(20)
+    broker = TlsPeer(accepted, certificates.of_server(), None)
+    await broker.handshake()
+    now = asyncio.get_running_loop().time()
+    session = stage.session_of(client)
+    await until(lambda: session.login is not None)
+    assert session.login is not None
+
+    def left() -> float:
+        assert session.login is not None
+        assert session.login._timer is not None
+        return session.login._timer.when() - now
+
+    assert left() == pytest.approx(10, abs=5)
+    kafka = KafkaBroker()
+    while not kafka.done:
+        response = kafka.respond(await broker.frame())
+        assert response is not None
+        await broker.send(response)
+    await until(lambda: not stage.paused())
+    session.login.begin()
+    assert left() == pytest.approx(30, abs=5)
 
 
 @pytest.mark.parametrize("principal", ["alice", None])

@@ -537,7 +537,7 @@ async def test_the_next_broker_after_a_handshake_that_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A wrong CA, a wrong name, an expired certificate, no TLS, no answer."""
-    monkeypatch.setattr("proxy.brokers.upstream.CONNECT_TIMEOUT_SECONDS", 0.3 if reason == "tls_failed" else 20)
+    monkeypatch.setattr("proxy.brokers.upstream.NEXT_ADDRESS_SECONDS", 0.3 if reason == "tls_failed" else 20)
     contexts = {
         "tls_certificate": lambda: Certificates(tmp_path).of_server(),
         "tls_hostname": lambda: certificates.of_server(certificates.issue("other", "other.test")),

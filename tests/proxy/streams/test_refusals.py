@@ -21,8 +21,8 @@ from protocol.apis import API_VERSIONS, PRODUCE
 from protocol.messages import decode, encode
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
+from proxy.streams.handlers.clients import refusal_error
 from proxy.streams.handlers.reject import refusals
-from proxy.streams.handlers.reject.clients import refusal_error
 from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder, sequences_of
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent

@@ -1,0 +1,186 @@
+"""Kafka 4.4: its broker, and its Java clients, which log each throttle time as a warning (KAFKA-19117)."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from kio.static.primitive import i32
+
+from deploy.local.cluster import KafkaCluster
+from deploy.local.tools import program_command
+from protocol.apis import API_VERSIONS
+from protocol.messages import encode
+from tests.integration.bytes_passed import check_held
+from tests.integration.flood import create_topics
+from tests.integration.librdkafka import produce
+from tests.integration.proxy_process import ProxyProcess
+from tests.integration.scanned_proxy import ScannedProxy
+from tests.protocol.kafka_messages import ApiVersionsRequest5
+from tests.proxy.frames import request
+
+HERE = Path(__file__).parent
+RUN_SECONDS = 200
+NEWEST, BEFORE = "4.4.0", "4.3.1"
+
+
+@pytest.fixture(scope="module")
+def newest_front() -> Iterator[ScannedProxy]:
+    """A broker of Kafka 4.4 behind a proxy without limits."""
+    overrides = {"group.share.record.lock.duration.ms": "15000"}
+    with KafkaCluster(1, NEWEST, overrides=overrides) as cluster, ScannedProxy(cluster) as front:
+        yield front
+        assert front.relay.sightings == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", [NEWEST, BEFORE])
+def test_what_applications_do(newest_front: ScannedProxy, unique_name: Callable[[str], str], version: str) -> None:
+    proxy = newest_front.proxy
+
+    def asked() -> dict[tuple[str, str], float]:
+        return {
+            (api, version): proxy.metric("requests_total", api=api, version=version)
+            for api, version in (
+                *(("ApiVersions", each) for each in ("4", "5")),
+                *(("TxnOffsetCommit", each) for each in ("5", "6")),
+                *(("DeleteGroups", each) for each in ("2", "3")),
+            )
+        }
+
+    before = asked()
+    program = HERE / "ClientChecks.java"
+    command = program_command(version, program, newest_front.bootstrap_servers, unique_name("checks"))
+    done = subprocess.run(command, capture_output=True, timeout=RUN_SECONDS, check=False, text=True)
+    results = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert len(results) == 13, (done.stdout, done.stderr[-2000:])
+    assert set(results.values()) == {"ok"}, results
+    # Not all lines: one of two members that is closed may be in the middle of a rebalance.
+    assert "clients.NetworkClient" not in done.stderr, done.stderr
+    assert not [each for each in proxy.events if each["level"] != "INFO"]
+    used = {api for api, count in asked().items() if count > before[api]}
+    newer = {("ApiVersions", "5"), ("TxnOffsetCommit", "6"), ("DeleteGroups", "3")}
+    older = {("ApiVersions", "4"), ("TxnOffsetCommit", "5"), ("DeleteGroups", "2")}
+    assert used == (newer if version == NEWEST else older), "no connection asks twice"
+
+
+@pytest.mark.nightly
+def test_a_node_that_the_proxy_does_not_know(newest_front: ScannedProxy) -> None:
+    """A client that survives a restart of the proxy names one. A broker refuses the name of another one (KIP-1242)."""
+    admin = AdminClient({"bootstrap.servers": newest_front.bootstrap_servers})
+    cluster_id = admin.describe_cluster().result(30).cluster_id
+    none, rebootstrap_required, invalid_request = 0, 129, 42
+    expected = {
+        (cluster_id, 1): (none, none),
+        (cluster_id, 7): (rebootstrap_required, none),
+        ("another", 7): (rebootstrap_required, none),
+        ("another", 1): (rebootstrap_required, rebootstrap_required),
+        (None, 1): (invalid_request, invalid_request),
+        (None, -1): (none, none),
+    }
+    addresses = newest_front.cluster.bootstrap_servers, newest_front.bootstrap_servers
+    seen = {
+        named: tuple(
+            api_versions_error(
+                address,
+                ApiVersionsRequest5(
+                    client_software_name="x", client_software_version="1", cluster_id=named[0], node_id=i32(named[1])
+                ),
+            )
+            for address in addresses
+        )
+        for named in expected
+    }
+    assert seen == expected, "at the broker, and through the proxy"
+
+
+def api_versions_error(address: str, body: ApiVersionsRequest5) -> int:
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(request(API_VERSIONS, 5, 1, encode(body)))
+        head = connection.makefile("rb").read(10)
+    error: int = struct.unpack_from(">h", head, 8)[0]
+    return error
+
+
+# ---- lines of the log
+
+LIMIT = 2_000_000
+RECORD_BYTES = 10_000
+PARTITIONS = 3
+BURST_SECONDS = 0.1
+#: A batch of each partition; `max.partition.fetch.bytes`.
+REQUEST_BYTES = {"produce": 300_000, "consume": 1_048_576}
+_throttled = re.compile(r"throttled for (\d+) ms").search
+
+
+class Run(NamedTuple):
+    """One client. waits_ms: of its lines; records: of each second from its first record on."""
+
+    waits_ms: list[int]
+    records: list[int]
+
+
+def flood(version: str, what: str, proxy: ProxyProcess, client_id: str, topic: str, seconds: int) -> Run:
+    arguments = (what, proxy.bootstrap_servers, client_id, topic, f"{PARTITIONS}", f"{seconds}")
+    command = program_command(version, HERE / "JavaFlood.java", *arguments)
+    done = subprocess.run(command, capture_output=True, timeout=RUN_SECONDS, check=True, text=True)
+    lines = done.stderr.splitlines()
+    found = [each for each in map(_throttled, lines) if each is not None]
+    assert len(found) == len(lines), lines
+    records, errors = done.stdout.splitlines()
+    assert int(errors) == 0
+    return Run([int(each[1]) for each in found], json.loads(records))
+
+
+def unevenness(records: list[int]) -> float:
+    """By how many bytes a second differs from the limit, as a mean. One that waits every other second has `LIMIT`."""
+    return sum(abs(each * RECORD_BYTES - LIMIT) for each in records) / len(records)
+
+
+@pytest.mark.timeout(RUN_SECONDS)
+@pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.nightly)])
+def test_a_throttled_client_has_few_lines_and_its_rate(
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], seconds: int
+) -> None:
+    """A client of 4.4 beside one of 4.3, which logs nothing: at most a line a second, and the same bytes."""
+    topics = {"produce": unique_name("written"), "consume": unique_name("read")}
+    create_topics(kafka_cluster, *topics.values(), partitions=PARTITIONS)
+    filler = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    produce(filler, topics["consume"], [bytes(RECORD_BYTES)] * 600)
+    names = {
+        (version, what): unique_name(f"{what}-{version}")
+        for version in ((NEWEST,) if seconds == 5 else (NEWEST, BEFORE))
+        for what in topics
+    }
+    limits = f"producer_byte_rate={LIMIT},consumer_byte_rate={LIMIT},burst_seconds={BURST_SECONDS}"
+    with (
+        ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", f"client-id=<default>,{limits}") as proxy,
+        ThreadPoolExecutor(len(names)) as threads,
+    ):
+        running = {
+            key: threads.submit(flood, *key, proxy, name, topics[key[1]], seconds) for key, name in names.items()
+        }
+        runs = {key: each.result() for key, each in running.items()}
+        for name in names.values():
+            assert proxy.metric("throttled_total", client_id=name) > 0
+    for (version, what), run in runs.items():
+        assert len(run.waits_ms) <= (seconds if version == NEWEST else 0), run
+        assert not run.waits_ms or min(run.waits_ms) >= 1_000
+        passed = sum(run.records) * RECORD_BYTES
+        check_held(passed, seconds, LIMIT, burst_seconds=BURST_SECONDS, extra=1_000_000)
+        if (BEFORE, what) in runs:
+            rest, same = run.records[1:], runs[BEFORE, what].records[1:]
+            assert sum(rest) == pytest.approx(sum(same), rel=0.03)
+            assert unevenness(rest) <= unevenness(same) + REQUEST_BYTES[what] / 2
