@@ -70,7 +70,7 @@ class Recorder:
         for limit in islice(self._metrics.limits_in_use(), self._metrics.entities.max_entities):
             before = self.limits.get(limit)
             if before is None:
-                before = LimitPast(Past(now_ns, (limit.algorithm.passed, 0, self._ticks)))
+                before = LimitPast(Past(now_ns, (limit.passed, 0, self._ticks)))
             else:
                 before.past.add(now_ns, self._counts(limit, before))
             found[limit] = before
@@ -85,7 +85,7 @@ class Recorder:
                 yield limit, span.counts[0] / span.seconds / limit.rate
 
     def _counts(self, limit: Limit, found: LimitPast) -> tuple[int, int, int]:
-        return limit.algorithm.passed, found.waited, self._ticks
+        return limit.passed, found.waited, self._ticks
 
 
 _OVER: Final = object()

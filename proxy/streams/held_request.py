@@ -186,7 +186,7 @@ class HeldRequest(Pending):
             if wait_ns < MOST_DRY_RUN_DEBT_NS:
                 limit.algorithm.record(units, now_ns)
             else:
-                limit.algorithm.passed += units
+                limit.uncharged += units
             charges = charges[passed + 1 :]
 
     def _find_debt(self, connection: Connection, limit: Limit, wait_ns: int, now_ns: int) -> None:

@@ -60,6 +60,7 @@ class Limit:
     overdrawn_by  number of the frame that was charged last: while the limit is in debt, the one that took it there
     waiters       its queue, served byte-fair; add to it with `enqueue`
     exempt        the clients that it neither charges nor holds, or None
+    uncharged     units that a dry run has let pass without a charge, since the debt was too large already
     whole         the quota that other processes have parts of, too; None: it is this process's
     """
 
@@ -73,6 +74,7 @@ class Limit:
         "overdrawn_by",
         "rank",
         "rejects",
+        "uncharged",
         "waiters",
         "whole",
     )
@@ -92,6 +94,7 @@ class Limit:
         self.origin = entity if origin is None else origin
         self.mode = mode
         self.rejects = False
+        self.uncharged = 0
         self.rank: Final = _RANKS.get(entity.kind, 0) if isinstance(entity, Named) else 0
         self.overdrawn_by = 0
         self.waiters: FairQueue[Any] = _NO_WAITERS
@@ -108,6 +111,11 @@ class Limit:
             return self.algorithm.ids_per_window
         rate = self.algorithm.rate
         return rate.numerator if rate.denominator == 1 else float(rate)
+
+    @property
+    def passed(self) -> int:
+        """Units so far, charged or not."""
+        return self.algorithm.passed + self.uncharged
 
     def debt_ns(self, now_ns: int) -> int:
         """Nanoseconds until out of debt."""

@@ -44,8 +44,9 @@ class Algorithm(Protocol):
     def last_ns(self) -> int:
         """Time of the latest use."""
 
-    passed: int
-    """Units charged so far: only grows. Readers keep their own last value."""
+    @property
+    def passed(self) -> int:
+        """Units charged so far: only grows. Readers keep their own last value."""
 
     def record(self, amount: int, now_ns: int, /) -> int:
         """Charge `amount` in any state. Returns the debt, or 0 if the client needs not wait for it."""

@@ -18,7 +18,7 @@ MAX_COMPLEXITY_OF_HOT_LOOPS = 16
 #: its own commit, with the reason there.
 CODE_LINES = {
     "protocol": 2_640,  # 80 of them telemetry: what clients push
-    "quotas": 3_559,  # 456 of them quotas/fleet: one quota for many proxies
+    "quotas": 3_564,  # 456 of them quotas/fleet: one quota for many proxies
     "proxy": 1_706,  # with `explain` and `top`, and what the last minutes were like
     "proxy/admin": 1_294,  # where the time of clients goes: rows, sentences, tables
     "proxy/brokers": 689,

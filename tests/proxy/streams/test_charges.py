@@ -160,7 +160,7 @@ def test_a_dry_run_counts_what_passes_above_the_largest_debt_that_it_adds_to() -
     for each in sent:
         pair.client_sends(each)
     [limit] = list(world.context.registry.limits_in_use())
-    assert limit.algorithm.passed == sum(len(each) - 4 for each in sent)
+    assert limit.passed == sum(len(each) - 4 for each in sent)
     assert world.debts()[ETL] < 240
 
 
