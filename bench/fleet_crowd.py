@@ -27,7 +27,7 @@ from bench.processes import PeerError, cpu_ns, running
 from bench.real_broker import printed
 from bench.report import Figure
 from deploy.local.cluster import KafkaCluster
-from proxy.config.client_settings import ClientSettings
+from proxy.config.config import Config
 from proxy.fleet.clock import boottime_ns
 from proxy.fleet.fleet import Fleet
 from proxy.fleet.shared_limits import SharedLimits
@@ -139,7 +139,7 @@ def _member() -> Member:
 
 def _log(servers: str) -> TopicLog:
     host, _, port = servers.rpartition(":")
-    return TopicLog(OwnClient(ClientSettings(), ((host, int(port)),), "bench"), TOPIC)
+    return TopicLog(OwnClient(Config(own_servers=((host, int(port)),)), "bench"), TOPIC)
 
 
 async def whole_ones(servers: str, *, changes: bool) -> None:

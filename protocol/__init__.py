@@ -9,6 +9,7 @@ asn1crypto.
     request_header    the first bytes of a request, parsed on the hot path; lengths of frames
     throttle_time     throttle_time_ms raised where it has a fixed place
     api_versions      ApiVersions: ranges cut to the table's maxima, the client's software
+    client_quotas     DescribeClientQuotas: the cluster's own quotas of clients, asked for by the proxy
     telemetry         metrics of clients (KIP-714): requests, the proxy's own responses, a reader of OTLP
     addresses         which address a client receives in place of a broker's: an interface
     rewriting         which walk rewrites the response of which API

@@ -13,6 +13,7 @@ From the outside in; each imports only what is listed after it:
     assemble        makes the parts of all sessions       ticks           what is done ten times a second
     recorder        what the last minutes were like
     active_config   what may change while it runs         config_watch    the files again, when they change
+    cluster_quotas  the cluster's own quotas, again and again
     listener        accepts in batches
     sessions/       the sockets of one client connection and its broker connection
     streams/        what passes through them: bytes in, steps out

@@ -4,6 +4,7 @@ While enforcement is off the proxy behaves as with `--dry-run`: held frames are 
 Enforcement begins without the debts of that time: other clients would wait for these, too.
 """
 
+import asyncio
 from itertools import islice
 from math import inf
 from typing import Final
@@ -13,6 +14,7 @@ from proxy.config.config import Config
 from proxy.config.quota_sources import Quotas
 from proxy.observability.logs import EventLog, configure
 from proxy.sessions.shared import Shared
+from quotas.entry import QuotaEntry
 
 #: Limits that are updated in one turn: about 2 ms.
 MOST_REFRESHED: Final = 100
@@ -32,22 +34,40 @@ class ActiveConfig:
 
     def __init__(self, config: Config, quotas: Quotas, shared: Shared) -> None:
         self.config = config
-        self.quotas = quotas
+        self.quotas = self._own = quotas
+        self._of_cluster: tuple[QuotaEntry, ...] = ()
+        self._replacing = asyncio.Lock()
         self._shared = shared
         self._is_refreshing = False
         #: When entries that matched nothing are searched; None: no request has arrived yet.
         self._search_ns: float | None = None
         metrics = shared.context.metrics
         metrics.enforcement_enabled = not quotas.dry_run
-        metrics.sources.configured = lambda: (entry.entity for entry in self.quotas.entries if entry.has_buckets)
+        metrics.sources.configured = lambda: (entry.entity for entry in self.quotas.own_entries if entry.has_buckets)
 
-    def apply(self, config: Config, quotas: Quotas) -> None:
-        """Apply what may change of a configuration: quotas, dry run, throttle mode and log level."""
+    async def apply(self, config: Config, quotas: Quotas) -> None:
+        """Apply what may change of a configuration: quotas, dry run, throttle mode and log level. `quotas`: without
+        those of the cluster.
+        """
         before, self.config = self.config.observability, config
         if config.observability != before:
             configure(config.observability.log_format, config.observability.log_level)
         self._change(config.enforcement.throttle_mode, enforces=not quotas.dry_run, by="file")
-        if quotas is not self.quotas:
+        if quotas is not self._own:
+            self._own = quotas
+            await self._combine()
+
+    async def apply_cluster(self, entries: tuple[QuotaEntry, ...]) -> None:
+        """Apply the cluster's own client quotas, in place of those before."""
+        self._of_cluster = entries
+        await self._combine()
+
+    async def _combine(self) -> None:
+        """The latest of both sources: one change after the other, as each is prepared in a thread."""
+        async with self._replacing:
+            quotas = self._own
+            if self._of_cluster:
+                quotas = await asyncio.to_thread(quotas.over, self._of_cluster)
             self.replace_quotas(quotas)
 
     def replace_quotas(self, quotas: Quotas) -> None:
@@ -61,9 +81,10 @@ class ActiveConfig:
     def unmatched(self) -> list[str]:
         """The entries that nothing has matched; none where there are too many entries or limits to look at at once."""
         limits = list(islice(self._shared.context.registry.limits_in_use(), MOST_SEARCHED))
-        if len(self.quotas.entries) + len(limits) >= MOST_SEARCHED:
+        entries = list(islice(self.quotas.own_entries, MOST_SEARCHED))
+        if len(entries) + len(limits) >= MOST_SEARCHED:
             return []
-        return [str(each) for each in unmatched_entities(self.quotas.entries, limits)]
+        return [str(each) for each in unmatched_entities(entries, limits)]
 
     def warn_of_unmatched(self, now_ns: int) -> None:
         """Look for entries that matched nothing, if it is time; a thread does this, since there may be a million."""
@@ -73,7 +94,7 @@ class ActiveConfig:
                 self._search_ns = now_ns + UNMATCHED_NS
         elif now_ns >= self._search_ns:
             self._search_ns = inf  # once
-            entries, limits = self.quotas.entries, context.registry.limits_in_use
+            entries, limits = self.quotas.own_entries, context.registry.limits_in_use
             clients = (
                 (each.produce_bytes + each.fetch_bytes, each.client_id, each.user) for each in context.metrics.entities
             )

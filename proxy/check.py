@@ -1,6 +1,7 @@
 """Tries what a proxy needs before a client connects: the command `check`.
 
-It binds the ports, asks each broker as the proxy will, and opens the proxy's own topics, which creates missing ones.
+It binds the ports, asks each broker as the proxy will, opens the proxy's own topics, which creates missing ones, and
+reads the cluster's own quotas if they are to be enforced.
 """
 
 import asyncio
@@ -12,20 +13,21 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Final
 
-from kio.schema.metadata.v1.request import MetadataRequest
-from kio.schema.metadata.v1.response import MetadataResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
+from protocol.client_quotas import BROKERS_REQUEST, brokers_in
 from protocol.errors import ProtocolError
 from protocol.messages import decode, request_frame
 from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
 from proxy.brokers.readiness import PROBE_TIMEOUT_SECONDS, Readiness
 from proxy.brokers.upstream import BrokerFailed
+from proxy.cluster_quotas import ClusterReader, entries_in
 from proxy.config.addresses import Address, format_address
-from proxy.config.config import Config
-from proxy.config.errors import BindError
+from proxy.config.config import OFF, Config
+from proxy.config.errors import BindError, ConfigError
+from proxy.config.quota_sources import CLUSTER
 from proxy.fleet.log import LogFailed
 from proxy.fleet.topic_log import TopicLog
 from proxy.observability.metrics import Metrics
@@ -71,7 +73,7 @@ async def results(config: Config) -> AsyncIterator[Result]:
             yield f"{place}: {', '.join(filter(None, words))}"
         else:
             yield Problem(place, *status.reason.removesuffix(")").partition(" (")[::2])
-    async for result in _topics(config):
+    async for result in _own_clients(config):
         yield result
 
 
@@ -116,8 +118,7 @@ def _is_of_this_machine(address: str) -> bool:
 async def _brokers_of(address: Address, tls: TlsContexts) -> dict[Address, int]:
     """The ids of all brokers, by their advertised addresses; none if this one does not say, as before a login."""
     with suppress(BrokerFailed, ProtocolError):
-        response = await ask_broker(address, tls, request_frame(MetadataRequest(topics=()), 1), PROBE_TIMEOUT_SECONDS)
-        found = decode(MetadataResponse, response, _BODY).brokers
+        found = brokers_in(await ask_broker(address, tls, BROKERS_REQUEST, PROBE_TIMEOUT_SECONDS))
         return {(each.host, each.port): each.node_id for each in found}
     return {}
 
@@ -132,10 +133,17 @@ async def _login_of(address: Address, tls: TlsContexts) -> str:
     return ""
 
 
-async def _topics(config: Config) -> AsyncIterator[Result]:
+async def _own_clients(config: Config) -> AsyncIterator[Result]:
     usage, fleet = config.usage, config.fleet
+    if config.quotas.cluster != OFF:
+        reader = ClusterReader(config)
+        try:
+            found = await asyncio.to_thread(entries_in, await reader.answer())
+            yield f"{CLUSTER}: {len(found.entries)} entities with quotas can be read"
+        except (BrokerFailed, ProtocolError, ConfigError) as error:
+            yield reader.problem(error)[1]
     if usage.topic is not None:
-        sink = TopicSink(usage, usage.bootstrap_servers or config.bootstrap_servers, b"")
+        sink = TopicSink(config, b"")
         try:
             await sink.write(())
             yield f"--usage-topic: {usage.topic} can be written"
@@ -143,7 +151,7 @@ async def _topics(config: Config) -> AsyncIterator[Result]:
             yield Problem("--usage-topic", error.message)
         await sink.close()
     if fleet.name is not None:
-        log = TopicLog(OwnClient(fleet.client, config.bootstrap_servers, "kafka-quota-proxy-fleet"), fleet.topic)
+        log = TopicLog(OwnClient(config, "kafka-quota-proxy-fleet"), fleet.topic)
         try:
             await log.open()
             yield f"--fleet-topic: {fleet.topic} can be read and written"

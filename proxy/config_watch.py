@@ -4,7 +4,7 @@ An empty file is refused where it would change something: some editors and scrip
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ _log = EventLog(__name__)
 #: The options that may change while the proxy runs.
 LIVE: Final = ("dry_run", "throttle_mode", "log_level", "quota", "quota_share", "quotas_file")
 
-Take = Callable[[Config, Quotas], None]
+Take = Callable[[Config, Quotas], Awaitable[None]]
 ReadAgain = Callable[[], Config] | None
 Found = tuple[Config, list[str], Quotas]
 """A configuration, its changed options that need a restart, and its quotas, prepared for the event loop."""
@@ -77,7 +77,7 @@ class ConfigWatch(FileWatch[Found]):
             return False
         before, quotas_before = self._config, self._quotas
         self._config, self._quotas = config, quotas
-        self._take(config, quotas)
+        await self._take(config, quotas)
         if config != before:
             _log.info(
                 "config_reloaded",
@@ -110,8 +110,7 @@ def live_part(config: Config, fresh: Config) -> Config:
     return replace(
         config,
         upstream=_content(config.upstream, fresh.upstream),
-        fleet=replace(config.fleet, client=_content(config.fleet.client, fresh.fleet.client)),
-        usage=replace(config.usage, client=_content(config.usage.client, fresh.usage.client)),
+        own_client=_content(config.own_client, fresh.own_client),
         quotas=replace(config.quotas, entries=quotas.entries, file=quotas.file, share=quotas.share),
         enforcement=replace(config.enforcement, dry_run=enforcement.dry_run, throttle_mode=enforcement.throttle_mode),
         observability=replace(config.observability, log_level=observability.log_level),

@@ -14,7 +14,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -111,7 +110,7 @@ class FileWatch(ABC, Generic[T]):
         if found is None:
             self._seen = "changed while they were read"
             return False
-        self._note(True)
+        self._metrics.note_reload(self._what)
         return await self.apply(found, is_requested=is_requested)
 
     def _read_whole(self) -> T | ConfigError | None:
@@ -129,14 +128,8 @@ class FileWatch(ABC, Generic[T]):
             if time.monotonic() > until:
                 return None
 
-    def _note(self, ok: bool, *problems: Problem) -> None:
-        """For the metric, and the page /config."""
-        self._metrics.reload_ok[self._what] = ok
-        at, errors = datetime.now(UTC).isoformat(timespec="seconds"), list(map(str, problems[:MAX_PROBLEMS_LOGGED]))
-        self._metrics.reloads[self._what] = {"at": at, "ok": ok, "errors": errors}
-
     def _refuse(self, error: ConfigError, *, is_new: bool) -> None:
-        self._note(False, *error.problems)
+        self._metrics.note_reload(self._what, *error.problems[:MAX_PROBLEMS_LOGGED])
         if all(problem.may_pass for problem in error.problems):
             self._retry_ns = self._clock() + RETRY_AFTER_NS
         before, self._refused = self._refused, error.problems

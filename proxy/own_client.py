@@ -5,8 +5,7 @@ They connect to brokers directly, so quotas do not concern them. They never crea
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,10 +26,10 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
-from proxy.config.addresses import Address, format_address
-from proxy.config.client_file import read_client_settings
-from proxy.config.client_settings import ClientSettings, masked
-from proxy.config.errors import ConfigError
+from proxy.config.addresses import format_address
+from proxy.config.client_file import latest
+from proxy.config.client_settings import masked
+from proxy.config.config import Config
 from proxy.tls import context_to_brokers
 
 REQUEST_TIMEOUT_MS: Final = 10_000
@@ -66,12 +65,12 @@ _cause: Final = _Cause()
 
 
 class OwnClient:
-    """`settings` are read again for each connection. `name`: its client id, unless the settings have one."""
+    """Its settings are read again for each connection. `name`: its client id, unless the settings have one."""
 
-    def __init__(self, settings: ClientSettings, servers: Sequence[Address], name: str) -> None:
-        self._settings = settings
+    def __init__(self, config: Config, name: str) -> None:
+        self._settings = config.own_client
         self._name = name
-        self.servers: Final = list(map(format_address, servers))
+        self.servers: Final = list(map(format_address, config.own_servers or config.bootstrap_servers))
         #: The latest one, of an OAUTHBEARER login.
         self._tokens: list[str] = []
         # Failures are reported by the caller; aiokafka's own log would repeat each of them.
@@ -86,10 +85,8 @@ class OwnClient:
         return await asyncio.to_thread(self._arguments)
 
     def _arguments(self) -> dict[str, Any]:
-        if self._settings.file is not None:
-            with suppress(ConfigError):  # what was read before stays
-                self._settings = read_client_settings(self._settings.file, self._settings)
-        settings, login = self._settings, self._settings.login
+        self._settings = settings = latest(self._settings)
+        login = settings.login
         arguments: dict[str, Any] = {
             "bootstrap_servers": self.servers,
             "request_timeout_ms": REQUEST_TIMEOUT_MS,

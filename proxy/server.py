@@ -21,9 +21,10 @@ from proxy.admin.pages import Pages, start_admin
 from proxy.admin.throttles import ThrottlesPage, throttled
 from proxy.assemble import assemble
 from proxy.brokers.readiness import Readiness, Status
+from proxy.cluster_quotas import ClusterQuotas
 from proxy.config.addresses import Address, format_address, unmapped
 from proxy.config.cautions import warnings_of
-from proxy.config.config import Config, ListeningOptions, SecurityOptions
+from proxy.config.config import OFF, Config, ListeningOptions, SecurityOptions
 from proxy.config.effective import page_of
 from proxy.config.errors import BindError
 from proxy.config.exemptions import MAX_LISTED
@@ -135,8 +136,11 @@ class Server:
             if self.config.quotas.file is not None or self.config.file is not None:
                 taken = active.quotas, active.apply
                 watch = ConfigWatch(self.config, *taken, self.metrics, self._clock, self._read_again)
+            cluster = None
+            if self.config.quotas.cluster != OFF:
+                cluster = ClusterQuotas(self.config, active.apply_cluster, self.metrics)
             supervisor = Supervisor(loop)
-            loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, supervisor))
+            loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, cluster, supervisor))
             loop.add_signal_handler(signal.SIGUSR2, active.toggle)
             readiness = Readiness(self.config.bootstrap_servers, self.tls, shared.health, self._clock, self._not_ready)
             throttles = partial(throttled, self.sessions, self.gate, self._clock)
@@ -169,6 +173,8 @@ class Server:
             if watch is not None:
                 reload_ok = self.metrics.reload_ok
                 watching.append(watch.run(lambda: supervisor.reloaded(ok=reload_ok["config"])))
+            if cluster is not None:
+                watching.append(cluster.run())
             if self.tls.paths():
                 watching.append(self.tls.run())
             for task in watching:
@@ -178,13 +184,16 @@ class Server:
             supervisor.stopping()
             return await self._drain(stop)
 
-    def _reload(self, watch: ConfigWatch | None, supervisor: Supervisor) -> None:
+    def _reload(self, watch: ConfigWatch | None, cluster: ClusterQuotas | None, supervisor: Supervisor) -> None:
         """SIGHUP."""
         supervisor.reloading()
+        if cluster is not None:
+            cluster.read_now()
         if watch is not None:
             watch.read_files()
         else:
-            _log.info("nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set")
+            if cluster is None:
+                _log.info("nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set")
             supervisor.reloaded(ok=True)
 
     def start(self, loop: AbstractEventLoop) -> None:

@@ -1,4 +1,4 @@
-"""Sets and removes the broker's *own* quotas of a client id (AlterClientQuotas, KIP-546).
+"""Sets and removes the broker's *own* quotas (AlterClientQuotas, KIP-546).
 
 By kio, since none of the Python clients here offers this request.
 """
@@ -6,6 +6,7 @@ By kio, since none of the Python clients here offers this request.
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse
@@ -22,6 +23,9 @@ _TIMEOUT_SECONDS = 10.0
 _MATCH_EXACT = i8(0)
 _POLL_SECONDS = 0.05
 
+Entity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Types with names, as `(("user", "alice"), ("client-id", None))`; None: the default."""
+
 
 @contextmanager
 def client_quotas(broker: Address, client_id: str, limits: Mapping[str, float]) -> Iterator[None]:
@@ -29,12 +33,13 @@ def client_quotas(broker: Address, client_id: str, limits: Mapping[str, float]) 
 
     Raises BrokerQuotaError, OSError.
     """
-    _alter(broker, client_id, [OpData(key=key, value=f64(float(value)), remove=False) for key, value in limits.items()])
+    entity: Entity = (("client-id", client_id),)
+    alter_quotas(broker, {entity: limits})
     try:
         _wait_until_in_force(broker, client_id, limits)
         yield
     finally:
-        _alter(broker, client_id, [OpData(key=key, value=f64(0.0), remove=True) for key in limits])
+        alter_quotas(broker, {entity: dict.fromkeys(limits)})
         _wait_until_in_force(broker, client_id, {})
 
 
@@ -46,13 +51,22 @@ def in_force(broker: Address, client_id: str) -> dict[str, float]:
     return {value.key: float(value.value) for entry in entries for value in entry.values}
 
 
-def _alter(broker: Address, client_id: str, operations: list[OpData]) -> None:
-    entity = EntityData(entity_type="client-id", entity_name=client_id)
-    entry = EntryData(entity=(entity,), ops=tuple(operations))
-    request = AlterClientQuotasRequest(entries=(entry,), validate_only=False)
+def alter_quotas(broker: Address, quotas: Mapping[Entity, Mapping[str, float | None]]) -> None:
+    """Sets the quotas of entities in one request, by key; None: removed. Raises BrokerQuotaError, OSError."""
+    entries = tuple(
+        EntryData(
+            entity=tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
+            ops=tuple(
+                OpData(key=key, value=f64(float(value or 0)), remove=value is None) for key, value in limits.items()
+            ),
+        )
+        for entity, limits in quotas.items()
+    )
+    request = AlterClientQuotasRequest(entries=entries, validate_only=False)
     for answer in ask(*broker, request, AlterClientQuotasResponse, _TIMEOUT_SECONDS).entries:
         if answer.error_code is not ErrorCode.none:
-            raise BrokerQuotaError(f"quotas of client id {client_id}: {answer.error_message or answer.error_code.name}")
+            names = ", ".join(f"{each.entity_type} {each.entity_name}" for each in answer.entity)
+            raise BrokerQuotaError(f"quotas of {names}: {answer.error_message or answer.error_code.name}")
 
 
 def _wait_until_in_force(broker: Address, client_id: str, limits: Mapping[str, float]) -> None:

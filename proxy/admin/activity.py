@@ -204,6 +204,7 @@ class Activity:
     def _limit(self, limit: Limit, users: Sequence[EntityMetrics]) -> Row:
         now_ns, whole = self._shared.clock(), limit.whole
         row: Row = {"limit": limit.name, "entity": entity_label(limit.entity), "limit_value": limit.rate}
+        row["source"] = self._shared.context.registry.source_of(limit.name, limit.entity)
         for seconds in (10, _WINDOW_SECONDS):
             span = self._recorder.last(limit, seconds, now_ns)
             rate = None if span is None else span.counts[0] / span.seconds
@@ -227,11 +228,12 @@ class Activity:
 
     def _gate_rows(self) -> list[Row]:
         """Limits on connections for which some wait now."""
-        waiting = defaultdict[tuple[str, str, Any], int](int)
+        waiting = defaultdict[tuple[str, str, Any, str], int](int)
+        source_of = self._shared.context.registry.source_of
         for pending in self._gate.pending.values():
-            verdict = pending.verdict
-            waiting[verdict.limit_name or "", entity_label(verdict.entity), verdict.limit_value] += 1
-        names = "limit", "entity", "limit_value"
+            name, entity, value = pending.verdict.limit_name or "", pending.verdict.entity, pending.verdict.limit_value
+            waiting[name, entity_label(entity), value, "" if entity is None else source_of(name, entity)] += 1
+        names = "limit", "entity", "limit_value", "source"
         nothing = dict.fromkeys(["rate_10s", "rate_60s", "used_ratio_10s", "used_ratio_60s", "waiting_ratio"])
         counted = {"clients": [], "client_count": 0, "line": []}
         return [

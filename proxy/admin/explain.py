@@ -363,7 +363,7 @@ def _about_limit(limit: Row, held: float) -> Iterator[str]:
     if "threshold" in limit["limit"]:
         yield "A threshold stops all writes to the topic until the mean is below it; bytes_in_rate limits evenly."
     instead = "let clients keep their connections" if "connection" in limit["limit"] else "let fewer clients share it"
-    yield f"To have more, raise {_limit_name(limit)}, or {instead}."
+    yield f"To have more, raise {_limit_and_source(limit)}, or {instead}."
     if rate is not None and count == 1 and "byte" in limit["limit"]:
         if held < _MOST_HELD:
             free = bytes_of(rate / (1 - held)).replace(" ", "")
@@ -411,6 +411,11 @@ def name_of(client: Row) -> str:
 
 def _limit_name(limit: Row) -> str:
     return f"{limit['limit']} of {one_line(limit['entity'])}"
+
+
+def _limit_and_source(limit: Row) -> str:
+    """Of an entry that has gone meanwhile there is no source."""
+    return f"{_limit_name(limit)} ({one_line(limit['source'])})" if limit["source"] else _limit_name(limit)
 
 
 def _counted(count: int, noun: str) -> str:

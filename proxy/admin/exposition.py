@@ -199,6 +199,9 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _gauge("config_last_reload_successful", text, metrics.reload_ok["config"])
     text = "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above."
     yield _gauge("certificates_last_reload_successful", text, metrics.reload_ok["tls"])
+    if "cluster" in metrics.reload_ok:
+        text = "1: the cluster's own client quotas could be read; 0: those that were read last are in force."
+        yield _gauge("cluster_quotas_last_read_successful", text, metrics.reload_ok["cluster"])
     yield _gauge("enforcement_enabled", "1: enforced; 0: a dry run, or switched off.", metrics.enforcement_enabled)
     text = "Connections that are not read now, by reason; a connection may have several reasons."
     yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)

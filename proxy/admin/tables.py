@@ -49,6 +49,7 @@ LIMITS: Final[Columns] = (
     ("WAITING", lambda row: _part(row["waiting_ratio"])),
     ("CONN", lambda row: str(row["queued_connections"])),
     ("CLIENTS", lambda row: str(row["client_count"])),
+    ("SOURCE", lambda row: _name(row["source"])),
 )
 BROKERS: Final[Columns] = (
     ("BROKER", lambda row: row["address"]),

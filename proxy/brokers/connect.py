@@ -5,7 +5,8 @@ with TLS, and logged in if the proxy has a login.
 import asyncio
 import ssl
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -15,6 +16,7 @@ from protocol.topics import TopicPartitions
 from proxy.brokers.login import CORRELATION_ID, log_in
 from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed, connect_failure
 from proxy.config.addresses import Address
+from proxy.config.client_settings import LoginSettings
 from proxy.tls import TlsContexts, failure_of
 
 MAX_RESPONSE: Final = 64 * 1024 * 1024
@@ -39,14 +41,25 @@ async def ask_for_topics(
 
 async def ask_broker(server: Address, tls: TlsContexts, request: bytes, seconds: float) -> bytes:
     """The response to a request with its length, from the correlation id on. Raises BrokerFailed."""
+    async with connection(server, tls.to_brokers, tls.upstream.login, seconds) as ask:
+        return await ask(request)
+
+
+@asynccontextmanager
+async def connection(
+    server: Address, tls: ssl.SSLContext | None, login: LoginSettings | None, seconds: float, most: int = MAX_RESPONSE
+) -> AsyncIterator[Callable[[bytes], Awaitable[bytes]]]:
+    """A function that sends a request with its length, and returns the response from the correlation id on. All of it
+    within that time, and each response within `most` bytes. Raises BrokerFailed.
+    """
     try:
         async with asyncio.timeout(seconds):
             reader, writer = await _connect(server, tls)
             try:
-                ask = partial(_ask, reader, writer)
-                if tls.upstream.login is not None:
-                    await log_in(ask, tls.upstream.login)
-                return await ask(request)
+                ask = partial(_ask, reader, writer, most)
+                if login is not None:
+                    await log_in(ask, login)
+                yield ask
             finally:
                 writer.close()
     except BrokerFailed:
@@ -59,18 +72,18 @@ async def ask_broker(server: Address, tls: TlsContexts, request: bytes, seconds:
         raise BrokerFailed("connect_failed", str(error)) from error
 
 
-async def _connect(server: Address, tls: TlsContexts) -> tuple[StreamReader, StreamWriter]:
+async def _connect(server: Address, tls: ssl.SSLContext | None) -> tuple[StreamReader, StreamWriter]:
     try:
-        return await asyncio.open_connection(*server, ssl=tls.to_brokers)
+        return await asyncio.open_connection(*server, ssl=tls)
     except TimeoutError:
         raise
     except (OSError, ValueError) as error:  # UnicodeError of a host name
-        if tls.to_brokers is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
+        if tls is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
             raise BrokerFailed(*failure_of(error)) from error
         raise connect_failure(error) from error
 
 
-async def _ask(reader: StreamReader, writer: StreamWriter, request: bytes) -> bytes:
+async def _ask(reader: StreamReader, writer: StreamWriter, most: int, request: bytes) -> bytes:
     writer.write(request)
     head = await reader.readexactly(4)
     if head[:2] == _TLS_ALERT:
@@ -78,4 +91,6 @@ async def _ask(reader: StreamReader, writer: StreamWriter, request: bytes) -> by
     length = int.from_bytes(head, "big", signed=True)
     if not 4 <= length <= MAX_RESPONSE:
         raise BrokerFailed("connect_failed", "its response is not Kafka's")
+    if length > most:
+        raise BrokerFailed("too_large", f"its response has {length} bytes, more than {most}")
     return await reader.readexactly(length)

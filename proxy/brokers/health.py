@@ -18,7 +18,7 @@ REPEAT_NS: Final = 60_000_000_000
 FLAPPING_NS: Final = 10_000_000_000
 
 _FILE: Final = "--command-config FILE"
-#: Each reason, with what may help. `FILE` becomes the name of the file.
+#: Each reason, with what may help. `_FILE` becomes the name of the file.
 _HINTS: Final = {
     "connect_failed": None,
     "connection_reset": None,
@@ -45,6 +45,12 @@ _UNPROBED: Final = frozenset({"sasl_required", "silent"})
 _log = EventLog("proxy.brokers")
 
 
+def hint_of(reason: str, file: str) -> str | None:
+    """The property that may help. `file`: of the connection's settings, with its option."""
+    text = _HINTS.get(reason)
+    return text and text.replace(_FILE, file)
+
+
 @dataclass(slots=True)
 class _Outage:
     """The failures of one address; none: it works. `lines`: when a line was last written, by reason."""
@@ -65,7 +71,7 @@ class Health:
 
     def __init__(self, config: Config, errors: Counter[str], clock: Callable[[], int]) -> None:
         self._servers = {format_address(server) for server in config.bootstrap_servers}
-        self._file = str(config.upstream.file or "FILE")
+        self._file = f"--command-config {config.upstream.file or 'FILE'}"
         self._errors = errors
         errors.update(dict.fromkeys(_HINTS, 0))
         self._clock = clock
@@ -73,8 +79,7 @@ class Health:
 
     def hint(self, reason: str) -> str | None:
         """The property that may help."""
-        text = _HINTS.get(reason)
-        return text and text.replace("FILE", self._file)
+        return hint_of(reason, self._file)
 
     def failing(self, address: str) -> str | None:
         """The latest reason for which this broker failed; None: it works, as far as is known."""

@@ -3,7 +3,7 @@
 config ─▶ option_types ─▶ values, addresses           each option once, a field; its form (host_names)
 toml_file, quotas_file ─▶ checks, ports ─▶ Config     the options together, or an `errors` list
 given                                                 the values of all options, and every problem
-quota_sources                                         the quotas of flags and file, as they apply together
+quota_sources ◀─ cluster_entries                      the quotas of cluster, flags and file, as they apply together
 connections ─▶ client_file ─▶ client_settings         connections: the options together, the file of --command-config
 java_properties                                       what the values of that file may be
 files                                                 reads each of these files

@@ -44,8 +44,7 @@ def secret_warnings(config: Config) -> Iterator[Caution]:
     """Warnings about files with secrets that other users of this machine can read, as far as this user can change that:
     not those of a Secret, which is mounted read-only.
     """
-    clients = (config.upstream, config.fleet.client, config.usage.client)
-    for path in dict.fromkeys(file for client in clients for file in client.secret_files):
+    for path in dict.fromkeys(config.upstream.secret_files + config.own_client.secret_files):
         with suppress(OSError):  # it is gone: the next reader reports that
             found, uid = path.stat(), os.geteuid()
             mode = found.st_mode & 0o777

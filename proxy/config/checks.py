@@ -4,15 +4,12 @@
 """
 
 from pathlib import Path
-from typing import Final
 
 import click
 
 from proxy.config.addresses import format_address
-from proxy.config.client_file import read_client_file
-from proxy.config.client_settings import ClientSettings
-from proxy.config.config import Config, FleetOptions, ListeningOptions, UsageOptions
-from proxy.config.connections import upstream_of
+from proxy.config.config import OFF, Config, ListeningOptions, UsageOptions
+from proxy.config.connections import own_client_of, upstream_of
 from proxy.config.effective import sources_of
 from proxy.config.errors import ConfigError
 from proxy.config.given import Given
@@ -22,8 +19,6 @@ from proxy.config.quota_sources import Quotas
 from proxy.config.quotas_file import read_quotas
 from proxy.config.values import MAX_LABELS
 from quotas.problems import Problem
-
-_OF_TOPIC: Final = ("usage_bootstrap_servers", "usage_client_config")
 
 
 def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: bool = True) -> Config:
@@ -43,17 +38,16 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
                 "as bootstrap_servers in the file of --config, or as bootstrap.servers in that of --command-config",
             )
         )
-    listening = listening_of(given, servers or ())
+    own, own_servers = own_client_of(given, upstream)
+    listening = listening_of(given, {"bootstrap_servers": servers or (), "own_client_config": own_servers})
     _check_usage(given)
-    own = _client_of(given, "own_client_config", upstream, "fleet")
-    client = _client_of(given, "usage_client_config", own, "usage_topic")
-    usage = given.made(UsageOptions, labels=_labels_of(given), client=client)
+    usage = given.made(UsageOptions, labels=_labels_of(given))
     if check_quotas:
         _check_quotas(given, listening)
     if given.problems:
         raise ConfigError(given.problems)
     made: dict[str, object] = {"upstream": upstream, "listening": listening, "usage": usage}
-    made |= {"fleet": given.made(FleetOptions, client=own), "sources": sources_of(ctx)}
+    made |= {"own_client": own, "own_servers": own_servers, "sources": sources_of(ctx)}
     return given.made(Config, bootstrap_servers=servers or (), **made)
 
 
@@ -71,9 +65,6 @@ def _check_usage(given: Given) -> None:
     topic, file = given.get("usage_topic"), given.get("usage_file")
     if topic is not None and file is not None:
         given.refuse("usage_file", str(file), f"and --usage-topic {topic} are both set", "records go to one of the two")
-    for name in _OF_TOPIC:
-        if topic is None and given.get(name) is not None:
-            given.refuse(name, given.get(name), "has no effect without --usage-topic")
     is_shared = given.get("reuse_port") and given.get("sidecar_name") is None
     if is_shared and (topic, file) != (None, None):
         message = "needs --sidecar-name with usage records"
@@ -89,20 +80,6 @@ def _labels_of(given: Given) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def _client_of(given: Given, option: str, settings: ClientSettings, user: str) -> ClientSettings:
-    """How a client of the proxy itself connects: by the file of this option, else as `settings`. `user`: the option
-    that needs it.
-    """
-    path, needed = given.get(option), given.get(user)
-    if path is not None:
-        settings, problems = read_client_file(path, place=given.place(option, str(path)))
-        given.problems += problems
-    if needed is not None and settings.clients_log_in:
-        message = f"has no login: {settings.file} has no sasl settings"
-        given.refuse(user, needed, message, f"give one by --{option.replace('_', '-')}")
-    return settings
-
-
 def summary_of(config: Config, quotas: Quotas) -> str:
     """One line: where the proxy forwards to, where it listens, and how many quotas it has."""
     entries = quotas.entries
@@ -116,6 +93,8 @@ def summary_of(config: Config, quotas: Quotas) -> str:
         f"listens on {format_address(config.listening.address)}",
         f"{len(entries)} quota {'entry' if len(entries) == 1 else 'entries'}",
     ]
+    if config.quotas.cluster != OFF:
+        parts.append(f"the cluster's own client quotas ({config.quotas.cluster})")
     if config.quotas.file is not None:
         parts[-1] += f" (with {config.quotas.file})"
     if quotas.share != 1:

@@ -1,4 +1,4 @@
-"""The files of `--command-config` and `--usage-client-config`: how to connect to brokers, as clients of Kafka.
+"""The files of `--command-config` and `--own-client-config`: how to connect to brokers, as clients of Kafka.
 
 Java properties, by the names of the Java client or librdkafka. No message contains the value of a key that may be a
 secret.
@@ -7,6 +7,7 @@ secret.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
 from typing import Final
@@ -85,6 +86,14 @@ def read_client_settings(path: Path, before: ClientSettings | None = None) -> Cl
         message = "changes security.protocol, or adds or removes the proxy's own login or certificate"
         raise ConfigError((Problem(place, message, "this needs a restart"),))
     return after
+
+
+def latest(settings: ClientSettings) -> ClientSettings:
+    """As the file is now; these settings where it cannot be used. Blocks."""
+    if settings.file is not None:
+        with suppress(ConfigError):
+            return read_client_settings(settings.file, settings)
+    return settings
 
 
 def _restarts(settings: ClientSettings) -> tuple[object, ...]:

@@ -17,7 +17,17 @@ from typing import Final
 from proxy.config import values
 from proxy.config.addresses import Address, Network
 from proxy.config.client_settings import ClientSettings
-from proxy.config.option_types import Checked, file_path, mapping_rules, one_of, option, options_of, quota_spec, switch
+from proxy.config.option_types import (
+    Checked,
+    file_path,
+    gone,
+    mapping_rules,
+    one_of,
+    option,
+    options_of,
+    quota_spec,
+    switch,
+)
 from proxy.config.toml_file import take_defaults_from
 from quotas.entry import QuotaEntry
 from quotas.modes import MODES
@@ -25,6 +35,8 @@ from quotas.modes import MODES
 _ADDRESS: Final = partial(values.parse_address, zero_port=True)
 _ONE_REQUEST: Final = 1_048_576
 """Java's default of max.request.size."""
+OFF, PER_BROKER = "off", "per-broker"
+"""Of --cluster-quotas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +168,13 @@ class QuotaOptions:
         "same entity; quota_share and dry_run replace their flags.",
         flags="--quotas-file",
     )
+    cluster: str = option(
+        one_of(OFF, "total", PER_BROKER, default=OFF),
+        "Read the cluster's own client quotas (kafka-configs) every 10 s and at SIGHUP, and enforce them here: total: "
+        "a figure is the client's total through this proxy; per-broker: Kafka's meaning, the figure times the number "
+        "of brokers. Each --quota or entry of the --quotas-file overrides them. Needs DescribeConfigs on the cluster.",
+        flags="--cluster-quotas",
+    )
     share: float = option(
         Checked("FRACTION", values.parse_fraction, default="1.0"),
         "Factor for every rate: 0.025, or 1/40, for 40 proxies that share one total, since a limit is per process. Use "
@@ -198,9 +217,7 @@ class QuotaOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetOptions:
-    """The fleet that shares the limits of this process. `client`: of all of the proxy's own clients, but those with a
-    file of theirs: the file of `--own-client-config`, else that of `--command-config`.
-    """
+    """The fleet that shares the limits of this process."""
 
     name: str | None = option(
         Checked("NAME", values.parse_fleet, shown="none, each limit is this process's"),
@@ -225,13 +242,6 @@ class FleetOptions:
         "What this proxy may use of a limit while the topic is away for longer than 15 s: share: 1/N of it. floor: as "
         "above.",
         flags="--fleet-fallback",
-    )
-    client: ClientSettings = option(
-        Checked("FILE", file_path, shown="the file of --command-config"),
-        "How the proxy's own clients connect to brokers, for the topics of fleets and of usage records: a file like "
-        "that of --command-config. Needed where clients log in themselves.",
-        unset=ClientSettings(),
-        flags="--own-client-config",
     )
 
 
@@ -299,7 +309,6 @@ class ObservabilityOptions:
 class UsageOptions:
     """Usage records. At most one of `topic` and `file` is set; without either no records are written.
 
-    `client`: the file of `--usage-client-config`, else that of `--own-client-config`, else that of `--command-config`.
     `sidecar_name`: None: the name of the host.
     """
 
@@ -320,18 +329,6 @@ class UsageOptions:
         "Time between two records of a series that changes; up to a fifth less, at random. A process that is "
         "killed loses what it counted in this time.",
         flags="--usage-interval",
-    )
-    bootstrap_servers: tuple[Address, ...] = option(
-        Checked("HOST:PORT[,HOST:PORT...]", values.parse_addresses, shown="those of --bootstrap-servers"),
-        "Brokers of --usage-topic.",
-        unset=(),
-        flags="--usage-bootstrap-servers",
-    )
-    client: ClientSettings = option(
-        Checked("FILE", file_path, shown="the file of --own-client-config, or of --command-config"),
-        "How to connect to them: a file like that of --command-config.",
-        unset=ClientSettings(),
-        flags="--usage-client-config",
     )
     by_topic: bool = switch(
         "Count record bytes by topic, too. This parses Produce requests and Fetch responses.", flags="--usage-by-topic"
@@ -427,8 +424,9 @@ class SecurityOptions:
 class Config:
     """The configuration of one proxy process, in the groups of `--help`, which says what each option is.
 
-    The defaults are the same. `upstream`: the file of `--command-config`. `file`: that of `--config`. `sources`: see
-    `proxy.config.effective`.
+    The defaults are the same. `upstream`: the file of `--command-config`. `own_client`: of the proxy's own clients, the
+    file of `--own-client-config`, else the same; `own_servers`: its bootstrap.servers, (): those of all connections.
+    `file`: that of `--config`. `sources`: see `proxy.config.effective`.
     """
 
     bootstrap_servers: tuple[Address, ...] = option(
@@ -448,6 +446,15 @@ class Config:
         unset=ClientSettings(),
         flags="--command-config",
     )
+    own_client: ClientSettings = option(
+        Checked("FILE", file_path, shown="the file of --command-config"),
+        "How the proxy's own clients connect to brokers, for the topics of fleets and of usage records and for "
+        "--cluster-quotas: a file like that of --command-config; its bootstrap.servers count for them. Needed where "
+        "clients log in themselves.",
+        unset=ClientSettings(),
+        flags="--own-client-config",
+    )
+    own_servers: tuple[Address, ...] = ()
     listening: ListeningOptions = ListeningOptions()
     quotas: QuotaOptions = QuotaOptions()
     fleet: FleetOptions = FleetOptions()
@@ -470,13 +477,13 @@ class Config:
 
 
 GROUPS: Final = {
-    "Upstream": options_of(Config)[:2],
+    "Upstream": options_of(Config)[:3],
     "Listening": options_of(ListeningOptions),
     "Quotas": options_of(QuotaOptions) + options_of(FleetOptions),
     "Enforcement": options_of(EnforcementOptions),
     "Observability": options_of(ObservabilityOptions),
-    "Usage": options_of(UsageOptions),
+    "Usage": options_of(UsageOptions) + tuple(map(gone, ("--usage-client-config", "--usage-bootstrap-servers"))),
     "Security": options_of(SecurityOptions),
-    "Process": options_of(Config)[2:],
+    "Process": options_of(Config)[3:],
 }
 """The options of `run` by title, in the order of --help."""

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from proxy.config.addresses import Address, format_address, ip_literal
 from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
-from proxy.config.config import ServerSsl
+from proxy.config.config import OFF, ServerSsl
 from proxy.config.given import Given
 from proxy.config.option_types import name_of
 from proxy.config.values import parse_addresses
@@ -25,11 +25,7 @@ def upstream_of(given: Given) -> tuple[ClientSettings, tuple[Address, ...] | Non
     found, problems = read_client_file(path, place=given.place("command_config", str(path)))
     given.problems += problems
     if found.servers and servers is None and "bootstrap_servers" not in given.wrong:
-        servers = ()
-        try:
-            servers = parse_addresses(found.servers)
-        except Refusal as error:
-            given.problems += error.at(f"{path}: bootstrap.servers")
+        servers = _servers_of(given, found)
     listen: Address = given.get("listen") or ("localhost", 0)
     requires_certificate = given.get("ssl_client_auth") == "required"
     if found.is_identity and not (given.get("allow_open_relay") or requires_certificate or _is_loopback(listen[0])):
@@ -41,6 +37,33 @@ def upstream_of(given: Given) -> tuple[ClientSettings, tuple[Address, ...] | Non
             "--allow-open-relay permits it",
         )
     return found, servers
+
+
+def own_client_of(given: Given, upstream: ClientSettings) -> tuple[ClientSettings, tuple[Address, ...]]:
+    """How the proxy's own clients connect, by the file of --own-client-config, else as `upstream`; and the
+    bootstrap.servers of that file, if it has some.
+    """
+    path, settings, servers = given.get("own_client_config"), upstream, tuple[Address, ...]()
+    if path is not None:
+        settings, problems = read_client_file(path, place=given.place("own_client_config", str(path)))
+        given.problems += problems
+        servers = _servers_of(given, settings) if settings.servers else ()
+    if settings.clients_log_in:
+        for user in ("fleet", "usage_topic", "cluster_quotas"):
+            needed = given.get(user)
+            if needed not in {None, OFF}:
+                message = f"has no login: {settings.file} has no sasl settings"
+                given.refuse(user, needed, message, "give one by --own-client-config")
+    return settings, servers
+
+
+def _servers_of(given: Given, settings: ClientSettings) -> tuple[Address, ...]:
+    """The bootstrap.servers of a client file; none, and a problem, if they are wrong."""
+    try:
+        return parse_addresses(settings.servers)
+    except Refusal as error:
+        given.problems += error.at(f"{settings.file}: bootstrap.servers")
+        return ()
 
 
 def _is_loopback(host: str) -> bool:

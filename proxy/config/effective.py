@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import click
@@ -21,6 +22,8 @@ def sources_of(ctx: click.Context) -> Mapping[str, tuple[str, str]]:
     """By option, its value in words, and where it is from: `flag`, a variable, the file of --config, or `default`."""
     found = {}
     for name, option in settings_of(ctx).items():
+        if option.hidden:
+            continue
         source, value = ctx.get_parameter_source(name), ctx.params[name]
         text = str(option.show_default) if source is ParameterSource.DEFAULT else _text(value)
         words = {ParameterSource.COMMANDLINE: "flag", ParameterSource.DEFAULT_MAP: str(ctx.params["config"])}
@@ -45,9 +48,10 @@ def _text(value: Any) -> str:
 def page_of(config: Config, quotas: Quotas) -> dict[str, Any]:
     """All of it. Of client files, which have secrets, only the names."""
     sources = sorted(config.sources.items())
+    strongest_first = ((name, entry) for name in reversed(list(quotas.sources)) for entry in quotas.sources[name])
     return {
         "options": {name: {"value": value, "source": source} for name, (value, source) in sources},
-        "quotas": [_text(entry) for entry in quotas.entries[:MAX_ENTRIES]],
+        "quotas": [{"quota": _text(entry), "source": source} for source, entry in islice(strongest_first, MAX_ENTRIES)],
         "quota_entries": len(quotas.entries),
         "quota_share": quotas.share,
         "dry_run": quotas.dry_run,
@@ -60,7 +64,7 @@ def text_of(page: Mapping[str, Any]) -> Iterator[str]:
     for name, option in page["options"].items():
         yield f"{name:<{width}}  {option['value']}  ({option['source']})"
     yield f"quotas in force: {page['quota_entries']}, share {page['quota_share']:g}{', dry run' * page['dry_run']}"
-    yield from (f"  {entry}" for entry in page["quotas"])
+    yield from (f"  {entry['quota']}  ({entry['source']})" for entry in page["quotas"])
     for what, reload in page.get("reloads", {}).items():
         yield f"{what} last read {reload['at']}: {'applied' if reload['ok'] else 'refused, what applied before stays'}"
         yield from (f"  {line}" for error in reload["errors"] for line in error.splitlines())

@@ -28,7 +28,8 @@ _OPTIONS: Final = {key: {"enum": list(words)} for key, words in CHOICES.items()}
 
 def config_schema(params: Iterable[click.Parameter]) -> Schema:
     """Of `proxy.toml`. `params`: those of `run`."""
-    options = {param.name: param for param in params if isinstance(param, Setting) and param.name != "config"}
+    shown = (param for param in params if isinstance(param, Setting) and not param.hidden)
+    options = {param.name: param for param in shown if param.name != "config"}
     return _object("kafka-quota-proxy: options of run", {str(name): _of_option(each) for name, each in options.items()})
 
 

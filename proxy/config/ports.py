@@ -1,6 +1,6 @@
 """The ports and hosts of a configuration: their defaults, and that no port is used twice."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from proxy.config.addresses import Address, format_address, is_wildcard
@@ -12,9 +12,12 @@ from quotas.problems import Problem
 
 DEFAULT_BROKER_PORTS: Final = 20
 
+Servers = Mapping[str, tuple[Address, ...]]
+"""Addresses of brokers, by the option that they are of."""
 
-def listening_of(given: Given, servers: tuple[Address, ...]) -> ListeningOptions:
-    """Where clients connect. `servers`: the bootstrap servers."""
+
+def listening_of(given: Given, servers: Servers) -> ListeningOptions:
+    """Where clients connect."""
     broker_ports, node_ports = None, dict[int, int]()
     if given.get("sni_host") is not None:
         _check_sni(given)
@@ -29,7 +32,7 @@ def listening_of(given: Given, servers: tuple[Address, ...]) -> ListeningOptions
     )
 
 
-def _ports_of(given: Given, servers: tuple[Address, ...]) -> tuple[range | None, dict[int, int]]:
+def _ports_of(given: Given, servers: Servers) -> tuple[range | None, dict[int, int]]:
     """The ports of brokers, None: the kernel chooses them; and the port of each node with one of its own. A port must
     have one use.
     """
@@ -97,18 +100,17 @@ def _use(given: Given, place: str, ports: Sequence[int], uses: dict[int, str]) -
     uses.update({port: place for port in ports if port and port not in uses})
 
 
-def _check_upstream(given: Given, servers: tuple[Address, ...], own_ports: Set[int]) -> None:
+def _check_upstream(given: Given, servers: Servers, own_ports: Set[int]) -> None:
     """Refuse a bootstrap server that is this proxy itself: connections would loop."""
     listen: Address = given.get("listen")
     own_hosts = [listen[0], given.get("advertised_host") or listen[0]]
     if is_wildcard(listen[0]):
         own_hosts.append("localhost")
-    of_usage: tuple[Address, ...] = given.get("usage_bootstrap_servers") or ()
-    for name, addresses in (("bootstrap_servers", servers), ("usage_bootstrap_servers", of_usage)):
-        for host, port in addresses:
-            if port in own_ports and any(_same_host(host, own) for own in own_hosts):
-                hint = "give the real brokers here, and the address of --listen to clients"
-                given.refuse(name, format_address((host, port)), "is a port of this proxy itself", hint)
+    places = {address: name for name in reversed(list(servers)) for address in servers[name]}
+    for (host, port), name in places.items():
+        if port in own_ports and any(_same_host(host, own) for own in own_hosts):
+            hint = "give the real brokers here, and the address of --listen to clients"
+            given.refuse(name, format_address((host, port)), "is a port of this proxy itself", hint)
 
 
 def _advertised_host_of(given: Given) -> str | None:

@@ -1,17 +1,21 @@
-"""The quotas of all sources, as they apply together: those of flags, and of the quotas file.
+"""The quotas of all sources, as they apply together: those of the cluster, of flags, and of the quotas file.
 
 A source has entries, and a name by which problems and answers call it. A further one is added by `merged`, before the
 sources that override it; `proxy.active_config` applies a change of any source, always as a whole.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import Final
 
 from proxy.config.exemptions import exemptions_of
 from quotas.entry import QuotaEntry
 from quotas.registry.configured import Configured
+
+CLUSTER: Final = "--cluster-quotas"
+"""The name of the weakest source: the cluster's own client quotas."""
 
 QuotaSources = Mapping[str, tuple[QuotaEntry, ...]]
 """Entries by the name of their source, the weakest source first."""
@@ -32,6 +36,17 @@ class Quotas:
     @cached_property
     def entries(self) -> tuple[QuotaEntry, ...]:
         return tuple(chain.from_iterable(self.sources.values()))
+
+    @property
+    def own_entries(self) -> Iterator[QuotaEntry]:
+        """Those of this proxy: most names of a cluster never come here."""
+        return chain.from_iterable(entries for name, entries in self.sources.items() if name != CLUSTER)
+
+    def over(self, of_cluster: tuple[QuotaEntry, ...]) -> "Quotas":
+        """These, and what the cluster has for other entities or limits; prepared. Seconds for many."""
+        quotas = replace(self, sources=merged({CLUSTER: of_cluster, **self.sources}))
+        quotas.prepare()
+        return quotas
 
     @cached_property
     def configured(self) -> Configured:

@@ -33,7 +33,7 @@ def take_defaults_from(ctx: click.Context, path: object) -> object:
             problems.append(Problem(f"{path}: {key} = {value!r}", "expected a list", f"as in {key} = [{value!r}]"))
         else:
             defaults[key] = value
-    for key in ("quotas_file", "command_config", "usage_client_config"):
+    for key in ("quotas_file", "command_config", "own_client_config"):
         name = defaults.get(key)
         if isinstance(name, str) and name:
             # Relative to the file that names it, not to the working directory.

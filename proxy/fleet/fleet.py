@@ -275,5 +275,5 @@ def fleet_of(config: Config, registry: Registry, clock: Callable[[], int]) -> Fl
     member = Member(options.name, parameters, lambda: secrets.randbits(63), host)
     limits = SharedLimits(member, registry, clock)
     registry.lend_by(limits)
-    client = OwnClient(options.client, config.bootstrap_servers, "kafka-quota-proxy-fleet")
-    return Fleet(member, limits, TopicLog(client, options.topic), FleetMetrics(), clock)
+    log = TopicLog(OwnClient(config, "kafka-quota-proxy-fleet"), options.topic)
+    return Fleet(member, limits, log, FleetMetrics(), clock)

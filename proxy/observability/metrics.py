@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
@@ -22,6 +23,7 @@ from proxy.observability.tallies import Cell, Histogram
 from quotas.admission.limit import Limit
 from quotas.entity import AnyEntity
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
+from quotas.problems import Problem
 
 Clock: TypeAlias = Callable[[], int]
 """Returns monotonic nanoseconds."""
@@ -139,7 +141,7 @@ class Metrics:
         self.connections = ConnectionMetrics()
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
-        #: Of files that are watched, by `FileWatch`: whether they were applied when last read.
+        #: Of files that are watched, by `FileWatch`, and of `cluster`: whether they were applied when last read.
         self.reload_ok = {"config": True, "tls": True}
         #: When they were last read, and what was wrong.
         self.reloads: dict[str, dict[str, object]] = {}
@@ -156,6 +158,12 @@ class Metrics:
             GCCollector(registry=CollectorRegistry()),
         ]
         self.process_metrics_failed = False
+
+    def note_reload(self, what: str, *problems: Problem) -> None:
+        """It was read just now, for the metric and the page /config; with problems: it was refused."""
+        self.reload_ok[what] = not problems
+        at, errors = datetime.now(UTC).isoformat(timespec="seconds"), list(map(str, problems))
+        self.reloads[what] = {"at": at, "ok": not problems, "errors": errors}
 
     def request_cell(self, api_name: str, api_version: int) -> Cell:
         """The counter of requests of one API and version. Callers keep it."""

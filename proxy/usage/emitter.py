@@ -192,7 +192,7 @@ def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Calla
     else:
         from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
 
-        sink = TopicSink(options, options.bootstrap_servers or config.bootstrap_servers, origin.key)
+        sink = TopicSink(config, origin.key)
     return Emitter(collector, sink, metrics.usage, options.interval_seconds, _wall_ms)
 
 

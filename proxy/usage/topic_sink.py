@@ -10,8 +10,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from proxy.config.addresses import Address
-from proxy.config.config import UsageOptions
+from proxy.config.config import Config
 from proxy.own_client import OwnClient
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_check import check_topic
@@ -21,15 +20,13 @@ CLOSE_SECONDS: Final = 2.0
 
 
 class TopicSink:
-    """Connects with the first write, and checks the topic then. `options.client` is read again for each connection.
-    `key`: of all records.
-    """
+    """Connects with the first write, and checks the topic then. `key`: of all records."""
 
-    def __init__(self, options: UsageOptions, servers: Sequence[Address], key: bytes) -> None:
-        assert options.topic is not None  # noqa: S101 - for the type checker
-        self._topic = options.topic
+    def __init__(self, config: Config, key: bytes) -> None:
+        assert config.usage.topic is not None  # noqa: S101 - for the type checker
+        self._topic = config.usage.topic
         self._key = key
-        self._client = OwnClient(options.client, servers, "kafka-quota-proxy-usage")
+        self._client = OwnClient(config, "kafka-quota-proxy-usage")
         self._producer: Any = None
 
     async def write(self, records: Sequence[bytes]) -> None:

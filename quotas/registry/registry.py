@@ -22,7 +22,7 @@ from quotas.admission.limit_set import limit_set
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.leased_bucket import LeasedBucket
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import Kind
+from quotas.entity import AnyEntity, Kind
 from quotas.entry import QuotaEntry
 from quotas.rates import exact
 from quotas.registry.client_table import ClientTable
@@ -116,6 +116,11 @@ class Registry:
     def configured_value(self, limit_name: str, kind: Kind, *names: str) -> Applies | None:
         """As `place_limit`, without making a bucket."""
         return self._store.configured.find(kind, *names).get(limit_name)
+
+    def source_of(self, limit_name: str, owner: AnyEntity) -> str:
+        """The name of the source (see `Configured`) of a limit that is in use; "": its entry has gone."""
+        applies = self._store.configured.find_for_bucket(limit_name, owner)
+        return "" if applies is None else applies.source
 
     def limits_in_use(self) -> Iterator[Limit]:
         """Every limit with a bucket; safe against changes during iteration. O(limits)."""

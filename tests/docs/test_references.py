@@ -147,8 +147,9 @@ def test_the_map_of_a_package_has_all_its_modules(package: ModuleType) -> None:
 def test_metrics_have_the_names_that_pages_give_them() -> None:
     reporting = ObservabilityOptions(client_telemetry=True)
     config = Config(bootstrap_servers=(), fleet=FleetOptions(name="etl"), observability=reporting)
-    fleet = fleet_of(config, Registry(), time.monotonic_ns)
-    shown = chain.from_iterable((family.name, f"{family.name}_total") for family in families(Metrics(config), fleet))
+    fleet, metrics = fleet_of(config, Registry(), time.monotonic_ns), Metrics(config)
+    metrics.note_reload("cluster")
+    shown = chain.from_iterable((family.name, f"{family.name}_total") for family in families(metrics, fleet))
     named = chain.from_iterable(_METRIC.findall(page.read_text(encoding="utf-8")) for page in PAGES)
     assert set(named) <= set(shown)
 

@@ -82,6 +82,7 @@ def limit(client_id: str, value: float, rate: float, *clients: str, name: str = 
         "limit": name,
         "entity": f"client-id:{client_id}",
         "limit_value": value,
+        "source": "quotas.toml",
         "rate_10s": rate,
         "rate_60s": rate,
         "used_ratio_10s": rate / value,

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -22,12 +23,18 @@ def bounced_cluster() -> Iterator[KafkaCluster]:
 @pytest.mark.parametrize("event_loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
 @pytest.mark.timeout(200)
 def test_down_at_start_up_later_and_away_for_a_while(
-    kafka_cluster: KafkaCluster, bounced_cluster: KafkaCluster, unique_name: Callable[[str], str], event_loop: str
+    kafka_cluster: KafkaCluster,
+    bounced_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    event_loop: str,
 ) -> None:
     """Of one proxy it is the broker of clients, of another, `recording`, that of usage records."""
     topic, usage, client_id = unique_name("bounce"), unique_name("usage"), unique_name("etl")
     address = bounced_cluster.bootstrap_servers
-    flags = usage_flags("--usage-topic", usage, "--usage-bootstrap-servers", address)
+    own = tmp_path / "own.properties"
+    own.write_text(f"bootstrap.servers={address}\n")
+    flags = usage_flags("--usage-topic", usage, "--own-client-config", str(own))
     with ProxyProcess(kafka_cluster.bootstrap_servers, *flags, event_loop=event_loop) as recording:
         traffic = client_of(recording, client_id)
         produce(traffic, unique_name("orders"), VALUES)

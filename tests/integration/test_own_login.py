@@ -158,13 +158,10 @@ def test_usage_records_are_written_with_credentials_of_their_own(
     """First with a wrong password."""
     topic, client, right = unique_name("usage"), tmp_path / "client.properties", security.users["etl"]
     servers = secured_cluster.secure_addresses("SASL_PLAINTEXT")
-    flags = usage_flags(
-        "--usage-topic", topic, "--usage-bootstrap-servers", servers, "--usage-client-config", str(client)
-    )
-    flags += ("--log-level", "debug")
+    flags = usage_flags("--usage-topic", topic, "--own-client-config", str(client), "--log-level", "debug")
     for password in ("guessed-but-still-secret", right):
-        lines = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=etl")
-        client.write_text("\n".join((*lines, f"sasl.password={password}")))
+        lines = (f"bootstrap.servers={servers}", "security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN")
+        client.write_text("\n".join((*lines, "sasl.username=etl", f"sasl.password={password}")))
         with ProxyProcess(secured_cluster.bootstrap_servers, *flags) as proxy:
             produce(producer_for(proxy), unique_name("orders"), VALUES)
             if password != right:

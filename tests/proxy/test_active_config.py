@@ -1,13 +1,14 @@
 """The off switch and changes of the mode, while frames are held and notices are due."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from proxy.active_config import MOST_REFRESHED
 from proxy.config.config import EnforcementOptions
-from proxy.config.quota_sources import Quotas
+from proxy.config.quota_sources import CLUSTER, Quotas
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import OpenStage, Stage, until, without_burst
 from tests.proxy.dialogue import debts, held
@@ -97,11 +98,11 @@ async def test_a_signal_switches_until_a_file_decides(
     for is_on in (is_dry, not is_dry, is_dry):
         active.toggle()
         assert state() == switched(is_on, "SIGUSR2")
-    active.apply(stage.config, active.quotas)
+    await active.apply(stage.config, active.quotas)
     assert state() == switched(not is_dry, "file")
-    active.apply(stage.config, active.quotas)
+    await active.apply(stage.config, active.quotas)
     assert state() == (not is_dry, []), "no change"
-    active.apply(stage.config, replace(active.quotas, dry_run=not is_dry))
+    await active.apply(stage.config, replace(active.quotas, dry_run=not is_dry))
     assert state() == switched(is_dry, "file")
 
 
@@ -134,3 +135,81 @@ async def test_the_last_of_several_changes_applies_at_the_end(open_stage: OpenSt
     assert any(limit.rate < 40 for limit in limits)
     await until(lambda: all(limit.rate == 40 for limit in limits))
     assert not active_config._is_refreshing
+
+
+def rates(stage: Stage) -> dict[str, tuple[int, str]]:
+    """Of the client `etl`: its limits, and their sources."""
+    client = stage.registry.resolve("", "etl")
+    limits = [limit for limits in (client.produce.limits, client.fetch.limits) for limit in limits]
+    return {limit.name: (int(limit.rate), stage.registry.source_of(limit.name, limit.entity)) for limit in limits}
+
+
+OF_CLUSTER = (parse_spec("client-id=etl,producer_byte_rate=1000,consumer_byte_rate=2000"),)
+
+
+async def test_the_clusters_quotas_and_those_of_the_file_change_each_by_itself(open_stage: OpenStage) -> None:
+    """On an open connection, in any order; the entry of the file is the stronger one."""
+    stage = open_stage(quotas=[])
+    active = stage.server.active_config
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    assert rates(stage) == {}
+    await active.apply_cluster(OF_CLUSTER)
+    of_cluster = {"producer_byte_rate": (1_000, CLUSTER), "consumer_byte_rate": (2_000, CLUSTER)}
+    assert rates(stage) == of_cluster
+    await client.send(produce(2, 5_000) + produce(3, 500))
+    await broker.frame()
+    await held(stage)
+    file = Quotas({"file": (parse_spec("client-id=etl,producer_byte_rate=50MB"),)}, 1)
+    await active.apply(stage.config, file)
+    assert rates(stage) == of_cluster | {"producer_byte_rate": (50_000_000, "file")}
+    stage.clock.pass_seconds(1)
+    assert await broker.frame() == produce(3, 500), "the connection is the same"
+    await active.apply_cluster(())
+    assert rates(stage) == {"producer_byte_rate": (50_000_000, "file")}
+    await active.apply_cluster(OF_CLUSTER)
+    await active.apply(stage.config, Quotas({"file": ()}, 0.5))
+    assert rates(stage) == {"producer_byte_rate": (500, CLUSTER), "consumer_byte_rate": (1_000, CLUSTER)}
+
+
+async def test_changes_of_both_at_once_end_with_the_latest_of_each(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is prepared in a thread, and the latest one would be ready first: none may overtake another."""
+    stage = open_stage(quotas=[])
+    active = stage.server.active_config
+    await active.apply_cluster(OF_CLUSTER)
+    preparing: list[tuple[asyncio.Future[Quotas], Quotas]] = []
+
+    async def to_thread(prepare: Callable[..., Quotas], *arguments: object) -> Quotas:
+        done: asyncio.Future[Quotas] = asyncio.get_running_loop().create_future()
+        preparing.append((done, prepare(*arguments)))
+        return await done
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    changes = [
+        change
+        for rate in range(1, 4)
+        for change in (
+            active.apply(stage.config, Quotas({"file": (parse_spec(f"client-id=etl,producer_byte_rate={rate}"),)}, 1)),
+            active.apply_cluster((parse_spec(f"client-id=etl,consumer_byte_rate={rate}"),)),
+        )
+    ]
+    applying = asyncio.gather(*changes)
+    while not applying.done():
+        await until(lambda: preparing or applying.done())
+        for done, quotas in reversed(preparing):
+            done.set_result(quotas)
+        preparing.clear()
+        await asyncio.sleep(0)
+    assert rates(stage) == {"producer_byte_rate": (3, "file"), "consumer_byte_rate": (3, CLUSTER)}
+
+
+async def test_a_name_of_the_cluster_that_never_comes_here_is_no_mistake(open_stage: OpenStage) -> None:
+    own = parse_spec("client-id=elt,producer_byte_rate=1")
+    stage = open_stage(quotas=[own])
+    active = stage.server.active_config
+    await active.apply_cluster(OF_CLUSTER)
+    assert active.unmatched() == ["client-id:elt"]
+    assert list(stage.metrics.sources.configured()) == [own.entity]

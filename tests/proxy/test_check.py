@@ -121,3 +121,9 @@ async def test_topics_without_brokers(tmp_path: Path) -> None:
     *_, usage, fleet = await checked(gone, "--usage-topic", "usage", "--fleet", "one", "--broker-ports", "0")
     assert usage.startswith(f"no --usage-topic: --usage-topic usage at {LOOPBACK}:{gone}: ")
     assert fleet.startswith("no --fleet-topic: ")
+
+
+async def test_a_service_without_quotas_of_clients(broker: tuple[Broker, int]) -> None:
+    *_, last = await checked(broker[1], "--cluster-quotas", "total")
+    assert last.startswith(f"no --cluster-quotas: not_offered: {LOOPBACK}:{broker[1]}: it does not offer Describe")
+    assert "put the limits into --quotas-file" in last

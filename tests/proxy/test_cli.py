@@ -25,7 +25,7 @@ from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
 
-OPTIONS = [option for option in run_command.params if isinstance(option, Setting)]
+OPTIONS = [option for option in run_command.params if isinstance(option, Setting) and not option.hidden]
 
 
 def invoke(*arguments: str, **environment: str) -> Result:

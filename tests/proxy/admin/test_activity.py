@@ -47,6 +47,7 @@ async def test_a_client_its_limit_and_its_broker(open_stage: OpenStage) -> None:
     (limit,) = await rows_of(activity, "/limits")
     assert (limit["limit"], limit["entity"], limit["limit_value"]) == ("producer_byte_rate", "client-id:etl", 1000)
     assert limit["clients"] == [{"client_id": "etl", "user": "ANONYMOUS"}]
+    assert limit["source"] == "--quota"
     (at,) = await rows_of(activity, "/brokers")
     assert (at["connections"], at["in_flight"], at["failing"]) == (1, 0, None)
     (finding,) = await rows_of(activity, "/explain")

@@ -12,6 +12,7 @@ LIMIT = {
     "limit": "producer_byte_rate",
     "entity": "client-id:etl",
     "limit_value": 2_000_000,
+    "source": "--quota",
     "rate_60s": 1_990_000.0,
     "used_ratio_60s": 0.995,
     "queued_connections": 1,
@@ -225,7 +226,7 @@ def test_a_client_that_only_connects_is_told_to_keep_its_connections() -> None:
     row = client({"limit": 1.0}, waits=waits, requests_per_second=0, bytes_per_request=0)
     found = text(explained(row, limit=limit))
     assert "It has 1 connection: nothing produced or fetched." in found
-    assert "raise connection_creation_rate of ip:10.0.0.1, or let clients keep their connections." in found
+    assert "raise connection_creation_rate of ip:10.0.0.1 (--quota), or let clients keep their connections." in found
 
 
 def test_a_client_without_a_limit_learns_which_entries_matched_nobody() -> None:

@@ -84,12 +84,14 @@ async def test_the_configuration_by_source() -> None:
         page = json.loads((await text_of(client.get("/config")))[2])
         assert page["options"]["listen"] == {"value": "127.0.0.1:0", "source": "flag"}
         assert page["options"]["drain_timeout"] == {"value": "20s", "source": "default"}
-        assert (page["quotas"], page["quota_share"]) == (["client-id:etl,request_rate=5"], 0.5)
+        quota = {"quota": "client-id:etl,request_rate=5", "source": "--quota"}
+        assert (page["quotas"], page["quota_share"]) == ([quota], 0.5)
         assert page["reloads"]["config"]["ok"] is False
         _, kind, text = await text_of(client.get("/config", headers={"Accept": "text/plain"}))
         assert kind == "text/plain"
         lines = [line.split() for line in text.splitlines()]
         assert ["listen", "127.0.0.1:0", "(flag)"] in lines
+        assert ["client-id:etl,request_rate=5", "(--quota)"] in lines
         assert text.endswith("refused, what applied before stays\n  quotas.toml: is \\u001b[31m\n    do\n")
 
 

@@ -22,6 +22,7 @@ LIMIT = {
     "limit": "producer_byte_rate",
     "entity": "client-id:etl",
     "limit_value": 2_000_000,
+    "source": "--quota",
     "rate_10s": None,
     "rate_60s": 1_990_000.0,
     "used_ratio_60s": 0.995,

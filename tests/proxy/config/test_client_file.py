@@ -328,13 +328,18 @@ def test_settings_arrive_and_are_not_shown(tmp_path: Path) -> None:
     found = config(*flags(tmp_path, LOGIN + "bootstrap.servers=a:1,b:2"), *TOPIC)
     assert found.bootstrap_servers == (("a", 1), ("b", 2))
     assert found.upstream.login == LoginSettings(mechanism="PLAIN", username="u", password="hidden")
-    assert found.usage.client == found.upstream  # by default
+    assert (found.own_client, found.own_servers) == (found.upstream, ())  # by default
     assert "hidden" not in repr(found)
     assert config(*flags(tmp_path, "bootstrap.servers=a:1"), *UPSTREAM).bootstrap_servers == (("broker", 9092),)
     own = tmp_path / "own.properties"
-    own.write_text("client.id=records")
-    found = config(*flags(tmp_path, LOGIN), *UPSTREAM, *TOPIC, "--usage-client-config", str(own))
-    assert (found.usage.client.login, found.usage.client.client_id) == (None, "records")
+    for text, servers in (("client.id=records", ()), ("bootstrap.servers=c:3,d:4", (("c", 3), ("d", 4)))):
+        own.write_text(text)
+        found = config(*flags(tmp_path, LOGIN), *UPSTREAM, *TOPIC, "--own-client-config", str(own))
+        assert (found.own_client.login, found.own_servers) == (None, servers)
+        assert found.bootstrap_servers == (("broker", 9092),)
+    own.write_text("bootstrap.servers=c:x")
+    [error] = errors(*UPSTREAM, *TOPIC, "--own-client-config", str(own))
+    assert "own.properties: bootstrap.servers: " in error
 
 
 def test_another_file_needs_a_restart_and_another_password_does_not(tmp_path: Path) -> None:
@@ -376,9 +381,6 @@ def test_a_login_is_not_for_everyone_who_reaches_the_port(tmp_path: Path) -> Non
     ("given_flags", "expected"),
     [
         (("--usage-topic", "a", "--usage-file", "b"), "--usage-file 'b': and --usage-topic a are both set"),
-        (("--usage-bootstrap-servers", "a:1"), "has no effect without --usage-topic"),
-        (("--usage-client-config", __file__), "has no effect without --usage-topic"),
-        (("--usage-file", "b", "--usage-bootstrap-servers", "a:1"), "has no effect without --usage-topic"),
         (("--usage-by-topic",), "has no effect without --usage-topic or --usage-file"),
         (("--usage-topic", "a b"), "Topic name is invalid"),
         (("--usage-interval", "100ms"), "  from 1s to 600s"),
@@ -387,7 +389,6 @@ def test_a_login_is_not_for_everyone_who_reaches_the_port(tmp_path: Path) -> Non
         (("--label", "a b=c"), "the name: at most 64"),
         (("--label", "a=" + "x" * 257), "the value: at most 256"),
         (tuple(part for number in range(33) for part in ("--label", f"l{number}=x")), "33 labels"),
-        ((*TOPIC, "--usage-bootstrap-servers", "127.0.0.1:19092"), "is a port of this proxy itself"),
     ],
 )
 def test_options_that_do_not_fit_together(given_flags: tuple[str, ...], expected: str) -> None:
@@ -397,7 +398,28 @@ def test_options_that_do_not_fit_together(given_flags: tuple[str, ...], expected
 
 def test_usage_records_need_a_login_of_their_own_where_those_of_clients_pass_through(tmp_path: Path) -> None:
     [error] = errors(*UPSTREAM, *flags(tmp_path, "security.protocol=SASL_SSL"), *TOPIC)
-    assert "has no sasl settings\n  give one by --usage-client-config" in error
+    assert "has no sasl settings\n  give one by --own-client-config" in error
+
+
+def test_own_clients_do_not_connect_to_this_proxy(tmp_path: Path) -> None:
+    own = tmp_path / "own.properties"
+    own.write_text("bootstrap.servers=127.0.0.1:19092")
+    [error] = errors(*UPSTREAM, "--own-client-config", str(own))
+    assert "--own-client-config '127.0.0.1:19092': is a port of this proxy itself" in error
+
+
+@pytest.mark.parametrize("name", ["usage_client_config", "usage_bootstrap_servers"])
+def test_options_that_are_gone_name_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As a flag, a variable and a key of a file: else records would be written by another login, or elsewhere."""
+    flag, variable = f"--{name.replace('_', '-')}", f"KAFKA_QUOTA_PROXY_{name.upper()}"
+    (tmp_path / "proxy.toml").write_text(f'{name} = "a:1"')
+    found = errors(*UPSTREAM, flag, "a:1") + errors(*UPSTREAM, "--config", str(tmp_path / "proxy.toml"))
+    monkeypatch.setenv(variable, "a:1")
+    found += errors(*UPSTREAM)
+    places = [f"{flag} 'a:1'", f"{tmp_path}/proxy.toml: {name} = 'a:1'", f"{variable} 'a:1'"]
+    told = "this option is gone\n  all own clients connect by --own-client-config FILE"
+    for place, error in zip(places, found, strict=True):
+        assert error.startswith(f"error: {place}: {told}")
 
 
 def test_servers_of_the_file_are_checked(tmp_path: Path) -> None:
@@ -408,7 +430,8 @@ def test_servers_of_the_file_are_checked(tmp_path: Path) -> None:
 
 
 def test_a_client_file_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
-    (tmp_path / "proxy.toml").write_text('usage_topic = "usage"\ncommand_config = "client.properties"')
-    (tmp_path / "client.properties").write_text("client.id = records")
-    found = config(*UPSTREAM, "--config", str(tmp_path / "proxy.toml"))
-    assert found.usage.client.client_id == "records"
+    for key in ("command_config", "own_client_config"):
+        (tmp_path / "proxy.toml").write_text(f'usage_topic = "usage"\n{key} = "client.properties"')
+        (tmp_path / "client.properties").write_text("client.id = records")
+        found = config(*UPSTREAM, "--config", str(tmp_path / "proxy.toml"))
+        assert found.own_client.client_id == "records"

@@ -119,6 +119,7 @@ FIELDS: dict[str, tuple[str, object]] = {
     "--producer-id-quota-window-size-seconds 60": ("quotas.producer_id_window_size_seconds", 60),
     "--producer-id-quota-window-count 6": ("quotas.producer_id_window_count", 6),
     "--max-connection-hold 1.5s": ("enforcement.max_connection_hold_seconds", 1.5),
+    "--cluster-quotas per-broker": ("quotas.cluster", "per-broker"),
     "--throttle-mode notify": ("enforcement.throttle_mode", "notify"),
     "--max-throttle-ms 1000": ("enforcement.max_throttle_ms", 1000),
     "--dry-run": ("enforcement.dry_run", True),
@@ -133,7 +134,6 @@ FIELDS: dict[str, tuple[str, object]] = {
     "--log-level debug": ("observability.log_level", "debug"),
     "--usage-topic usage": ("usage.topic", "usage"),
     "--usage-interval 1m": ("usage.interval_seconds", 60.0),
-    "--usage-bootstrap-servers c:3": ("usage.bootstrap_servers", (("c", 3),)),
     "--usage-by-topic": ("usage.by_topic", True),
     "--max-usage-series 7": ("usage.max_series", 7),
     "--label team=search --label env=a=b": ("usage.labels", (("env", "a=b"), ("team", "search"))),
@@ -151,21 +151,18 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     )
     found = config(
         *("--bootstrap-server", "a:1,b:2", "--event-loop", "asyncio"),
-        *("--command-config", str(client), "--usage-client-config", str(client), "--quotas-file", str(quotas)),
-        *("--own-client-config", str(client)),
+        *("--command-config", str(client), "--own-client-config", str(client), "--quotas-file", str(quotas)),
         *(" ".join(FIELDS).split()),
     )
     given = {
         f"{group.name}.{field.name}": getattr(getattr(found, group.name), field.name)
         for group in fields(Config)
-        if is_dataclass(getattr(found, group.name)) and group.name != "upstream"
+        if is_dataclass(getattr(found, group.name)) and group.name not in {"upstream", "own_client"}
         for field in fields(getattr(found, group.name))
     }
-    assert found.upstream == read_client_settings(client)
+    assert found.upstream == found.own_client == read_client_settings(client)
     assert (found.bootstrap_servers, found.event_loop) == ((("a", 1), ("b", 2)), "asyncio")
-    files = {"quotas.file": quotas, "usage.client": read_client_settings(client)}
-    files["fleet.client"] = files["usage.client"]
-    assert given == {**dict(FIELDS.values()), **ELSEWHERE, **files}
+    assert given == {**dict(FIELDS.values()), **ELSEWHERE, "quotas.file": quotas}
 
 
 # (flag, environment, file, field) with three values that differ from one another and from the default
@@ -512,7 +509,7 @@ def test_options_of_a_fleet_without_its_name_are_reported() -> None:
         assert warnings_of(found, active_quotas(found)) == []
 
 
-@pytest.mark.parametrize("user", ["--fleet etl", "--usage-topic usage"])
+@pytest.mark.parametrize("user", ["--fleet etl", "--usage-topic usage", "--cluster-quotas total"])
 def test_own_clients_need_a_login_where_clients_log_in_themselves(toml: Any, user: str) -> None:
     without = str(toml("security.protocol=SASL_PLAINTEXT\n", "client.properties"))
     login = "sasl.mechanism=PLAIN\nsasl.username=u\nsasl.password=p\n"
@@ -522,8 +519,8 @@ def test_own_clients_need_a_login_where_clients_log_in_themselves(toml: Any, use
     [error] = errors(*flags)
     assert error.startswith(f"error: {flag} '{name}': has no login: ")
     found = config(*flags, "--own-client-config", own)
-    assert (found.upstream.login, found.fleet.client.login) == (None, found.usage.client.login)
-    assert found.fleet.client.login is not None
+    assert found.upstream.login is None
+    assert found.own_client.login is not None
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "caf\u00e9", "a\nb"])

@@ -32,7 +32,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         "quotas_file = 'pipe'",
         "command_config = 'pipe'",
         "command_config = 'client.properties'",
-        "usage_topic = 'usage'\nusage_client_config = 'client.properties'",
+        "usage_topic = 'usage'\nown_client_config = 'client.properties'",
         "ssl_certificate_location = 'pipe'",
     ],
 )

@@ -95,5 +95,6 @@ def test_an_editor_accepts_what_the_proxy_accepts(which: str, right: str, wrong:
 
 def test_each_option_is_there_with_its_help() -> None:
     known = schema("config")["properties"]
-    assert known.keys() == {param.name for param in run.params if isinstance(param, Setting)} - {"config"}
+    shown = {param.name for param in run.params if isinstance(param, Setting) and not param.hidden}
+    assert known.keys() == shown - {"config"}
     assert all(each["description"] for each in known.values())

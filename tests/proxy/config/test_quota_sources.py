@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.quota_sources import Quotas, QuotaSources, merged
+from proxy.config.quota_sources import CLUSTER, Quotas, QuotaSources, merged
 from quotas.entity import DEFAULT, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
@@ -40,6 +40,16 @@ def test_the_strongest_source_of_each_limit_applies() -> None:
         PRODUCER_BYTE_RATE: (100, None, "file"),
         CONSUMER_BYTE_RATE: (20, "delay", "flags"),
     }
+
+
+def test_the_cluster_is_the_weakest_source() -> None:
+    own = Quotas({"--quota": (QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10}),), "file": ()}, 0.5, dry_run=True)
+    others = QuotaEntry(ANYONE, {REQUEST_RATE: 3})
+    quotas = own.over((QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, CONSUMER_BYTE_RATE: 2}), others))
+    assert (quotas.share, quotas.dry_run) == (0.5, True)
+    assert quotas.sources[CLUSTER] == (QuotaEntry(ETL, {CONSUMER_BYTE_RATE: 2}), others)
+    assert list(quotas.own_entries) == list(own.entries)
+    assert {"configured", "exemptions"} <= vars(quotas).keys(), "prepared, outside of the event loop"
 
 
 def test_the_members_of_a_group_are_those_of_the_strongest_source() -> None:

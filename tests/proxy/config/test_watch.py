@@ -46,7 +46,7 @@ class Watched:
     def reload_ok(self) -> bool:
         return self.metrics.reload_ok["config"]
 
-    def _apply(self, _config: Config, quotas: Quotas) -> None:
+    async def _apply(self, _config: Config, quotas: Quotas) -> None:
         self.quotas = quotas
         self.taken.append({str(entry.entity): int(*entry.limits.values()) for entry in quotas.entries})
         self.shares.append(quotas.share)
@@ -371,7 +371,11 @@ async def test_read_again_reads_an_unchanged_file(
     monkeypatch.setattr("proxy.file_watch.POLL_SECONDS", 3600)
     read = asyncio.Event()
     watched.path.write_text("[[quota]]\nx = 1\n")
-    watch = ConfigWatch(watched.config, NONE, lambda _config, _quotas: None, watched.metrics, watched.clock)
+
+    async def take(_config: Config, _quotas: Quotas) -> None:
+        pass
+
+    watch = ConfigWatch(watched.config, NONE, take, watched.metrics, watched.clock)
     loop = asyncio.get_running_loop()
 
     def reading(config: Config) -> Quotas:
@@ -393,7 +397,7 @@ async def test_read_again_reads_an_unchanged_file(
 async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_over(watched: Watched) -> None:
     prepared = []
 
-    def take(_config: Config, quotas: Quotas) -> None:
+    async def take(_config: Config, quotas: Quotas) -> None:
         prepared.append(set(vars(quotas)))
 
     watch = ConfigWatch(watched.config, NONE, take, watched.metrics, watched.clock)
@@ -409,7 +413,7 @@ async def test_a_defect_does_not_end_the_watch(
     monkeypatch.setattr("proxy.file_watch.POLL_SECONDS", 0.001)
     taken = asyncio.Event()
 
-    def take_over(_config: Config, quotas: Quotas) -> None:
+    async def take_over(_config: Config, quotas: Quotas) -> None:
         if len(quotas.entries) == 2:
             taken.set()
             raise ArithmeticError("a defect")
@@ -448,7 +452,7 @@ class Configured:
             ["--config", str(self.path), "--bootstrap-servers", "broker:9092", "--max-throttle-ms", "7", *self.flags]
         )
 
-    def _apply(self, config: Config, quotas: Quotas) -> None:
+    async def _apply(self, config: Config, quotas: Quotas) -> None:
         self.quotas = quotas
         self.taken.append(config)
         self.rates.append({str(entry.entity): int(*entry.limits.values()) for entry in quotas.entries})

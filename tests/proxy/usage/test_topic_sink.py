@@ -22,7 +22,7 @@ from scramp import ScramException
 from protocol.apis import API_VERSIONS, CREATE_TOPICS, DESCRIBE_CONFIGS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from proxy.config.addresses import Address
 from proxy.config.client_file import read_client_settings
-from proxy.config.config import UsageOptions
+from proxy.config.config import Config, UsageOptions
 from proxy.observability.metrics import USAGE_ERROR_REASONS
 from proxy.own_client import reason_of
 from proxy.usage.sink import SinkFailed
@@ -94,8 +94,8 @@ async def sink_to(broker: Parrot, directory: Path) -> AsyncIterator[TopicSink]:
     if broker.mechanism == "OAUTHBEARER":
         login = f"sasl.oauthbearer.token.endpoint.url=file:{token}"
     file.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={broker.mechanism}\n{login}\n")
-    options = UsageOptions(topic="usage", client=read_client_settings(file))
-    sink = TopicSink(options, [broker.address], b"pod/run")
+    usage, servers = UsageOptions(topic="usage"), (broker.address,)
+    sink = TopicSink(Config(usage=usage, own_client=read_client_settings(file), own_servers=servers), b"pod/run")
     try:
         yield sink
     finally:
@@ -140,7 +140,7 @@ async def test_nor_is_it_in_a_warning(tmp_path: Path, caplog: pytest.LogCaptureF
 async def test_a_broker_that_is_not_there_is_named_with_the_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
-    sink = TopicSink(UsageOptions(topic="usage"), [(host, port)], b"pod/run")
+    sink = TopicSink(Config(usage=UsageOptions(topic="usage"), own_servers=((host, port),)), b"pod/run")
     for _ in range(2):
         with pytest.raises(SinkFailed) as raised:
             await sink.write([b"{}"])

@@ -1,0 +1,181 @@
+"""The cluster's own client quotas (kafka-configs) as a source of quotas: read every 10 s and at SIGHUP, by the proxy's
+own client.
+
+An answer is applied whole, or not at all: what was read last stays while no broker answers, refuses, or sends too much.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import sample, uniform
+from ssl import SSLContext
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from protocol import client_quotas as wire
+from protocol.errors import ProtocolError
+from proxy.brokers.connect import connection
+from proxy.brokers.health import hint_of
+from proxy.brokers.upstream import BrokerFailed
+from proxy.config.addresses import Address, format_address
+from proxy.config.client_file import latest
+from proxy.config.cluster_entries import ClusterEntries, cluster_entries
+from proxy.config.config import PER_BROKER, Config
+from proxy.config.errors import ConfigError
+from proxy.config.quota_sources import CLUSTER
+from proxy.observability.logs import EventLog, one_line
+from proxy.observability.metrics import Metrics
+from proxy.tls import context_to_brokers
+from quotas.entry import QuotaEntry
+from quotas.problems import Problem
+
+PAUSE_SECONDS: Final = (8.0, 10.0)
+"""Between two readings, at random; after `REST_SECONDS`."""
+REST_SECONDS: Final = 1.0
+"""A SIGHUP is not heard for so long: signals cannot make this proxy ask faster."""
+TIMEOUT_SECONDS: Final = 10.0
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Of an answer: 40,000 entities or so."""
+MAX_NAMED: Final = 100
+"""Kinds of what is left out that are named, each once: a broker may invent any number."""
+
+_HINTS: Final = {
+    ErrorCode.cluster_authorization_failed.name: "the right DescribeConfigs on the cluster is missing: kafka-acls "
+    "--add --allow-principal User:{user} --operation DescribeConfigs --cluster",
+    "not_offered": "DescribeClientQuotas 1 is in Kafka since 2.8; some services leave it out: put the limits into "
+    "--quotas-file",
+}
+
+_log = EventLog(__name__)
+
+Take = Callable[[tuple[QuotaEntry, ...]], Awaitable[None]]
+
+
+class ClusterAnswer(NamedTuple):
+    """The response of a broker, and by how much limits of each broker are multiplied."""
+
+    quotas: bytes
+    brokers: int
+
+
+class ClusterReader:
+    """Asks the brokers of own clients, by the settings of these as they are then."""
+
+    def __init__(self, config: Config) -> None:
+        self._settings = config.own_client
+        self._needs_brokers = config.quotas.cluster == PER_BROKER
+        #: One that does not answer goes to the end: where all is well one broker answers, always in its own order.
+        servers = config.own_servers or config.bootstrap_servers
+        self._servers = sample(servers, len(servers))
+
+    async def answer(self) -> ClusterAnswer:
+        """From the first broker that can be asked. Raises BrokerFailed, ProtocolError and ConfigError."""
+        self._settings = await asyncio.to_thread(latest, self._settings)
+        ssl = self._settings.ssl
+        tls = None if ssl is None else await asyncio.to_thread(context_to_brokers, ssl)
+        failure = BrokerFailed("connect_failed", "there is no bootstrap server")
+        for server in list(self._servers):
+            try:
+                return await self._ask(server, tls)
+            except BrokerFailed as error:
+                failure = BrokerFailed(error.reason, f"{format_address(server)}: {error}")
+                self._servers.append(self._servers.pop(0))
+        raise failure
+
+    def problem(self, error: Exception) -> tuple[str, Problem]:
+        """The reason in a word, and what to do."""
+        if isinstance(error, ConfigError):
+            return "config", error.problems[0]
+        reason, login = getattr(error, "reason", "defect"), self._settings.login
+        of_file = hint_of(reason, f"--own-client-config {self._settings.file or 'FILE'}")
+        user = login.username if login is not None and login.username else "NAME"
+        hint = (_HINTS.get(reason) or of_file or "").replace("{user}", user)
+        return reason, Problem(CLUSTER, one_line(f"{reason}: {error}"), hint or None)
+
+    async def _ask(self, server: Address, tls: SSLContext | None) -> ClusterAnswer:
+        async with connection(server, tls, self._settings.login, TIMEOUT_SECONDS, MAX_BYTES) as ask:
+            if not wire.has_quotas(await ask(wire.VERSIONS_REQUEST)):
+                raise BrokerFailed("not_offered", "it does not offer DescribeClientQuotas 1")
+            brokers = len(wire.brokers_in(await ask(wire.BROKERS_REQUEST))) if self._needs_brokers else 1
+            return ClusterAnswer(await ask(wire.QUOTAS_REQUEST), max(1, brokers))
+
+
+def entries_in(answer: ClusterAnswer) -> ClusterEntries:
+    """Takes seconds for many. Raises BrokerFailed if it is a refusal, and ProtocolError."""
+    error, quotas = wire.quotas_in(answer.quotas)
+    if error is not ErrorCode.none:
+        raise BrokerFailed(error.name, "the broker refuses DescribeClientQuotas")
+    return cluster_entries(quotas, answer.brokers)
+
+
+class ClusterQuotas:
+    """Runs until cancelled. `take` is called in the event loop with all entries, when they have changed."""
+
+    def __init__(self, config: Config, take: Take, metrics: Metrics) -> None:
+        self._reader = ClusterReader(config)
+        self._take = take
+        self._metrics = metrics
+        #: The latest answer, and what is wrong with it: an unchanged one is not read twice.
+        self._answer: ClusterAnswer | None = None
+        self._fault: Exception | None = None
+        #: Why the latest reading failed: the reason that was logged. "": it did not.
+        self._failing = ""
+        self._left_out: set[str] = set()
+        self._asked = asyncio.Event()
+        metrics.reload_ok["cluster"] = True
+
+    async def run(self) -> None:
+        while True:
+            await self.poll()
+            await asyncio.sleep(REST_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(uniform(*PAUSE_SECONDS)):  # noqa: S311 - no secret
+                    await self._asked.wait()
+            self._asked.clear()
+
+    def read_now(self) -> None:
+        """Read and apply them even if they have not changed."""
+        self._answer = None
+        self._asked.set()
+
+    async def poll(self) -> None:
+        """Read the quotas, and apply them if they have changed."""
+        try:
+            answer = await self._reader.answer()
+            if answer != self._answer:
+                self._fault = None
+                try:
+                    await self._use(await asyncio.to_thread(entries_in, answer), answer)
+                except (BrokerFailed, ProtocolError) as error:
+                    self._fault = error
+                self._answer = answer
+        except Exception as error:  # noqa: BLE001 - a defect that one answer shows must not end the reading
+            self._note(error)
+        else:
+            self._note(self._fault)
+
+    async def _use(self, found: ClusterEntries, answer: ClusterAnswer) -> None:
+        await self._take(found.entries)
+        _log.info("cluster_quotas_read", entities=len(found.entries), each_times=answer.brokers)
+        room = MAX_NAMED - len(self._left_out)
+        new = [name for name in found.left_out if name not in self._left_out][:room]
+        if new:
+            self._left_out.update(new)
+            listed = ", ".join(f"{name} of {found.left_out[name]} entities" for name in new)
+            _log.warning("cluster_quotas_left_out", limits=listed, effect="only the cluster enforces these")
+
+    def _note(self, error: Exception | None) -> None:
+        """For the metric and the page /config; in the log once, for each reason."""
+        if error is None:
+            self._metrics.note_reload("cluster")
+            if self._failing:
+                _log.info("cluster_quotas_recovered")
+            self._failing = ""
+            return
+        reason, problem = self._reader.problem(error)
+        self._metrics.note_reload("cluster", problem)
+        if reason != self._failing:
+            effect = "what was read last, if anything, stays in force"
+            _log.warning("cluster_quotas_failed", message=problem.message, hint=problem.hint, effect=effect)
+        self._failing = reason
