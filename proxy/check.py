@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Final
 
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
@@ -24,7 +25,7 @@ from proxy.brokers.health import Health
 from proxy.brokers.readiness import PROBE_TIMEOUT_SECONDS, Readiness
 from proxy.brokers.upstream import BrokerFailed
 from proxy.cluster_quotas import ClusterReader, entries_in
-from proxy.config.addresses import Address, format_address
+from proxy.config.addresses import Address, format_address, is_wildcard
 from proxy.config.config import OFF, Config
 from proxy.config.errors import BindError, ConfigError
 from proxy.config.quota_sources import CLUSTER
@@ -62,7 +63,7 @@ async def results(config: Config) -> AsyncIterator[Result]:
         nodes |= await _brokers_of(address, tls)
     flag = "--advertised-host" if config.listening.sni_host is None else "--sni-host"
     for host in dict.fromkeys(map(config.listening.host_of, nodes.values() or (0,))):
-        yield await _advertised(flag, host)
+        yield await _advertised(flag, host, config.listening.address)
     brokers: dict[Address, str] = dict.fromkeys(config.bootstrap_servers, "--bootstrap-servers")
     brokers |= {address: f"advertised.listeners of broker {node}" for address, node in nodes.items()}
     for address, place in brokers.items():
@@ -93,18 +94,21 @@ def _bound(config: Config) -> Result:
     return f"ports: {format_address(listening.address)} and {len(wanted) - 1} more are free"
 
 
-async def _advertised(flag: str, host: str) -> Result:
+async def _advertised(flag: str, host: str, listen: Address) -> Result:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         hint = f"give {flag} a name or address by which clients reach this proxy"
         return Problem(flag, f"{host} does not resolve here: {error}", hint)
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    told = f"{host} is {', '.join(addresses)}"
     own = [each for each in addresses if _is_of_this_machine(each)]
-    told = f"{flag}: {host} is {', '.join(addresses)}"
+    bound = socket.getaddrinfo(*listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0]
+    if not is_wildcard(str(bound)) and bound not in addresses and (own or ip_address(bound).is_loopback):
+        return Problem(flag, f"{told}, and --listen {listen[0]} does not listen there", f"listen on {host}, or 0.0.0.0")
     if own:
-        return f"{told}, of this machine"
-    return f"{told}, not of this machine: a load balancer, a Service or a router there must lead to these ports"
+        return f"{flag}: {told}, of this machine"
+    return f"{flag}: {told}, not of this machine: a load balancer, a Service or a router there must lead to these ports"
 
 
 def _is_of_this_machine(address: str) -> bool:

@@ -312,9 +312,10 @@ def explain(ctx: click.Context, /, proxy: Any, client: str | None, *, as_json: b
     found = [Finding(**each) for each in json.loads(_page(ctx, proxy, "/explain"))]
     shown = [each for each in found if client in {None, each.client_id, each.user}]
     if client is not None and not shown:
-        close = difflib.get_close_matches(client, [each.client_id for each in found], n=3, cutoff=0)
+        close = difflib.get_close_matches(client, filter(None, (each.client_id for each in found)), n=3, cutoff=0)
         seen = ", ".join(map(one_line, close)) or "none"
-        raise click.ClickException(f"no client {client!r} in the last minute; seen: {seen}")
+        rest = text_of([each for each in found if each.is_refused], json.loads(_page(ctx, proxy, "/brokers")))
+        raise click.ClickException("\n".join([f"no client {client!r} in the last minute; seen: {seen}", *rest]))
     if as_json:
         click.echo(json.dumps([each._asdict() for each in shown]))
     else:
@@ -440,7 +441,8 @@ def _warning(fields: Mapping[str, object]) -> str:
 
 def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:
     """Variables that are none of ours, but for those that Kubernetes sets for a Service of a name like this."""
-    known = [variable for param in ctx.command.params if isinstance(param, Setting) for variable in param.variables]
+    params = [param for command in main.commands.values() for param in command.params]
+    known = [variable for param in params if isinstance(param, Setting) for variable in param.variables]
     found: list[tuple[str, dict[str, object]]] = []
     for variable in environment:
         of_service = re.search(r"_(?:PORT|SERVICE_HOST|SERVICE_PORT)(?:_|$)", variable)

@@ -13,7 +13,7 @@ from heapq import nlargest
 from itertools import accumulate, pairwise
 from typing import Any, Final, TypeVar
 
-from proxy.admin.explain import Finding, Known, name_of, refused, text_of
+from proxy.admin.explain import Finding, Known, name_of, refused, text_of, without_broker
 from proxy.admin.http_server import VARY, Response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import TABLES, table, with_verdicts
@@ -34,6 +34,8 @@ MOST_SHOWN: Final = 500
 #: Names in a row.
 _MOST_NAMES: Final = 10
 _WINDOW_SECONDS: Final = 60
+#: A connection that has had no broker for so long waits for one.
+_LONG_NS: Final = 2_000_000_000
 _COLLECTED_FOR_NS: Final = 1_000_000_000
 #: Connections, clients or limits of one round of the event loop.
 _AT_ONCE: Final = 100
@@ -108,7 +110,7 @@ class Activity:
 
     async def _collect(self) -> View:
         view = View()
-        clients, by_broker = await self._open()
+        clients, by_broker, waiting_ns = await self._open()
         await self._add_clients(view, clients)
         await self._add_limits(view, clients)
         now_ns = self._shared.clock()
@@ -130,20 +132,26 @@ class Activity:
         since_ns = now_ns - _WINDOW_SECONDS * 1_000_000_000
         latest = self._shared.context.metrics.errors.latest.values()
         view.refused = [refused(fields) for at_ns, fields in latest if at_ns >= since_ns]
+        if max(waiting_ns, default=0) > _LONG_NS:
+            view.refused.append(without_broker(len(waiting_ns), max(waiting_ns) / 1e9))
         return view
 
-    async def _open(self) -> tuple[dict[EntityMetrics, _Open], dict[str, list[Session]]]:
-        """The open connections, by client and by broker."""
+    async def _open(self) -> tuple[dict[EntityMetrics, _Open], dict[str, list[Session]], list[int]]:
+        """The open connections, by client and by broker, and how long those wait that have no broker yet."""
         clients = dict[EntityMetrics, _Open]()
         by_broker = defaultdict[str, list[Session]](list)
+        waiting_ns: list[int] = []
         async for session in _in_rounds(list(self._sessions)):
+            waits = session.connection.waits
+            if session.upstream is None and waits.stands:
+                waiting_ns.append(self._shared.clock() - waits.since_ns)
             if session.identity.wire_client_id is not None:
                 of = clients.setdefault(session.identity.entity, _Open())
                 of.sessions.append(session)
                 of.limits |= dict.fromkeys(session.limits)
                 if session.upstream is not None:
                     by_broker[session.watch.broker].append(session)
-        return clients, by_broker
+        return clients, by_broker, waiting_ns
 
     async def _add_clients(self, view: View, clients: Mapping[EntityMetrics, _Open]) -> None:
         busiest: list[tuple[EntityMetrics, Span, _Open]] = []
@@ -170,8 +178,10 @@ class Activity:
         view.limits = nlargest(MOST_SHOWN, view.limits, key=_used) + self._gate_rows()
 
     def _client(self, entity: EntityMetrics, span: Span, of: _Open) -> Row:
-        seconds, (_, produced, fetched, produces, fetches, unused_ns, *spent_ns) = span
-        total_ns, sessions, now_ns = sum(spent_ns), of.sessions, self._shared.clock()
+        seconds, (_, produced, fetched, produces, fetches, *_) = span
+        sessions, now_ns = of.sessions, self._shared.clock()
+        recent = entity.past.last(10, now_ns, entity.counts)
+        (states, unused), (recent_states, recent_unused) = _states(span), _states(recent)
         names = {" ".join(session.connection.software).strip() for session in sessions}
         requests = produces + fetches
         reports = self._shared.context.metrics.client_reports
@@ -187,9 +197,12 @@ class Activity:
             "requests_per_second": round(requests / seconds, 2),
             "bytes_per_request": round((produced + fetched) / requests) if requests else 0,
             "produces_per_second": round(produces / seconds, 2),
-            "states": {state: round(each / total_ns, 4) for state, each in zip(STATES, spent_ns, strict=True) if each},
-            "unused_ratio": round(unused_ns / total_ns, 4) if total_ns else 0,
+            "states": states,
+            "unused_ratio": unused,
             "window_seconds": round(seconds, 1),
+            "recent_states": recent_states,
+            "recent_unused_ratio": recent_unused,
+            "recent_seconds": round(recent.seconds, 1),
             "waits": _waits(entity.times),
             "limits": [[limit.name, entity_label(limit.entity)] for limit in of.limits],
             "buffered_bytes": sum(session.buffered_bytes for session in sessions),
@@ -257,6 +270,14 @@ class Activity:
             "others": _times(others),
             "line": [round(each, 5) for each in line],
         }
+
+
+def _states(span: Span) -> tuple[dict[str, float], float]:
+    """Which parts of the time connections spent in which state, and which part those did that did nothing."""
+    unused_ns, *spent_ns = span.counts[_COUNTS - 1 :]
+    total_ns = sum(spent_ns)
+    states = {state: round(each / total_ns, 4) for state, each in zip(STATES, spent_ns, strict=True) if each}
+    return states, round(unused_ns / total_ns, 4) if total_ns else 0
 
 
 def _waits(times: ClientTimes) -> list[Row]:

@@ -46,7 +46,7 @@ HEADLINES: Final = {
     "broker_quota": "a quota of the brokers holds it",
     "proxy": "this proxy holds it, for memory or a log-in",
     "slow_reader": "it does not read its responses",
-    "client": "it is slow by itself",
+    "client": "neither this proxy nor a broker holds it",
     "none": "nothing is wrong",
 }
 
@@ -68,6 +68,17 @@ class Finding(NamedTuple):
     @property
     def is_refused(self) -> bool:
         return not self.states and self.verdict != "none"
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """For people: what it is, then why."""
+        if self.is_refused:
+            yield self.sentences[0]
+        else:
+            dead = [each for each in self.brokers if _answers_none(each)] if self.verdict == "broker" else []
+            headline = HEADLINES[self.verdict] if not dead else "a broker cannot be used, or does not answer"
+            yield f"{name_of(self._asdict())}: {headline}"
+        yield from (f"  {sentence}" for sentence in self.sentences[self.is_refused :])
 
 
 class Known:
@@ -111,14 +122,11 @@ class _Case:
         addresses = client["brokers"] or known.brokers
         self.brokers = [known.brokers[each] for each in addresses if each in known.brokers]
         self.others = [each for each in known.brokers.values() if each not in self.brokers]
-        states = dict(client["states"])
-        # A connection that does nothing says nothing: clients keep one to a bootstrap server.
-        states["client"] = max(0.0, states.get("client", 0) - client["unused_ratio"])
-        total = sum(states.values())
-        self.states = {name: part / total for name, part in states.items() if part > 0} if total else {}
+        self.states = self.decisive = _parts(client["states"], client["unused_ratio"])
+        self.recent = _parts(client["recent_states"], client["recent_unused_ratio"])
 
     def share(self, state: str) -> float:
-        part: float = self.states.get(state, 0.0)
+        part: float = self.decisive.get(state, 0.0)
         return part
 
     def finding(self) -> Finding:
@@ -136,6 +144,12 @@ class _Case:
             return None
         slow = [each for each in self.brokers if self.latency(each) >= _SLOW_SECONDS or _answers_none(each)]
         return max(slow, key=lambda each: (_answers_none(each), self.latency(each)), default=None)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """It waits for a limit that is used up."""
+        used = max((each["used_ratio_60s"] or 0 for each in self.limits), default=0)
+        return self.share("limit") >= _LEAST_HELD and used >= _USED_UP
 
     @property
     def is_at_brokers(self) -> bool:
@@ -162,13 +176,31 @@ class _Case:
         return bool(at_brokers < _QUICK_SECONDS * self.client["requests_per_second"])
 
     def verdict(self) -> str:
+        """By the last minute, but for what is over since."""
+        verdict = self._verdict()
+        if self.over:
+            self.decisive = self.recent
+            verdict = self._verdict()
+        return verdict
+
+    @property
+    def over(self) -> list[str]:
+        """The states that took much of the minute, and nothing lately."""
+        held = ("limit", "broker", "broker_quota", "proxy", "slow_reader")
+        states = [each for each in held if self.states.get(each, 0) >= _LEAST_AT_BROKER] if self.recent else []
+        return [each for each in states if self.recent.get(each, 0) < _LEAST_HELD]
+
+    def _verdict(self) -> str:
         if not self.states:
             return "none"
-        used = max((each["used_ratio_60s"] or 0 for each in self.limits), default=0)
-        largest: str = max(self.states, key=self.share)
-        if largest == "limit" or (self.share("limit") >= _LEAST_HELD and used >= _USED_UP):
+        largest: str = max(self.decisive, key=self.share)
+        if largest == "limit" or self.is_at_limit:
             return "limit"
         if largest in {"broker", "client"} and self.is_at_brokers:
+            return "broker"
+        # Nothing comes, or records that are there come late, too.
+        is_silent = self.client["oldest_request_seconds"] >= _SILENT_SECONDS
+        if largest in {"broker", "client", "data"} and (is_silent or (largest == "data" and self.slow is not None)):
             return "broker"
         if largest != "broker":
             return largest
@@ -186,6 +218,8 @@ class _Case:
         parts = sorted(self.states.items(), key=lambda each: -each[1])
         spent = ", ".join(f"{part:.0%} {WORDS[state]}" for state, part in parts if part >= 0.005)
         yield f"Of the last {client['window_seconds']:.0f} s, the connections of {name} spent {spent}."
+        for state in self.over:
+            yield f"That is over: in the last {client['recent_seconds']:.0f} s it was hardly {WORDS[state]}."
         yield f"It has {_counted(client['connections'], 'connection')}: {_rates(client)}."
         yield from {
             "limit": self._limit,
@@ -221,7 +255,10 @@ class _Case:
                 f"{_failing(slow)}: it is frozen or overloaded, or the network loses its packets."
             )
         yield from self._failing()
-        yield from (_about_broker(each) for each in sorted([*self.brokers, *self.others], key=self.latency)[-3:])
+        answering = [each for each in [*self.brokers, *self.others] if not _answers_none(each)]
+        yield from map(_about_broker, sorted(answering, key=self.latency)[-3:])
+        if _answers_none(slow):
+            return
         if self.known.late_seconds < _LATE_SECONDS:
             yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
         else:
@@ -238,7 +275,8 @@ class _Case:
         yield "See it with kafka-configs.sh --describe --entity-type clients (and users); raise or remove it there."
 
     def _data(self) -> Iterator[str]:
-        yield "Its fetches are open and no new records arrive: it has read all there is. Nothing is wrong."
+        yield "Its fetches are open, and new records arrive no faster: it has read all there is."
+        yield "If it lags all the same (kafka-consumer-groups.sh --describe), look at the brokers and the network."
 
     def _proxy(self) -> Iterator[str]:
         yield (
@@ -257,7 +295,8 @@ class _Case:
     def _client(self) -> Iterator[str]:
         yield from self._small()
         if not self.has_small_requests:
-            yield "Neither this proxy nor a broker holds it: it sends nothing most of the time."
+            verb = "sends" if self.client["produces_per_second"] else "asks for"
+            yield f"It {verb} nothing most of the time."
         yield from self._failing()
 
     def _nothing(self) -> Iterator[str]:
@@ -275,7 +314,10 @@ class _Case:
             return
         nearest = max(timed, key=lambda each: each["used_ratio_60s"])
         told = f"the nearest one is {_limit_name(nearest)}, of which {nearest['used_ratio_60s']:.0%} is used"
-        if not self.known.enforces:
+        if not self.known.enforces and nearest["used_ratio_60s"] >= 1:
+            used = f"{nearest['used_ratio_60s']:.0%} of it is used"
+            yield f"{_limit_name(nearest)} would hold it: {used}. Now it does not (a dry run, or switched off)."
+        elif not self.known.enforces:
             yield f"No limit is enforced now (a dry run, or switched off): {told}."
         elif self.share("limit") < _LEAST_HELD:
             yield f"No limit holds it: {told}."
@@ -314,9 +356,18 @@ def refused(fields: Row) -> Finding:
     """Of a connection that failed. `fields`: of its log line."""
     verdict = "limit" if "limit_value" in fields else "proxy" if "max_connections" in fields else "client"
     why = fields.get("detail") or fields.get("error") or fields.get("entity")
-    words = f"{fields['peer']} failed: {fields.get('reason', 'login')}" + (f": {one_line(str(why))}" if why else "")
-    sentences = [f"{words}.", *([f"What helps: {hint}."] if (hint := fields.get("hint")) else [])]
-    return Finding(str(fields.get("client_id") or ""), "", verdict, {}, [], [], sentences)
+    client_id, user = (str(fields.get(each) or "") for each in ("client_id", "user"))
+    names = [f"{what} {one_line(each)}" for what, each in (("client id", client_id), ("user", user)) if each]
+    who = f"a connection from {fields['peer']}" + (f" ({', '.join(names)})" if names else "")
+    words = [f"{who} failed", str(fields.get("reason", "login")), *([one_line(str(why))] if why else [])]
+    sentences = [": ".join(words), *([f"What helps: {hint}."] if (hint := fields.get("hint")) else [])]
+    return Finding(client_id, user, verdict, {}, [], [], sentences)
+
+
+def without_broker(count: int, seconds: float) -> Finding:
+    """Of connections that wait for a broker before their clients have said who they are."""
+    words = f"{_counted(count, 'connection')} waiting for a broker, the oldest for {seconds:.0f} s: none answers"
+    return Finding("", "", "broker", {}, [], [], [words])
 
 
 def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterator[str]:
@@ -325,8 +376,7 @@ def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterato
     for number, each in enumerate(found):
         if number:
             yield ""
-        yield "a connection failed" if each.is_refused else f"{name_of(each._asdict())}: {HEADLINES[each.verdict]}"
-        yield from (f"  {sentence}" for sentence in each.sentences)
+        yield from each.lines
     if all(each.is_refused for each in found):
         if found:
             yield ""
@@ -335,6 +385,13 @@ def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterato
 
 
 # ---- pieces of sentences
+
+
+def _parts(states: Mapping[str, float], unused: float) -> dict[str, float]:
+    """Of the whole. A connection that does nothing says nothing: clients keep one to a bootstrap server."""
+    used = {**states, "client": states.get("client", 0) - unused}
+    total = sum(part for part in used.values() if part > 0)
+    return {name: part / total for name, part in used.items() if part > 0}
 
 
 def _rates(client: Row) -> str:
@@ -365,14 +422,20 @@ def _about_limit(limit: Row, held: float) -> Iterator[str]:
     instead = "let clients keep their connections" if "connection" in limit["limit"] else "let fewer clients share it"
     yield f"To have more, raise {_limit_and_source(limit)}, or {instead}."
     if rate is not None and count == 1 and "byte" in limit["limit"]:
-        if held < _MOST_HELD:
-            free = bytes_of(rate / (1 - held)).replace(" ", "")
-            yield f"Outside of its waits it moves about {free}/s: with {limit['limit']}={free} it would hardly wait."
-        whole = amount(limit.get("fleet_value", value)).replace(" ", "")
-        yield (
-            f"To live with it: `kafka-quota-proxy advise --rate {whole}` has the settings with which no record expires"
-            " (in Spark also maxOffsetsPerTrigger)."
-        )
+        yield from _ways_out(limit, held)
+
+
+def _ways_out(limit: Row, held: float) -> Iterator[str]:
+    """For the only client of a limit on bytes."""
+    value, rate = limit["limit_value"], limit["rate_60s"]
+    if held < _MOST_HELD and rate / (1 - held) > value:
+        free = bytes_of(rate / (1 - held)).replace(" ", "")
+        yield f"Outside of its waits it moves about {free}/s: with {limit['limit']}={free} it would hardly wait."
+    whole = bytes_of(limit.get("fleet_value", value)).replace(" ", "")
+    yield (
+        f"To live with it: `kafka-quota-proxy advise --rate {whole}` has the settings with which no record expires"
+        " (in Spark also maxOffsetsPerTrigger)."
+    )
 
 
 def _about_broker(broker: Row) -> str:

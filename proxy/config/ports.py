@@ -38,17 +38,13 @@ def _ports_of(given: Given, servers: Servers) -> tuple[range | None, dict[int, i
     """
     listen: Address = given.get("listen")
     is_one = given.get("sni_host") is not None
-    ports: range | None = range(0) if is_one else given.get("broker_ports")
-    default = ""
-    if ports is None and listen[1] > 0:
-        ports = range(listen[1] + 1, listen[1] + 1 + DEFAULT_BROKER_PORTS)
-        default = f" (the default: the {DEFAULT_BROKER_PORTS} ports after the listen port)"
-        if ports[-1] > MAX_PORT:
-            message = f"has fewer than {DEFAULT_BROKER_PORTS} ports after it"
-            given.refuse("listen", format_address(listen), message, "give --broker-ports FIRST-LAST")
-            return None, {}
+    ports, default = (range(0), "") if is_one else _range_of(given, listen)
+    if ports and ports[-1] > MAX_PORT:
+        message = f"has fewer than {DEFAULT_BROKER_PORTS} ports after it"
+        given.refuse("listen", format_address(listen), message, "give --broker-ports FIRST-LAST")
+        return None, {}
     if given.get("reuse_port"):
-        _check_shared(given, listen, ports)
+        _check_shared(given, listen, None if is_one else ports)
     pairs: tuple[tuple[int, int], ...] = given.get("broker_port")
     nodes = dict(reversed(pairs))
     uses: dict[int, str] = {}
@@ -56,17 +52,31 @@ def _ports_of(given: Given, servers: Servers) -> tuple[range | None, dict[int, i
     of_range = uses.copy()  # that of a node may be one of these
     if ports:
         _use(given, f"--broker-ports {ports[0]}-{ports[-1]}{default}", ports, of_range)
-    for node, port in pairs:
-        place = given.place("broker_port", f"{node}={port}")
-        if nodes[node] != port:
-            given.problems.append(Problem(place, f"node {node} has a port already: {nodes[node]}"))
-        _use(given, place, [port], uses)
+    _use_pairs(given, pairs, nodes, uses)
     uses = of_range | uses
     _check_upstream(given, servers, uses.keys())
     metrics: Address | None = given.get("metrics_listen")
     if metrics and _same_interface(metrics[0], listen[0]):
         _use(given, given.place("metrics_listen", format_address(metrics)), [metrics[1]], uses)
     return ports if ports or is_one else None, nodes
+
+
+def _use_pairs(given: Given, pairs: Sequence[tuple[int, int]], nodes: dict[int, int], uses: dict[int, str]) -> None:
+    """The ports of single nodes."""
+    for node, port in pairs:
+        place = given.place("broker_port", f"{node}={port}")
+        if nodes[node] != port:
+            given.problems.append(Problem(place, f"node {node} has a port already: {nodes[node]}"))
+        _use(given, place, [port], uses)
+
+
+def _range_of(given: Given, listen: Address) -> tuple[range | None, str]:
+    """The ports of brokers, and how to call them if nobody gave them."""
+    ports: range | None = given.get("broker_ports")
+    if ports is not None or not listen[1]:
+        return ports, ""
+    ports = range(listen[1] + 1, listen[1] + 1 + DEFAULT_BROKER_PORTS)
+    return ports, f" (the default: the {DEFAULT_BROKER_PORTS} ports after the listen port)"
 
 
 def _check_sni(given: Given) -> None:

@@ -25,6 +25,7 @@ class BrokerWatch:
         self._is_silent = False
         #: The oldest request in flight, and since when it is; a minute later after each report.
         self._head: object = None
+        self._begun_head_ns = now_ns
         self._head_ns = now_ns
         self._since_ns = now_ns
 
@@ -36,6 +37,8 @@ class BrokerWatch:
         """
         in_flight = self._pair.response_stream.in_flight
         head: object = cast("Any", in_flight)[0] if in_flight else None  # typed, a compiled read makes a new tuple
+        if head is not self._head:
+            self._begun_head_ns = now_ns
         if head is not self._head or self._pair.responses.paused or not self._is_due():
             if head is not self._head and self._is_silent:
                 # It has answered after all. Its answers count again though this connection is older than the report.
@@ -48,17 +51,24 @@ class BrokerWatch:
             self._health.worked(self.broker, self._begun_ns)
 
     def waits_ns(self, now_ns: int) -> int:
-        """How long the oldest request in flight has waited for the broker alone, to the second; 0: none does."""
+        """How long the oldest request in flight has waited for the broker alone, to the second; 0: none does. A fetch
+        waits for new records first.
+        """
         in_flight = self._pair.response_stream.in_flight
         head: object = cast("Any", in_flight)[0] if in_flight else None
-        return now_ns - self._since_ns if head is self._head and self._is_due() else 0
+        if head is None or head is not self._head:
+            return 0
+        if self._is_due():
+            return now_ns - self._since_ns
+        begun_ns, longest_ns = now_ns - self._begun_head_ns, in_flight[0][1].may_last_ns
+        return begun_ns if 0 < longest_ns <= begun_ns and not self._pair.responses.paused else 0
 
     def _is_due(self) -> bool:
         """Whether a broker answers the oldest of the requests in flight as soon as it can."""
         requests, in_flight = self._pair.requests, self._pair.response_stream.in_flight
         if not in_flight or (len(in_flight) == 1 and requests.stream.remaining and requests.writer.pending is None):
             return False  # the rest of it has not arrived
-        return not in_flight[0][1].may_be_late
+        return not in_flight[0][1].may_last_ns
 
     @property
     def is_unheard(self) -> bool:

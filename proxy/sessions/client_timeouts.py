@@ -14,6 +14,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 class ClientTimeouts:
     """The timeouts of one client: for its first request, without traffic, with memory that does not drain, and its age.
 
+    retires         the connection is old, and ends: see `Session.retire`
     stalled_bytes   bytes in memory, unchanged since `stalled_since_ns`
     """
 
@@ -25,6 +26,7 @@ class ClientTimeouts:
         #: Of the client's connection; it has been idle since `_active_ns`.
         self._traffic_bytes: int | None = None
         self._active_ns = now_ns
+        self.retires = False
         self.stalled_bytes = 0
         self.stalled_since_ns = 0
         #: 0: it has no largest age. Connections that began together do not end together.

@@ -43,7 +43,6 @@ class Session(ConnectionPair, HoldOwner):
     watch, timeouts, throttling, ending
                 the broker's health, the client's timeouts and delays, what is done when one of them has gone
     login       of the proxy itself; None: SASL passes through
-    retires     the connection is old: see `retire`
     """
 
     __deletable__ = ("ending", "throttling", "timeouts", "watch")
@@ -65,7 +64,6 @@ class Session(ConnectionPair, HoldOwner):
         self.stray: Place | None = None
         self.upstream: Wire | None = None
         self.login: BrokerLogin | None = None
-        self.retires = False
 
     @property
     def identity(self) -> Identity:
@@ -164,9 +162,9 @@ class Session(ConnectionPair, HoldOwner):
         """The connection is old: as `drain`, but what is held is served. The first call waits for a moment with nothing
         under way, since a client reports the end of a connection that owes it a response.
         """
-        if self.retires or not self.ending.is_busy:
+        if self.timeouts.retires or not self.ending.is_busy:
             self._finish()
-        self.retires = self.connection.needs_session = True
+        self.timeouts.retires = self.connection.needs_session = True
 
     def _finish(self) -> None:
         self.connection.close()
@@ -232,12 +230,15 @@ class Session(ConnectionPair, HoldOwner):
     def on_wait(self) -> None:
         if self.upstream is not None and self.state is not State.CLOSED:
             self.connection.timer.left = 0  # what waits now is not the broker's time
-            turn(self, self.shared.clock())
+            self._turn(self.shared.clock())
+
+    def _turn(self, now_ns: int) -> None:
+        turn(self, now_ns, is_late=self.watch.waits_ns(now_ns) > 0)
 
     def _count_waits(self, now_ns: int) -> None:
         """Add the time since the last call to that of the client. Before the first request there is none."""
         if self.upstream is not None:
-            turn(self, now_ns)
+            self._turn(now_ns)
         if self.identity.wire_client_id is not None:
             self.identity.entity.times.add(*self.connection.waits.take())
 
@@ -254,7 +255,7 @@ class Session(ConnectionPair, HoldOwner):
         # Ask for a call after the next step, too, while something waits for it. Answers of the proxy wait for responses
         # of the broker before them: the step that ends the last of these may be followed by no other event.
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
-        is_ending = connection.is_closing or self.retires
+        is_ending = connection.is_closing or self.timeouts.retires
         connection.needs_session = bool(is_ending or self.response_stream.answers.owed_bytes or waits)
         if is_ending:
             self._progress()

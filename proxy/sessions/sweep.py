@@ -80,7 +80,7 @@ class Sweep:
         elif max_idle_ns and session.upstream is not None and session.timeouts.is_idle(max_idle_ns, now_ns):
             self._close(session, MAX_IDLE, now_ns, timeout_seconds=max_idle_ns / NS_PER_SECOND)
         elif session.upstream is not None and session.timeouts.is_old(now_ns):
-            if not session.retires:
+            if not session.timeouts.retires:
                 self._report(session, MAX_AGE, now_ns)
             session.retire()
 

@@ -25,7 +25,7 @@ from proxy.streams.connection import Connection, Stream
 from proxy.streams.context import Context
 from proxy.streams.held_request import HeldRequest
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.response_stream import Pending, ResponseStream
+from proxy.streams.response_stream import LONGEST_FETCH_NS, UNLIMITED_NS, Pending, ResponseStream
 from proxy.streams.steps import REPLACE
 
 #: Number of kinds kept, and the longest header of one. Together they bound the memory: a client with another client id
@@ -36,7 +36,12 @@ MAX_TAIL_BYTES: Final = 512
 _NO_KEY: Final = 1 << 32
 _JOIN_GROUP: Final = 11
 _SYNC_GROUP: Final = 14
-_LONG_POLLS: Final = frozenset({FETCH, SHARE_FETCH, _JOIN_GROUP, _SYNC_GROUP})
+_LONG_POLLS: Final = {
+    FETCH: LONGEST_FETCH_NS,
+    SHARE_FETCH: LONGEST_FETCH_NS,
+    _JOIN_GROUP: UNLIMITED_NS,
+    _SYNC_GROUP: UNLIMITED_NS,
+}
 
 _layout = lru_cache(maxsize=1024)(lambda tail_size: Struct(f">iii{tail_size}s").unpack_from)
 
@@ -79,8 +84,8 @@ class Requests(Stream):
         """A request passes behind so many: none, or it is to be timed."""
         connection, now_ns = self.connection, self.taken_ns
         if not before:
-            connection.waits.begin(DATA if kind.may_be_late else BROKER, now_ns, self.responses.taken_ns)
-        if connection.timer.attention and not kind.may_be_late:
+            connection.waits.begin(DATA if kind.may_last_ns else BROKER, now_ns, self.responses.taken_ns)
+        if connection.timer.attention and not kind.may_last_ns:
             connection.timer.begin(before, now_ns, is_produce=kind.api_key == PRODUCE)
 
     def sent(self, now_ns: int) -> None:
@@ -145,7 +150,7 @@ class Kind(Pending):
     batchable   see `Handler`
     counter     of requests, for metrics
     throttle_at   where the throttle time stands in a response, from its length on, without header tags; 0: it has none
-    unseen, produce_version, may_be_late
+    unseen, produce_version, may_last_ns
                 see `Pending`
     """
 
@@ -166,7 +171,7 @@ class Kind(Pending):
         self.batchable = handler.batchable
         self.unseen = handler.unseen
         self.produce_version = header.version if self.api_key == PRODUCE else -1
-        self.may_be_late = self.api_key in _LONG_POLLS
+        self.may_last_ns = _LONG_POLLS.get(self.api_key, 0)
         self.throttle_at = throttle_needs(header.api, header.version)
 
     def length_at(self, buf: bytearray, pos: int, end: int) -> int:

@@ -34,6 +34,9 @@ _REWRITING_READ_SIZE: Final = 65_536
 CAREFUL_READ_SIZE: Final = 16_384
 #: Bytes of the proxy's own responses that wait for earlier ones: with more, no request of the connection passes.
 MAX_OWED_BYTES: Final = 65_536
+LONGEST_FETCH_NS: Final = 10_000_000_000
+"""Clients wait half a second for new records by default (`fetch.max.wait.ms`): a longer fetch waits for the broker."""
+UNLIMITED_NS: Final = 1 << 62
 
 _head = Struct(">ii").unpack_from
 _int32 = Struct(">i").unpack_from
@@ -44,14 +47,14 @@ class Pending:
 
     unseen            its response is forwarded without parsing while no throttle time is due
     produce_version   of a Produce request whose response is only changed for throttle times and endpoints; else -1
-    may_be_late       its response may be late on purpose
+    may_last_ns       how long it may take on purpose; 0: it is answered as soon as the broker can
     """
 
     __slots__ = ()
 
     unseen = False
     produce_version = -1
-    may_be_late = False
+    may_last_ns = 0
 
     @abstractmethod
     def respond(self, responses: "ResponseStream", pos: int, end: int, length: int, now_ns: int) -> int:
@@ -96,7 +99,7 @@ class Answer(Pending):
 
     __slots__ = ("frame", "throttle_at")
 
-    may_be_late = True
+    may_last_ns = UNLIMITED_NS
 
     def __init__(self, frame: bytes, throttle_at: int) -> None:
         self.frame = frame

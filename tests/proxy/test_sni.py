@@ -130,6 +130,7 @@ async def test_a_broker_that_appears_later_gets_its_clients(
     await at_bootstrap.send(heartbeat_answer(5))
     assert await stray.frame() == heartbeat_answer(5)
     await stray.ended()
+    await stray.end()
     assert [fields["broker"] for name, fields in lines_of(caplog.records) if name == "connection_rerouted"] == [
         f"{LOOPBACK}:{brokers[1].address[1]}"
     ]

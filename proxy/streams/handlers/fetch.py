@@ -24,7 +24,7 @@ from proxy.streams.connection import Connection
 from proxy.streams.fetch_ledger import equal_share, fetch_budget
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.request import Handler, Kind, Request, Requests
-from proxy.streams.response_stream import CAREFUL_READ_SIZE, ResponseStream
+from proxy.streams.response_stream import CAREFUL_READ_SIZE, LONGEST_FETCH_NS, ResponseStream
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS
 from quotas.admission.client_limits import ClientLimits
 from quotas.admission.frame import in_order, worst_debt
@@ -53,7 +53,7 @@ class FetchRequest(Request):
 
     __slots__ = ("is_told", "shares", "unread")
 
-    may_be_late = True
+    may_last_ns = LONGEST_FETCH_NS
 
     def __init__(self, kind: Kind, client: Client, last_batch: int) -> None:
         super().__init__(kind, client, 0)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.explain import HEADLINES, WORDS, Finding, Known, bytes_of, refused, seconds_of, text_of
+from proxy.admin.explain import HEADLINES, WORDS, Finding, Known, bytes_of, refused, seconds_of, text_of, without_broker
 from proxy.admin.tables import with_verdicts
 from proxy.observability.wait_clock import STATES
 
@@ -49,6 +49,10 @@ def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
         "bytes_per_request": 100_000,
         "states": states,
         "unused_ratio": 0,
+        "recent_states": states,
+        "recent_unused_ratio": 0,
+        "recent_seconds": 12.0,
+        "oldest_request_seconds": 0.0,
         "window_seconds": 60.0,
         "waits": [],
         "limits": [["producer_byte_rate", "client-id:etl"]],
@@ -96,9 +100,12 @@ SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0, "requests_per_s
         ({"client": 0.8, "broker": 0.2}, {}, UNUSED, "client"),
         ({"broker_quota": 0.7, "broker": 0.3}, {}, UNUSED, "broker_quota"),
         ({"data": 0.9, "broker": 0.1}, {}, UNUSED, "data"),
+        # A broker that answers other requests late sends records late, too; and one that does not answer is no wait.
+        ({"data": 0.9, "broker": 0.1}, {"produces_per_second": 0, "brokers": ["b2:9092"]}, UNUSED, "broker"),
+        ({"data": 0.9, "broker": 0.1}, {"oldest_request_seconds": 12.0, "brokers": ["b3:9092"]}, UNUSED, "broker"),
         ({"proxy": 0.6, "client": 0.4}, {}, UNUSED, "proxy"),
         ({"slow_reader": 0.6, "data": 0.4}, {}, UNUSED, "slow_reader"),
-        ({"client": 1.0}, {"unused_ratio": 1.0}, UNUSED, "none"),
+        ({"client": 1.0}, {"unused_ratio": 1.0, "recent_unused_ratio": 1.0}, UNUSED, "none"),
         ({}, {"connections": 0}, UNUSED, "none"),
         # A connection that nobody uses says nothing about the one that is held.
         ({"client": 0.5, "limit": 0.3, "broker": 0.2}, {"unused_ratio": 0.5}, UNUSED, "limit"),
@@ -109,6 +116,17 @@ def test_the_verdict(states: dict[str, float], changes: dict[str, Any], limit: d
     assert found.verdict == verdict
     assert found.sentences
     assert sum(found.states.values()) == pytest.approx(1.0 if found.states else 0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("brokers", [["b1:9092"], ["b2:9092"]])
+def test_what_is_over_is_no_verdict(brokers: list[str]) -> None:
+    """A limit was raised; a broker goes on."""
+    for state, words in (("limit", "at a limit of this proxy"), ("broker", "waiting for brokers")):
+        row = client({state: 0.9, "client": 0.1}, recent_states={"client": 0.95, state: 0.05}, brokers=brokers)
+        found = explained(row, limit=UNUSED)
+        assert found.verdict == "client"
+        assert found.states == {state: 0.9, "client": 0.1}
+        assert f"That is over: in the last 12 s it was hardly {words}." in found.sentences
 
 
 def test_every_state_has_words_and_every_verdict_a_headline() -> None:
@@ -156,14 +174,30 @@ def test_a_connection_that_failed_is_told_with_what_helps() -> None:
     found = refused({**fields, "client_id": None})
     assert found.verdict == "client"
     lines = list(text_of([found], [DOWN]))
-    assert lines[0] == "a connection failed"
-    assert lines[1].startswith("  10.0.0.7:4242 failed: tls_handshake: not TLS")
-    assert lines[2] == "  What helps: set TLS."
+    assert lines[0].startswith("a connection from 10.0.0.7:4242 failed: tls_handshake: not TLS")
+    assert lines[1] == "  What helps: set TLS."
     assert lines[-1] == "Broker b5:9092 cannot be used (connect_refused): nothing listens there."
     assert all(line.isprintable() for line in lines)
     assert refused({"peer": "a", "reason": "connection_creation_rate", "limit_value": 3}).verdict == "limit"
     assert refused({"peer": "a", "reason": "max_connections", "max_connections": 3}).verdict == "proxy"
-    assert refused({"peer": "a", "client_id": "etl", "error": "SASL_AUTHENTICATION_FAILED"}).client_id == "etl"
+    found = refused({"peer": "a", "client_id": "etl", "user": "alice", "error": "sasl_authentication_failed"})
+    assert (found.client_id, found.user) == ("etl", "alice")
+    assert found.sentences == [
+        "a connection from a (client id etl, user alice) failed: login: sasl_authentication_failed"
+    ]
+
+
+def test_connections_without_a_broker_are_told() -> None:
+    assert list(text_of([without_broker(2, 8.4)]))[0] == (
+        "2 connections waiting for a broker, the oldest for 8 s: none answers"
+    )
+
+
+def test_a_broker_that_does_not_answer_is_the_headline() -> None:
+    assert next(text_of([explained(client({"broker": 1.0}, brokers=["b3:9092"]))])) == (
+        "etl: a broker cannot be used, or does not answer"
+    )
+    assert next(text_of([explained(client({"broker": 1.0}, brokers=["b2:9092"]))])) == "etl: the brokers are slow"
 
 
 def test_a_limit_of_a_fleet_tells_both_rates() -> None:
@@ -200,10 +234,10 @@ def test_limits_that_are_not_enforced() -> None:
     known = Known([{**LIMIT, "used_ratio_60s": 8.1}], [BROKER], [], [], enforces=False)
     found = known.explain(client({"broker": 1.0}))
     assert found.verdict == "none"
-    words = (
-        "No limit is enforced now (a dry run, or switched off): the nearest one is producer_byte_rate of client-id:etl"
-    )
-    assert f"{words}, of which 810% is used." in text(found)
+    words = "producer_byte_rate of client-id:etl would hold it: 810% of it is used. Now it does not"
+    assert words in text(found)
+    known = Known([UNUSED], [BROKER], [], [], enforces=False)
+    assert "No limit is enforced now (a dry run, or switched off)" in text(known.explain(client({"broker": 1.0})))
 
 
 def test_a_limit_without_a_rate_is_not_called_unused() -> None:
