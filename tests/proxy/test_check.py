@@ -108,6 +108,17 @@ async def test_ports_and_names_that_cannot_be_used(broker: tuple[Broker, int]) -
     assert found[2].startswith("no --advertised-host: no-such-host.invalid does not resolve here: ")
 
 
+@pytest.mark.parametrize("host", ["127.0.0.99", "192.0.2.7"])
+async def test_a_name_that_leads_where_the_proxy_does_not_listen(broker: tuple[Broker, int], host: str) -> None:
+    found = await checked(broker[1], "--advertised-host", host)
+    assert found[2] == (
+        f"no --advertised-host: {host} is {host}, and --listen 127.0.0.1 does not listen there\n"
+        f"  listen on {host}, or 0.0.0.0"
+    )
+    found = await checked(broker[1], "--advertised-host", host, "--listen", "0.0.0.0:0")
+    assert found[2].startswith(f"ok --advertised-host: {host} is {host}, ")
+
+
 async def test_descriptors(broker: tuple[Broker, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 1024))
     first, *_ = await checked(broker[1], "--max-connections", str(SecurityOptions().max_connections + 1))

@@ -7,6 +7,8 @@ brokers refuse other requests meanwhile.
 
 from typing import Final, final
 
+from kio.schema.errors import ErrorCode
+
 from protocol.apis import SASL_HANDSHAKE
 from protocol.errors import ProtocolError
 from protocol.request_header import unpack_prefix
@@ -99,6 +101,8 @@ class Authenticate(Forward):
         self.context.metrics.errors.logins += 1
         at = {"user": user or None, "mechanism": mechanism, "peer": client.peer, "client_id": client.client_id}
         hint = "see sasl.mechanism, the name and the password of the client, and security.protocol"
+        if error == ErrorCode.illegal_sasl_state.name:  # of a listener without SASL
+            hint = "the broker's listener takes no logins: set security.protocol=PLAINTEXT or SSL in the client"
         fields = {**at, "error": error, "hint": hint}
         self.context.metrics.errors.latest["login"] = now_ns, fields
         self._lines.event(_log.warning, "client_login_refused", error, now_ns, **fields)

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from proxy.admin.activity import MOST_SHOWN, Activity
+from proxy.brokers.upstream import Upstream
 from proxy.observability.wait_clock import STATES
 from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, until, without_burst
 from tests.proxy.frames import fetch, fetched, produce, produced
@@ -91,6 +93,41 @@ async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) 
     (at,) = await rows_of(activity_of(stage), "/brokers")
     assert at["oldest_request_seconds"] == 5
     assert at["in_flight"] == 1
+
+
+async def test_a_fetch_that_outlasts_its_wait_is_the_brokers(open_stage: OpenStage) -> None:
+    """A consumer without a group sends nothing else: at a frozen broker it does not wait for new records."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(fetch(1))
+    await broker.frame()
+    verdicts = []
+    for second in range(40):
+        for session in list(stage.server.sessions):
+            session.sweep(stage.clock())
+        for _ in range(10):
+            stage.server._ticks.recorder.tick(stage.clock())
+        if second in {5, 39}:
+            [finding] = await rows_of(activity_of(stage), "/explain")
+            verdicts.append(finding["verdict"])
+        stage.clock.pass_seconds(1)
+    assert verdicts == ["data", "broker"]
+    assert any("has not answered a request for 39 s" in each for each in finding["sentences"])
+
+
+async def test_connections_that_wait_for_a_broker_are_told(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Upstream, "connect", lambda *_: SimpleNamespace(cancel=lambda: None))
+    stage = open_stage()
+    await stage.client()
+    await until(lambda: stage.server.sessions)
+    activity = activity_of(stage)
+    assert await rows_of(activity, "/explain") == []
+    stage.clock.pass_seconds(8)
+    [finding] = await rows_of(activity, "/explain")
+    assert finding["verdict"] == "broker"
+    assert finding["sentences"] == ["1 connection waiting for a broker, the oldest for 8 s: none answers"]
 
 
 async def test_the_time_of_a_broker(open_stage: OpenStage) -> None:

@@ -188,7 +188,7 @@ def test_a_connection_that_failed_is_told_with_what_helps() -> None:
 
 
 def test_connections_without_a_broker_are_told() -> None:
-    assert list(text_of([without_broker(2, 8.4)]))[0] == (
+    assert next(iter(text_of([without_broker(2, 8.4)]))) == (
         "2 connections waiting for a broker, the oldest for 8 s: none answers"
     )
 
