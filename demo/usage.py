@@ -17,7 +17,7 @@ from pipeline.usage import owners, price_list
 from pipeline.usage.jobs.export import export, export_focus
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.page.content import render
-from pipeline.usage.schemas import USAGE_KIND
+from pipeline.usage.schemas import TABLES, USAGE_KIND
 from pipeline.usage.session import session
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.deltas import deltas, samples
@@ -92,8 +92,8 @@ def _show(text: str) -> None:
 
 def as_records(made: DataFrame) -> DataFrame:
     """Records as if Kafka had brought them, of proxies that count each byte once."""
-    missing = ("kafka_partition", "kafka_offset", "kafka_time", "has_total", "max_second_bytes")
-    return made.withColumns({name: f.lit(None) for name in missing})
+    missing = set(TABLES["records"].schema.names) - set(made.columns)
+    return made.withColumns({name: f.lit(None) for name in sorted(missing)})
 
 
 def _broker_counts(warehouse: Warehouse) -> None:
