@@ -66,67 +66,42 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = top.add_argument_group("from files to a topic")
-    where.add_argument(
-        "--input", required=True, metavar="FOLDER", help="text files, one record a line; a file appears by a rename"
-    )
+    text = "text files, one record a line; a file appears by a rename"
+    where.add_argument("--input", required=True, metavar="FOLDER", help=text)
     where.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="the proxy, or brokers")
     where.add_argument("--topic", required=True, help="an existing topic")
     where.add_argument("--client-id", default="sink", help="the quota's client id (default: %(default)s)")
-    where.add_argument(
-        "--checkpoint", required=True, metavar="FOLDER", help="which files are done; one for each input and topic"
-    )
+    text = "which files are done; one for each input and topic"
+    where.add_argument("--checkpoint", required=True, metavar="FOLDER", help=text)
     records = top.add_argument_group("records")
-    records.add_argument(
-        "--key",
-        default=CONTENT_KEY,
-        metavar="SQL",
-        help="expression over the column `line` (default: %(default)s). Consumers drop duplicates by it: an id of the "
-        "record is best. Where it is null the default applies",
+    text = (
+        "expression over the column `line` (default: %(default)s). Consumers drop duplicates by it: an id of the "
+        "record is best. Where it is null the default applies"
     )
+    records.add_argument("--key", default=CONTENT_KEY, metavar="SQL", help=text)
     records.add_argument("--value", default="line", metavar="SQL", help="expression too (default: %(default)s)")
     pace = top.add_argument_group("pace")
-    pace.add_argument(
-        "--rate",
-        required=True,
-        type=_rate,
-        metavar="BYTES",
-        help="this job's quota in bytes per second: 5MB, 512KiB. Sets the bytes of a micro-batch, the producer's "
-        "buffer and its timeouts; the limit itself is the proxy's",
+    text = (
+        "this job's quota in bytes per second: 5MB, 512KiB. Sets the bytes of a micro-batch, the producer's buffer and "
+        "its timeouts; the limit itself is the proxy's"
     )
-    pace.add_argument(
-        "--batch-seconds",
-        type=positive,
-        default=10.0,
-        metavar="S",
-        help="how long a micro-batch takes at that rate: what a kill repeats at most (default: %(default)g)",
+    pace.add_argument("--rate", required=True, type=_rate, metavar="BYTES", help=text)
+    text = "how long a micro-batch takes at that rate: what a kill repeats at most (default: %(default)g)"
+    pace.add_argument("--batch-seconds", type=positive, default=10.0, metavar="S", help=text)
+    text = "that share the rate (default: what Spark is configured for)"
+    pace.add_argument("--executors", type=count, metavar="N", help=text)
+    text = (
+        "keep running, with a micro-batch every S seconds if there are new files (default: take the files that are "
+        "there, then end)"
     )
-    pace.add_argument(
-        "--executors", type=count, metavar="N", help="that share the rate (default: what Spark is configured for)"
-    )
-    pace.add_argument(
-        "--every",
-        type=positive,
-        metavar="S",
-        help="keep running, with a micro-batch every S seconds if there are new files (default: take the files that "
-        "are there, then end)",
-    )
+    pace.add_argument("--every", type=positive, metavar="S", help=text)
     spark = top.add_argument_group("Spark and Kafka")
-    spark.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="of Spark's Kafka sink, repeatable: kafka.compression.type=zstd, kafka.security.protocol=SASL_PLAINTEXT",
-    )
-    spark.add_argument(
-        "--source-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="of Spark's file source, repeatable: cleanSource=delete, recursiveFileLookup=true",
-    )
+    for name, what in (
+        ("--option", "Kafka sink, repeatable: kafka.compression.type=zstd, kafka.security.protocol=SASL_PLAINTEXT"),
+        ("--source-option", "file source, repeatable: cleanSource=delete, recursiveFileLookup=true"),
+    ):
+        text = f"of Spark's {what}"
+        spark.add_argument(name, action="append", default=[], type=key_value, metavar="KEY=VALUE", help=text)
     spark.add_argument("--memory", type=heap, default="1g", help="heap of a local Spark (default: %(default)s)")
     spark.add_argument("--cores", type=count, default=2, help="of a local Spark (default: %(default)s)")
     return top

@@ -63,13 +63,17 @@ class Fresh:
 class Deltas:
     """usage_deltas and throttle_deltas that the steps of a run need, read once. limits: `members.IN_FORCE`.
 
-    first: of the days that quotas are recommended from.
+    first: of the days that quotas are recommended from. Of the dates with new records, computed once: usage_samples,
+    `rates.pace` and `members`.
     """
 
     usage: DataFrame
     throttled: DataFrame
     limits: DataFrame | None
     first: date
+    sampled: DataFrame
+    paces: DataFrame
+    members: DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +201,18 @@ def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date], fresh: Seque
     around = f.col("source_date").between(start - timedelta(LOOKBACK_DAYS), last + timedelta(LOOKBACK_DAYS + 1))
     is_kept = around | (f.col("source_date") >= first)
     usage, throttled = (warehouse.read(f"{kind.name}_deltas").where(is_kept).persist() for kind in KINDS)
+    limits = in_force(usage, rules.quotas) if rules.quotas else None
+    sampled, ended = warehouse.read_dates("usage_samples", fresh), f.col("source_date")
+    # Limits are those of throttle records of the last weeks, too.
+    before = f.lit(min(fresh, default=first) - timedelta(days=LOOKBACK_DAYS))
+    recent = throttled.where(ended.between(before, f.lit(max(fresh, default=first))))
+    known = members(usage.where(ended.isin(list(fresh))), recent, limits).persist()
+    paces = pace(sampled).persist()
     try:
-        yield Deltas(usage, throttled, in_force(usage, rules.quotas) if rules.quotas else None, first)
+        yield Deltas(usage, throttled, limits, first, sampled, paces, known)
     finally:
-        usage.unpersist()
-        throttled.unpersist()
+        for each in (usage, throttled, known, paces):
+            each.unpersist()
 
 
 def _attributed_to(rows: DataFrame, dates: Sequence[date]) -> DataFrame:
@@ -216,21 +227,16 @@ def _from_deltas(
     """The steps that need no other table than samples, deltas and records, by name."""
     team = team_of(rules.owners)
     usage, throttled = (_attributed_to(each, dates) for each in (deltas.usage, deltas.throttled))
-    sampled, held = (warehouse.read_dates(f"{kind.name}_samples", fresh.dates) for kind in KINDS)
-    paces = pace(sampled)
-    # Limits are those of throttle records of the last weeks, too.
-    first = min(fresh.dates) - timedelta(days=LOOKBACK_DAYS)
-    recent = deltas.throttled.where(f.col("source_date").between(first, max(fresh.dates)))
-    known = members(deltas.usage.where(f.col("source_date").isin(list(fresh.dates))), recent, deltas.limits)
+    held = warehouse.read_dates("throttle_samples", fresh.dates)
 
     def write_waiting(rows: DataFrame) -> None:
-        waiting = shared_waiting(sampled, rows, paces, known, team).persist()
+        waiting = shared_waiting(deltas.sampled, rows, deltas.paces, deltas.members, team).persist()
         warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), fresh.dates)
         warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), fresh.dates)
         waiting.unpersist()
 
     def write_rates(rows: DataFrame) -> None:
-        warehouse.replace_dates("rates_quarterly", rates_quarterly(rows, known), fresh.dates)
+        warehouse.replace_dates("rates_quarterly", rates_quarterly(rows, deltas.paces, deltas.members), fresh.dates)
 
     def hourly(name: str, rows: DataFrame, make: Callable[[DataFrame, Column], DataFrame]) -> Callable[[], None]:
         return partial(_replace, warehouse, name, rows, lambda kept: make(kept, team), dates)
@@ -239,8 +245,8 @@ def _from_deltas(
         "usage_hourly": hourly("usage_hourly", usage, usage_hourly),
         "throttling_hourly": hourly("throttling_hourly", throttled, throttling_hourly),
         "noisy_neighbours": partial(isolate, warehouse, "noisy_neighbours", held, write_waiting),
-        "rates_quarterly": partial(isolate, warehouse, "rates_quarterly", sampled, write_rates),
-        "sidecars": partial(_note_sidecars, warehouse, fresh, deltas.usage, paces),
+        "rates_quarterly": partial(isolate, warehouse, "rates_quarterly", deltas.sampled, write_rates),
+        "sidecars": partial(_note_sidecars, warehouse, fresh, deltas.usage, deltas.paces),
     }
 
 

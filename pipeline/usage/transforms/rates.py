@@ -134,15 +134,14 @@ def _run(at: Column, n: Column, rate: Column, burst: Column) -> Column:
     return f.struct(at.alias("at"), n.alias("n"), rate.alias("rate"), burst.alias("burst"))
 
 
-def rates_quarterly(sampled: DataFrame, members: DataFrame) -> DataFrame:
-    """usage_samples of some dates and `members` to rates_quarterly.
+def rates_quarterly(sampled: DataFrame, paces: DataFrame, members: DataFrame) -> DataFrame:
+    """usage_samples of some dates, their `pace` and `members` to rates_quarterly.
 
     One row for each sidecar, entity and quarter hour; of a limit that a fleet shares, one for all of its sidecars, by
     the fleet's name. A client without a limit is an entity by itself. Rates are bytes per second: mean over the seconds
     that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes by rate, each with its highest
     rate. has_seconds: of each member that sent anything, the largest seconds are known.
     """
-    paces = pace(sampled)
     rows = profiles(spans(of_clients(sampled), USAGE_KIND, paces), USAGE_KIND)
     apart = f.coalesce("pace_ms", QUARTER_MS / f.size("points"))
     is_seen = f.forall("spans", lambda each: (each["amount"] == 0) | each["second"].isNotNull())

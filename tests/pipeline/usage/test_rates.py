@@ -19,7 +19,7 @@ from pipeline.usage.schemas import USAGE_KIND
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.deltas import samples
 from pipeline.usage.transforms.members import members
-from pipeline.usage.transforms.rates import rates_quarterly
+from pipeline.usage.transforms.rates import pace, rates_quarterly
 from pipeline.usage.transforms.recommendations import needs, quota_recommendations
 from quotas.parsing.file import load_quotas
 from tests.pipeline.usage.fleets import throttle_record, usage_record
@@ -92,7 +92,8 @@ def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None) -
         ]
     )
     known = members(frame, spark.createDataFrame(held, EMPTY))
-    return rates_quarterly(samples(frame, USAGE_KIND), known).localCheckpoint()
+    sampled = samples(frame, USAGE_KIND)
+    return rates_quarterly(sampled, pace(sampled), known).localCheckpoint()
 
 
 def minute_an_hour(second: int) -> float:
