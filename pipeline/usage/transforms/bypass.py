@@ -5,7 +5,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pipeline.usage.transforms.sums import total
+from pipeline.usage.transforms.sums import named, total
 
 
 def bypass_check(usage_hourly: DataFrame, brokers: DataFrame, lost: DataFrame) -> DataFrame:
@@ -22,9 +22,7 @@ def bypass_check(usage_hourly: DataFrame, brokers: DataFrame, lost: DataFrame) -
         .groupBy("cluster", "hour", "topic")
         .agg(total("record_bytes").alias("seen_record_bytes"), total("messages").alias("seen_messages"))
     )
-    known = brokers.groupBy("date", "cluster", "hour", "topic").agg(
-        total("record_bytes").alias("record_bytes"), total("messages").alias("messages")
-    )
+    known = brokers.groupBy("date", "cluster", "hour", "topic").agg(*named(total, "record_bytes", "messages"))
     both = known.join(seen, ["cluster", "hour", "topic"], "left").join(f.broadcast(lost), ["cluster", "hour"], "left")
     both = both.fillna(0, ["lost_sidecars"])
     return reduce(DataFrame.unionByName, [_compared(both, measure) for measure in ("record_bytes", "messages")])

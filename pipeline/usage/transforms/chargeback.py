@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pipeline.usage.price_list import Invoice, Price, PriceList
 from pipeline.usage.schemas import AMOUNT, COST, UNALLOCATED, UNIT_PRICE
 from pipeline.usage.transforms.members import cluster
-from pipeline.usage.transforms.sums import MOST, total
+from pipeline.usage.transforms.sums import MOST, named, total
 from pipeline.usage.transforms.topics import split_totals
 
 ROW = ("team", "user", "client_id", "topic", "labels", "cluster")
@@ -134,7 +134,7 @@ def corrections(frozen: DataFrame, now: DataFrame, period: str) -> DataFrame:
         rows.select(*keys, *((f.col(name) * sign).alias(name) for name in values))
         for rows, sign in ((frozen, -1), (now, 1))
     ]
-    changed = signed[0].unionByName(signed[1]).groupBy(*keys).agg(*(f.sum(name).alias(name) for name in values))
+    changed = signed[0].unionByName(signed[1]).groupBy(*keys).agg(*named(f.sum, *values))
     return changed.where((f.col("amount") != 0) | (f.col("quantity") != 0)).withColumns(
         {"charge_class": f.lit(CORRECTION), "closed_period": f.lit(period)}
     )
@@ -145,7 +145,7 @@ def folded(charges: DataFrame) -> DataFrame:
     kept = {name: f.when(f.col("amount") != 0, f.col(name)) for name in ("user", "client_id", "topic", "labels")}
     sums = ("quantity", "cost", "amount")
     keys = [name for name in charges.columns if name not in sums]
-    return charges.withColumns(kept).groupBy(*keys).agg(*(f.sum(name).alias(name) for name in sums))
+    return charges.withColumns(kept).groupBy(*keys).agg(*named(f.sum, *sums))
 
 
 def team_months(charges: DataFrame, prices: PriceList) -> DataFrame:
@@ -187,10 +187,7 @@ def _by_day(usage: DataFrame, zone: str) -> DataFrame:
     """Bytes and requests of each date of the zone (and day of UTC, for owners), each byte once."""
     keys = ("date", "time", "labels", "user", "client_id", "direction")
     dated = usage.withColumn("date", _date(zone)).withColumn("time", f.date_trunc("day", "time"))
-    summed = dated.groupBy(*keys, "topic", "has_total").agg(
-        total("bytes").alias("bytes"), total("requests").alias("requests")
-    )
-    return split_totals(summed, keys)
+    return split_totals(dated.groupBy(*keys, "topic", "has_total").agg(*named(total, "bytes", "requests")), keys)
 
 
 def _date(zone: str) -> Column:

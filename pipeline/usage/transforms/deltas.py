@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import DAY_MS, LOOKBACK_DAYS, QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
-from pipeline.usage.transforms.sums import total
+from pipeline.usage.transforms.sums import named, total
 
 _MAX_SPLIT_MS = LOOKBACK_DAYS * DAY_MS
 _BLOCK_BITS = 17
@@ -35,7 +35,6 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
     ranges: list[Column] = []
     for counter in kind.counters:
         ranges += [f.min(counter).alias(f"first_{counter}"), f.max(counter).alias(f"last_{counter}")]
-    gauges = [f.max(gauge).alias(gauge) for gauge in kind.gauges]
     quarter = f.floor(f.col("time_ms") / QUARTER_MS).cast("bigint")
     second = f.col("max_second_bytes") if kind is USAGE_KIND else f.lit(None).cast("bigint")
     point = f.struct(
@@ -55,7 +54,7 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
             f.min("time_ms").alias("first_ms"),
             f.max("time_ms").alias("last_ms"),
             *ranges,
-            *gauges,
+            *named(f.max, *kind.gauges),
             f.array_sort(f.collect_list(point)).alias("points"),
         )
         .withColumn("points", _last_of_slots(f.col("points")))
@@ -85,10 +84,8 @@ def slot(ms: Column) -> Column:
 
 def series_daily(sampled: DataFrame, kind: Kind) -> DataFrame:
     """One row for each series and date: where it ended that day."""
-    lasts = [f.max(f"last_{counter}").alias(f"last_{counter}") for counter in kind.counters]
-    return sampled.groupBy("date", *kind.series).agg(
-        f.min("first_ms").alias("first_ms"), f.max("last_ms").alias("last_ms"), *lasts
-    )
+    lasts = named(f.max, "last_ms", *(f"last_{counter}" for counter in kind.counters))
+    return sampled.groupBy("date", *kind.series).agg(*named(f.min, "first_ms"), *lasts)
 
 
 def dates_to_compute(daily: DataFrame, kind: Kind, changed: Sequence[date]) -> DataFrame:
@@ -184,10 +181,10 @@ def _by_quarter(steps: DataFrame, kind: Kind) -> DataFrame:
         *kind.gauges,
     )
     return pieces.groupBy("source_date", "time", *kind.delta_keys).agg(
-        *(total(counter).alias(counter) for counter in kind.counters),
+        *named(total, *kind.counters),
         total("split").alias(f"split_{first}"),
         f.max("gap_ms").alias("longest_gap_ms"),
-        *(f.max(gauge).alias(gauge) for gauge in kind.gauges),
+        *named(f.max, *kind.gauges),
     )
 
 

@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import THROTTLE_KIND, USAGE_KIND
 from pipeline.usage.transforms.members import cluster
-from pipeline.usage.transforms.sums import total
+from pipeline.usage.transforms.sums import named, total
 from pipeline.usage.transforms.topics import split_totals
 
 _CLIENT: Final = ("time", "labels", "user", "client_id", "direction")
@@ -15,10 +15,7 @@ _CLIENT: Final = ("time", "labels", "user", "client_id", "direction")
 
 def usage_hourly(deltas: DataFrame, team: Column) -> DataFrame:
     """usage_deltas to usage_hourly. team: an expression over user, client_id, topic, labels and time (`owners`)."""
-    sums = [
-        *(total(counter).alias(counter) for counter in (*USAGE_KIND.counters, "split_bytes")),
-        f.max("longest_gap_ms").alias("longest_gap_ms"),
-    ]
+    sums = [*named(total, *USAGE_KIND.counters, "split_bytes"), *named(f.max, "longest_gap_ms")]
     by_client = _hours(deltas).groupBy(*_CLIENT, "topic", "has_total").agg(*sums)
     return _with_team(split_totals(by_client, _CLIENT), team, ("topic", "direction")).agg(*sums)
 
@@ -27,10 +24,8 @@ def throttling_hourly(deltas: DataFrame, team: Column) -> DataFrame:
     """throttle_deltas to throttling_hourly. limit_value: the highest that was in force in the hour."""
     # Owner rules may name a topic, and a throttle has none.
     rows = _hours(deltas).withColumn("topic", f.lit(None).cast("string"))
-    return _with_team(rows, team, THROTTLE_KIND.own).agg(
-        *(total(counter).alias(counter) for counter in THROTTLE_KIND.counters),
-        f.max("limit_value").alias("limit_value"),
-    )
+    sums = [*named(total, *THROTTLE_KIND.counters), *named(f.max, "limit_value")]
+    return _with_team(rows, team, THROTTLE_KIND.own).agg(*sums)
 
 
 def _hours(deltas: DataFrame) -> DataFrame:

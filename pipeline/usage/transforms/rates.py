@@ -58,18 +58,6 @@ def spans(sampled: DataFrame, kind: Kind, paces: DataFrame) -> DataFrame:
         f.broadcast(paces), ["sidecar", "incarnation", "of_topic"], "left"
     )
     value, base = kind.counters[0], f.col("quarter") * QUARTER_MS
-    # Of a table from before November 2026.
-    ends = f.array(
-        *(
-            f.struct(
-                (f.col(f"{end}_ms") - base).cast("int").alias("ms"),
-                f.col(f"{end}_{value}").alias("value"),
-                f.lit(None).cast("bigint").alias("second"),
-            )
-            for end in ("first", "last")
-        )
-    )
-    points = f.coalesce("points", ends)
     is_known = f.col("previous_ms") >= f.unix_millis(f.col("date").cast("timestamp"))
 
     # One transform after the other: an expression that a lambda uses twice is computed twice.
@@ -94,7 +82,7 @@ def spans(sampled: DataFrame, kind: Kind, paces: DataFrame) -> DataFrame:
         return each.withField("rate", rate).withField("peak", f.greatest(rate, each["second"]))
 
     found = f.filter(f.transform("points", span), lambda each: each["begin_ms"] < each["until_ms"])
-    return rows.withColumn("points", points).withColumn("spans", f.transform(f.transform(found, read), rated))
+    return rows.withColumn("spans", f.transform(f.transform(found, read), rated))
 
 
 def profiles(found: DataFrame, kind: Kind) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pipeline.usage.schemas import QUARTER_MS
 from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.rates import by_entity, of_clients
-from pipeline.usage.transforms.sums import MOST, total
+from pipeline.usage.transforms.sums import MOST, named, total
 
 HEADROOM: Final = 1.2
 """Proposed is the need times this."""
@@ -79,7 +79,7 @@ def samples(rates: DataFrame, throttled: DataFrame) -> DataFrame:
     held = (
         throttled.withColumns({"cluster": cluster(), "sidecar": f.coalesce("fleet", "sidecar")})
         .groupBy(*scope)
-        .agg(f.max("throttled_ms").alias("throttled_ms"), f.max("limit_value").alias("limit_value"))
+        .agg(*named(f.max, "throttled_ms", "limit_value"))
     )
     return (
         rates.join(held, scope, "left")
@@ -87,9 +87,9 @@ def samples(rates: DataFrame, throttled: DataFrame) -> DataFrame:
         .agg(
             f.max("p99").alias("rate"),
             f.max((f.coalesce(f.col("throttled_ms"), f.lit(0)) > CENSORED_MS).cast("int")).alias("censored"),
-            f.max("limit_value").alias("limit_value"),
-            f.min("interval_s").alias("interval_s"),
-            f.bool_and("has_seconds").alias("has_seconds"),
+            *named(f.max, "limit_value"),
+            *named(f.min, "interval_s"),
+            *named(f.bool_and, "has_seconds"),
         )
     )
 
@@ -101,7 +101,7 @@ def parts(usage: DataFrame, members: DataFrame, team: Column) -> DataFrame:
     """
     keys = ["cluster", "user", "client_id", "direction"]
     usage = usage.withColumn("cluster", cluster())
-    used = of_clients(usage).groupBy(*keys, "labels").agg(total("bytes").alias("bytes"), f.max("time").alias("time"))
+    used = of_clients(usage).groupBy(*keys, "labels").agg(*named(total, "bytes"), *named(f.max, "time"))
     both = by_entity(used, members, "time")
     rows = (
         # The owner is the one of the newest use.
@@ -164,7 +164,7 @@ def needs(rates: DataFrame) -> DataFrame:
     of_sidecar = rows.groupBy("sidecar", *_ENTITY).agg(
         f.min("fits").alias("need"), *percentiles.values(), f.max("top").alias("peak")
     )
-    return of_sidecar.groupBy(*_ENTITY).agg(*(f.max(name).alias(name) for name in ("need", *percentiles, "peak")))
+    return of_sidecar.groupBy(*_ENTITY).agg(*named(f.max, "need", *percentiles, "peak"))
 
 
 def demand(sampled: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ from pipeline.usage.records import IDLE
 from pipeline.usage.schemas import KEPT_DAYS
 from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.rates import of_clients
-from pipeline.usage.transforms.sums import total
+from pipeline.usage.transforms.sums import named, total
 
 SILENT_MS: Final = 1_200_000
 """A proxy that writes idle records writes something every 5 minutes."""
@@ -45,28 +45,28 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
     missing = f.col("max_seq") + 1 - since - f.bit_count("bits")
     from_ms = f.coalesce(f.lag("max_time_ms").over(before), f.col("min_time_ms"))
     gap = f.struct(from_ms.alias("from_ms"), f.col("max_time_ms").alias("until_ms"), missing.alias("records"))
+    numbers = f.sum(f.bit_count("bits").cast("bigint"))
     days = (
         words.withColumns({"missing": missing, "gap": gap})
         .groupBy(*keys)
         .agg(
-            f.max("cluster").alias("cluster"),
+            *named(f.max, "cluster", "most_lag_ms"),
+            *named(f.min, "least_lag_ms"),
+            *named(f.bool_or, "final"),
+            *named(f.sum, "idle"),
             f.min("min_time_ms").alias("first_ms"),
             f.max("max_time_ms").alias("last_ms"),
             f.min("min_seq").alias("first_seq"),
             f.max("max_seq").alias("last_seq"),
-            f.sum(f.bit_count("bits").cast("bigint")).alias("records"),
-            (f.sum("arrived") - f.sum(f.bit_count("bits").cast("bigint"))).alias("repeated"),
-            f.min("least_lag_ms").alias("least_lag_ms"),
-            f.max("most_lag_ms").alias("most_lag_ms"),
-            f.bool_or("final").alias("final"),
-            f.sum("idle").alias("idle"),
+            numbers.alias("records"),
+            (f.sum("arrived") - numbers).alias("repeated"),
             f.slice(f.sort_array(f.collect_list(f.when(f.col("missing") > 0, f.col("gap")))), 1, MAX_GAPS).alias(
                 "gaps"
             ),
         )
     )
-    used = of_clients(usage).groupBy(f.col("source_date").alias("date"), *_RUN).agg(total("bytes").alias("bytes"))
-    pace = paces.groupBy(*_RUN).agg(f.min("pace_ms").alias("pace_ms"))
+    used = of_clients(usage).groupBy(f.col("source_date").alias("date"), *_RUN).agg(*named(total, "bytes"))
+    pace = paces.groupBy(*_RUN).agg(*named(f.min, "pace_ms"))
     return days.join(used, keys, "left").join(pace, list(_RUN), "left").fillna(0, ["bytes"])
 
 
@@ -89,18 +89,16 @@ def sidecars(days: DataFrame) -> DataFrame:
     missing = f.greatest(f.sum("numbers") - f.sum("records"), f.lit(0))
     last = f.max_by(f.struct("bytes", "first_ms", "last_ms", "pace_ms"), "date")
     runs = rows.groupBy(*_RUN).agg(
-        f.max("cluster").alias("cluster"),
-        f.min("first_ms").alias("first_ms"),
-        f.max("last_ms").alias("last_ms"),
-        f.sum("records").alias("records"),
-        f.sum("repeated").alias("repeated"),
+        *named(f.max, "cluster", "last_ms"),
+        *named(f.min, "first_ms"),
+        *named(f.sum, "records", "repeated"),
+        *named(f.bool_or, "final"),
+        *named(total, "bytes"),
         missing.alias("missing_records"),
         f.max(f.when(f.col("has_gap"), f.col("date"))).alias("last_gap"),
         f.min("least_lag_ms").alias("offset_ms"),
         f.max("most_lag_ms").alias("lag_ms"),
-        f.bool_or("final").alias("final"),
         (f.sum("idle") > 0).alias("writes_idle"),
-        total("bytes").alias("bytes"),
         last.alias("last"),
     )
     began, ended = (f.col(name) + f.coalesce("offset_ms", f.lit(0)) for name in ("first_ms", "last_ms"))
