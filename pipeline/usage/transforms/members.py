@@ -58,9 +58,9 @@ def members(usage: DataFrame, throttled: DataFrame, in_force: DataFrame | None =
     return found.join(f.broadcast(fleets), ["cluster", "limit", "entity"], "left")
 
 
-def cluster() -> Column:
+def cluster(labels: str | Column = "labels") -> Column:
     """The label `cluster` of a row; "" without one."""
-    return f.coalesce(f.get_json_object("labels", "$.cluster"), f.lit("")).alias("cluster")
+    return f.coalesce(f.get_json_object(labels, "$.cluster"), f.lit("")).alias("cluster")
 
 
 def _in_scope(usage: DataFrame, scopes: DataFrame) -> DataFrame:

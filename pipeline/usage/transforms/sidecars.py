@@ -38,7 +38,8 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
         f.max(lag).alias("most_lag_ms"),
         f.bool_or("final").alias("final"),
         f.count_if(f.col("kind") == IDLE).alias("idle"),
-        f.max(cluster()).alias("cluster"),
+        # The largest text as such, or of the label of each record, would be a sort of the records.
+        f.collect_set("labels").alias("labels"),
     )
     before = Window.partitionBy(*keys).orderBy("word")
     since = f.coalesce(f.lag("max_seq").over(before) + 1, f.col("min_seq"))
@@ -47,7 +48,7 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
     gap = f.struct(from_ms.alias("from_ms"), f.col("max_time_ms").alias("until_ms"), missing.alias("records"))
     numbers = f.sum(f.bit_count("bits").cast("bigint"))
     days = (
-        words.withColumns({"missing": missing, "gap": gap})
+        words.withColumns({"missing": missing, "gap": gap, "cluster": f.array_max(f.transform("labels", cluster))})
         .groupBy(*keys)
         .agg(
             *named(f.max, "cluster", "most_lag_ms"),

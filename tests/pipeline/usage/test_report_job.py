@@ -182,6 +182,10 @@ def test_snapshots_alone_are_reported(spark: SparkSession, warehouse: Warehouse)
     assert report(warehouse, RULES) == []
 
 
+def test_records_that_are_made_up_have_every_column(spark: SparkSession) -> None:
+    assert set(TABLES["records"].schema.names) <= set(as_records(fleet.records(spark, SMALL)).columns)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.nightly
 def test_totals_reconcile_and_late_data_gives_what_data_in_time_would_have(

@@ -84,5 +84,7 @@ def test_a_closed_month_of_which_usage_was_deleted_is_not_refunded(
     charged = {"date": "2026-01-05", "team": "a", "axis": "network_in", "source": "price", "amount": "1.00"}
     for name, row in (("closed_periods", closed | {"owners": ""}), ("chargeback_daily", charged)):
         warehouse.append(name, warehouse.row(name, {key: f.lit(value) for key, value in row.items()}))
-    charge(warehouse, Rules(), [date(2026, 1, 20)], Deltas(spark.range(0), spark.range(0), None, first))
+    nothing = spark.range(0)
+    deltas = Deltas(nothing, nothing, None, first, nothing, nothing, nothing)
+    charge(warehouse, Rules(), [date(2026, 1, 20)], deltas)
     assert sorted(str(row["amount"]) for row in warehouse.read("chargeback_daily").collect()) == amounts
