@@ -404,7 +404,10 @@ def test_a_variable_that_is_almost_one_of_ours_is_pointed_out() -> None:
         of_service = "KAFKA_QUOTA_PROXY_SERVICE_HOST", "KAFKA_QUOTA_PROXY_PORT_19092_TCP", "KAFKA_QUOTA_PROXY_PORT"
         of_explain = "KAFKA_QUOTA_PROXY_PROXY"
         wrong = "KAFKA_QUOTA_PROXY_QUOTAS_FIL", "KAFKA_QUOTA_PROXY_BOOTSTRAP", "KAFKA_QUOTA_PROXY_1234567"
-        variables = {**dict.fromkeys((*of_service, of_explain, *wrong), "x"), "KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER": "kafka:9092"}
+        variables = {
+            **dict.fromkeys((*of_service, of_explain, *wrong), "x"),
+            "KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER": "kafka:9092",
+        }
         result = finished("run", *LOCAL, "--metrics-listen", address, **variables)
     assert result.returncode == 1
     found = [line.partition(" variable=")[2] for line in result.stderr.splitlines() if "unknown_environment" in line]
