@@ -68,7 +68,7 @@ def test_no_cluster_id_looks_like_an_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("brokers", "version", "message"), [(2, "4.3.1", "1 or 3 brokers, not 2"), (1, "4.4.0", r"no Kafka 4\.4\.0")]
+    ("brokers", "version", "message"), [(2, "4.3.1", "1 or 3 brokers, not 2"), (1, "2.0.0", r"no Kafka 2\.0\.0")]
 )
 def test_what_there_is_not(brokers: int, version: str, message: str) -> None:
     with pytest.raises(PlaygroundError, match=message):
