@@ -93,11 +93,14 @@ class Kubelet:
             self.order.append("spark started")
             self._report(name, "Running", None)
             while spark.poll() is None and not self._is_over.wait(0.2):
-                with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
-                    self.metrics[name] = page.read().decode()
+                self._scrape(name, port)
             if spark.poll() is None:
                 spark.terminate()
             code = spark.wait(60)
+            before = self.metrics.get(name)
+            while sidecar.poll() is None and self.metrics.get(name) == before:  # a page is kept for a second
+                self._scrape(name, port)
+                self._is_over.wait(0.1)
             self.order.append("spark ended")
         finally:
             if spark is not None and spark.poll() is None:
@@ -108,6 +111,10 @@ class Kubelet:
         self.ended[name] = code, last
         with suppress(Refused):  # Spark deletes its executors
             self._report(name, "Succeeded" if code == 0 else "Failed", code)
+
+    def _scrape(self, name: str, port: int) -> None:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+            self.metrics[name] = page.read().decode()
 
     def _with_files(self, pod: dict[str, Any], container: dict[str, Any], folder: Path) -> list[str]:
         """The arguments, with the folders of volumes where this machine has them."""
