@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from proxy.admin.activity import MOST_SHOWN, Activity
-from proxy.brokers.upstream import Upstream
 from proxy.observability.wait_clock import STATES
-from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, until, without_burst
+from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, nobody_accepts, until, without_burst
 from tests.proxy.frames import fetch, fetched, produce, produced
 
 SPEC = "client-id=etl,producer_byte_rate=1000"
@@ -115,17 +113,15 @@ async def test_a_fetch_that_outlasts_its_wait_is_the_brokers(open_stage: OpenSta
     assert any("has not answered a request for 39 s" in each for each in finding["sentences"])
 
 
-async def test_connections_that_wait_for_a_broker_are_told(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Upstream, "connect", lambda *_: SimpleNamespace(cancel=lambda: None))
-    stage = open_stage()
-    await stage.client()
-    await until(lambda: stage.server.sessions)
-    activity = activity_of(stage)
-    assert await rows_of(activity, "/explain") == []
-    stage.clock.pass_seconds(8)
-    [finding] = await rows_of(activity, "/explain")
+async def test_connections_that_wait_for_a_broker_are_told(open_stage: OpenStage) -> None:
+    with nobody_accepts() as address:
+        stage = open_stage(bootstrap_servers=(address,))
+        await stage.client()
+        await until(lambda: stage.server.sessions)
+        activity = activity_of(stage)
+        assert await rows_of(activity, "/explain") == []
+        stage.clock.pass_seconds(8)
+        [finding] = await rows_of(activity, "/explain")
     assert finding["verdict"] == "broker"
     assert finding["sentences"] == ["1 connection waiting for a broker, the oldest for 8 s: none answers"]
 
