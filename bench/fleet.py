@@ -78,17 +78,7 @@ class Proxies:
     """Real ones, of one of two kinds. `logs`: one for each."""
 
     def __init__(self, stack: ExitStack, cluster: KafkaCluster, folder: Path, kind: str, count: int = MEMBERS) -> None:
-        fleet = (
-            "--fleet",
-            "bench",
-            "--fleet-max-members",
-            str(MEMBERS),
-            "--log-format",
-            "json",
-            "--log-level",
-            "debug",
-        )
-        flags = fleet if kind == FLEET else ("--quota-share", str(1 / MEMBERS))
+        flags = FLEET_FLAGS if kind == FLEET else ("--quota-share", str(1 / MEMBERS))
         quota = f"client-id=etl,producer_byte_rate={QUOTA},burst_seconds=0.1"
         self.logs = [folder / f"{kind.partition(' ')[0]}-{number}.log" for number in range(count)]
         self.all = [

@@ -9,6 +9,8 @@ from proxy.observability.past import SNAPSHOT_NS, Past, Span
 from proxy.sessions.shared import Shared
 from quotas.admission.limit import Limit
 
+#: Mean of the ticks, from which on the loop is late: a busy one is late by 1 to 10 ms.
+MOST_LATE_SECONDS: Final = 0.03
 #: Snapshots of one tick: about 0.5 ms.
 _AT_ONCE: Final = 200
 
@@ -39,9 +41,11 @@ class Recorder:
         found = self.limits.get(limit)
         return None if found is None else found.past.last(seconds, now_ns, self._counts(limit, found))
 
-    def lag(self, now_ns: int) -> Span:
-        """By how many seconds the ticks of the last minute were late, together, and how many there were."""
-        return self._lag.last(60, now_ns, self._late)
+    def late_seconds(self, now_ns: int) -> float:
+        """By how much the ticks of the last minute were late, in the mean, if that is too much; else 0."""
+        late, ticks = self._lag.last(60, now_ns, self._late).counts
+        mean_seconds = late / max(ticks, 1)
+        return mean_seconds if mean_seconds > MOST_LATE_SECONDS else 0
 
     @property
     def _late(self) -> tuple[float, int]:

@@ -8,13 +8,11 @@ from typing import Final
 
 from proxy.active_config import ActiveConfig
 from proxy.observability.logs import EventLog, RateLimited
-from proxy.recorder import Recorder
+from proxy.recorder import MOST_LATE_SECONDS, Recorder
 from proxy.sessions.shared import Shared
 from proxy.sessions.sweep import Sweep
 
 TICK_SECONDS: Final = 0.1
-#: Mean of a tick in that time, from which on it is logged: a busy loop is late by 1 to 10 ms.
-MOST_LATE_SECONDS: Final = 0.03
 #: Ticks between two searches for idle entities.
 HOUSEKEEPING_TICKS: Final = 100
 #: A collection stops the loop for up to 0.1 s per million objects that it visits. The first two numbers bound that:

@@ -20,7 +20,7 @@ from proxy.admin.tables import TABLES, table, with_verdicts
 from proxy.brokers.response_times import BUCKETS, ResponseTimes
 from proxy.observability.client_times import ClientTimes
 from proxy.observability.labels import entity_label
-from proxy.observability.past import Span
+from proxy.observability.past import SNAPSHOT_NS, Span
 from proxy.observability.tallies import EntityMetrics
 from proxy.observability.wait_clock import STATES
 from proxy.recorder import Recorder
@@ -50,13 +50,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class View:
-    """The rows of each page; `findings`: one for each client; `refused`: of connections that no client has."""
+    """The rows of each page; `findings`: one for each client; `refused`: of connections that no client has.
+
+    `all_findings`: both.
+    """
 
     clients: list[Row] = field(default_factory=list)
     limits: list[Row] = field(default_factory=list)
     brokers: list[Row] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     refused: list[Finding] = field(default_factory=list)
+
+    @property
+    def all_findings(self) -> list[Finding]:
+        return self.findings + self.refused
 
 
 @dataclass(slots=True)
@@ -99,7 +106,7 @@ class Activity:
         view = await self.view()
         is_text = asks_for_text(accept)
         if path == "/explain" and is_text:
-            return text_response("\n".join([*text_of(view.findings + view.refused, view.brokers), ""]), fields=VARY)
+            return text_response("\n".join([*text_of(view.all_findings, view.brokers), ""]), fields=VARY)
         rows = _rows_of(view, path)
         if is_text:
             return text_response(table(TABLES[path[1:]], rows), fields=VARY)
@@ -114,7 +121,8 @@ class Activity:
         await self._add_clients(view, clients)
         await self._add_limits(view, clients)
         now_ns = self._shared.clock()
-        failing = dict.fromkeys(self._shared.health.outages(now_ns - _WINDOW_SECONDS * 1_000_000_000))
+        since_ns = now_ns - _WINDOW_SECONDS * 1_000_000_000
+        failing = dict.fromkeys(self._shared.health.outages(since_ns))
         times_by_address = dict(self._shared.brokers.items())
         async for address in _in_rounds(times_by_address | failing):
             times = times_by_address.get(address) or ResponseTimes(now_ns)
@@ -122,14 +130,17 @@ class Activity:
             if by_broker[address] or span.counts[1] or address in failing:
                 view.brokers.append(self._broker(address, span, list(times.past.line), by_broker[address]))
         names = [name_of(client) for client in view.clients]
-        enforces = self._shared.context.measures.enforces
-        lag = self._recorder.lag(now_ns)
-        late = lag.counts[0] / max(lag.counts[1], 1)
-        known = Known(view.limits, view.brokers, names, self._unmatched(), enforces=enforces, late_seconds=late)
-        known.holder = max(view.clients, key=lambda row: row["buffered_bytes"], default=None)
+        known = Known(
+            view.limits,
+            view.brokers,
+            names,
+            self._unmatched(),
+            enforces=self._shared.context.measures.enforces,
+            late_seconds=self._recorder.late_seconds(now_ns),
+            holder=max(view.clients, key=lambda row: row["buffered_bytes"], default=None),
+        )
         async for shown in _in_rounds(view.clients):
             view.findings.append(known.explain(shown))
-        since_ns = now_ns - _WINDOW_SECONDS * 1_000_000_000
         latest = self._shared.context.metrics.errors.latest.values()
         view.refused = [refused(fields) for at_ns, fields in latest if at_ns >= since_ns]
         if max(waiting_ns, default=0) > _LONG_NS:
@@ -282,9 +293,14 @@ def _states(span: Span) -> tuple[dict[str, float], float]:
 
 def _waits(times: ClientTimes) -> list[Row]:
     """The limits that it waited for in the last minute, the longest waits first."""
-    waits = sorted(times.limits_of_last_minute().items(), key=lambda each: -each[1])
+    waits, snapshot = sorted(times.limits_of_last_minute().items(), key=lambda each: -each[1]), SNAPSHOT_NS // 10**9
     return [
-        {"limit": key[0], "entity": key[1], "seconds": ns / 1e9, "lasting_seconds": 10 * times.lasting.get(key, 0)}
+        {
+            "limit": key[0],
+            "entity": key[1],
+            "seconds": ns / 1e9,
+            "lasting_seconds": times.lasting.get(key, 0) * snapshot,
+        }
         for key, ns in waits[:_MOST_NAMES]
     ]
 
@@ -297,7 +313,7 @@ def _rows_of(view: View, path: str) -> list[Row]:
             return view.limits
         case "/brokers":
             return view.brokers
-    return [each._asdict() for each in view.findings + view.refused]
+    return [each._asdict() for each in view.all_findings]
 
 
 def _used(row: Row) -> float:

@@ -24,8 +24,6 @@ _SMALL_PER_SECOND: Final = 2.0
 #: Small requests that wait less than this at brokers are too many; the brokers are not too slow.
 _QUICK_SECONDS: Final = 0.01
 _MOST_NAMES: Final = 8
-#: Of the event loop: from then on the proxy itself is slow (`proxy.ticks`).
-_LATE_SECONDS: Final = 0.03
 #: With more of its time at a limit nothing can be said of what a client would send without it.
 _MOST_HELD: Final = 0.9
 
@@ -86,7 +84,7 @@ class Known:
 
     names, unmatched   of clients that were seen; entries of the quotas that none has matched
     enforces           this is no dry run
-    late_seconds       how late the event loop is, in the mean
+    late_seconds       how late the event loop is, if that is too much; else 0
     holder             the client with the most buffered bytes
     """
 
@@ -259,7 +257,7 @@ class _Case:
         yield from map(_about_broker, sorted(answering, key=self.latency)[-3:])
         if _answers_none(slow):
             return
-        if self.known.late_seconds < _LATE_SECONDS:
+        if not self.known.late_seconds:
             yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
         else:
             yield (

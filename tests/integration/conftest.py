@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from deploy.local.cluster import KafkaCluster
+from deploy.local.tap import Tap
 from tests.integration.scanned_proxy import ScannedProxy
 
 Fronts = Callable[[str], ScannedProxy]
@@ -15,6 +16,19 @@ FRONTS = {
     "one-asyncio": ("kafka_cluster", "asyncio"),
     "three": ("kafka_cluster3", "uvloop"),
 }
+
+
+@pytest.fixture
+def tap() -> Iterator[Tap]:
+    with Tap() as running:
+        yield running
+
+
+@pytest.fixture
+def tapped_cluster(tap: Tap) -> Iterator[KafkaCluster]:
+    """One broker of the test's own, which everyone reaches through the tap: that notes what crosses the sockets."""
+    with KafkaCluster(1, advertised=tap.advertise) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

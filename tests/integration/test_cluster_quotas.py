@@ -1,7 +1,7 @@
 """The cluster's own client quotas, set by Kafka's own tools, enforced by the proxy on open connections."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -34,19 +34,6 @@ def limits(proxy: ProxyProcess, client_id: str) -> dict[str, float]:
     rows = json.loads(proxy.get("/limits", "application/json")[1])
     place = f"client-id:{client_id}", "--cluster-quotas"
     return {row["limit"]: row["limit_value"] for row in rows if (row["entity"], row["source"]) == place}
-
-
-@pytest.fixture
-def tap() -> Iterator[Tap]:
-    with Tap() as running:
-        yield running
-
-
-@pytest.fixture
-def tapped_cluster(tap: Tap) -> Iterator[KafkaCluster]:
-    """A cluster of its own: its quotas are for all names."""
-    with KafkaCluster(1, advertised=tap.advertise) as cluster:
-        yield cluster
 
 
 @pytest.mark.timeout(250)

@@ -25,19 +25,6 @@ DEADLINE_SECONDS = 40.0
 UNANSWERED = "acks-0"
 
 
-@pytest.fixture
-def tap() -> Iterator[Tap]:
-    with Tap() as running:
-        yield running
-
-
-@pytest.fixture
-def tapped_cluster(tap: Tap) -> Iterator[KafkaCluster]:
-    """One broker that everyone reaches through the tap, which notes what crosses the sockets."""
-    with KafkaCluster(1, advertised=tap.advertise) as cluster:
-        yield cluster
-
-
 @contextmanager
 def flooding(library: str, bootstrap: str, client_id: str, topic: str) -> Iterator[None]:
     """A producer that wants more than it may have, as long as the block lasts."""
