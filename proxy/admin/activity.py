@@ -13,10 +13,11 @@ from heapq import nlargest
 from itertools import accumulate, pairwise
 from typing import Any, Final, TypeVar
 
-from proxy.admin.explain import Finding, Known, name_of, refused, text_of, without_broker
+from proxy.admin.explain import Finding, explain, name_of, refused, text_of, without_broker
 from proxy.admin.http_server import VARY, Response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import TABLES, table, with_verdicts
+from proxy.admin.verdict import Known
 from proxy.brokers.response_times import BUCKETS, ResponseTimes
 from proxy.observability.client_times import ClientTimes
 from proxy.observability.labels import entity_label
@@ -140,7 +141,7 @@ class Activity:
             holder=max(view.clients, key=lambda row: row["buffered_bytes"], default=None),
         )
         async for shown in _in_rounds(view.clients):
-            view.findings.append(known.explain(shown))
+            view.findings.append(explain(shown, known))
         latest = self._shared.context.metrics.errors.latest.values()
         view.refused = [refused(fields) for at_ns, fields in latest if at_ns >= since_ns]
         if max(waiting_ns, default=0) > _LONG_NS:

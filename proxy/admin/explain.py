@@ -1,28 +1,15 @@
-"""Where each client's time went in the last minute, in sentences: the page and the command `explain`. Pure: rows of the
-pages go in, findings come out.
+"""The verdict on each client in sentences: the page and the command `explain`. Pure: rows of the pages go in, findings
+come out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from proxy.admin.plain_text import amount_of, bytes_of, seconds_of
+from proxy.admin.verdict import LEAST_HELD, Case, Known, Row, answers_none, is_silent
 from proxy.observability.logs import one_line
 
-Row = Mapping[str, Any]
-
-#: With less of its time at its limit a client is held up by something else, if that limit is not used up.
-_LEAST_HELD: Final = 0.1
-_USED_UP: Final = 0.85
-#: With less of its time at brokers a slow one holds nobody up.
-_LEAST_AT_BROKER: Final = 0.25
-#: A broker that answers later than this, or not at all for so long, is slow.
-_SLOW_SECONDS: Final = 0.1
-_SILENT_SECONDS: Final = 2.0
-#: Requests below this size cost more by their number than by their bytes.
-_SMALL_BYTES: Final = 4_096
-_SMALL_PER_SECOND: Final = 2.0
-#: Small requests that wait less than this at brokers are too many; the brokers are not too slow.
-_QUICK_SECONDS: Final = 0.01
 _MOST_NAMES: Final = 8
 #: With more of its time at a limit nothing can be said of what a client would send without it.
 _MOST_HELD: Final = 0.9
@@ -73,140 +60,23 @@ class Finding(NamedTuple):
         if self.is_refused:
             yield self.sentences[0]
         else:
-            dead = [each for each in self.brokers if _answers_none(each)] if self.verdict == "broker" else []
+            dead = [each for each in self.brokers if answers_none(each)] if self.verdict == "broker" else []
             headline = HEADLINES[self.verdict] if not dead else "a broker cannot be used, or does not answer"
             yield f"{name_of(self._asdict())}: {headline}"
         yield from (f"  {sentence}" for sentence in self.sentences[self.is_refused :])
 
 
-class Known:
-    """What all clients have in common.
-
-    names, unmatched   of clients that were seen; entries of the quotas that none has matched
-    enforces           this is no dry run
-    late_seconds       how late the event loop is, if that is too much; else 0
-    holder             the client with the most buffered bytes
-    """
-
-    def __init__(
-        self,
-        limits: Iterable[Row],
-        brokers: Iterable[Row],
-        names: Sequence[str],
-        unmatched: Sequence[str],
-        *,
-        enforces: bool = True,
-        late_seconds: float = 0,
-        holder: Row | None = None,
-    ) -> None:
-        self.limits = {(each["limit"], each["entity"]): each for each in limits}
-        self.brokers = {each["address"]: each for each in brokers}
-        self.names, self.unmatched, self.enforces = names, unmatched, enforces
-        self.late_seconds, self.holder = late_seconds, holder
-
-    def explain(self, client: Row) -> Finding:
-        return _Case(client, self).finding()
+def explain(client: Row, known: Known) -> Finding:
+    case = _Explained(client, known)
+    states = {name: round(part, 4) for name, part in sorted(case.states.items(), key=lambda each: -each[1])}
+    names = client["client_id"], client["user"]
+    return Finding(*names, case.verdict, states, case.limits, case.brokers, list(case.sentences()))
 
 
-class _Case:
-    """One client, with its limits and brokers."""
+class _Explained(Case):
+    """In words."""
 
-    def __init__(self, client: Row, known: Known) -> None:
-        self.client, self.known = client, known
-        self.waits = client["waits"]
-        keys = [(each["limit"], each["entity"]) for each in self.waits] + [tuple(each) for each in client["limits"]]
-        self.limits = [known.limits[key] for key in dict.fromkeys(keys) if key in known.limits]
-        # Of a client that has closed its connections any broker may be the one that it waited for.
-        addresses = client["brokers"] or known.brokers
-        self.brokers = [known.brokers[each] for each in addresses if each in known.brokers]
-        self.others = [each for each in known.brokers.values() if each not in self.brokers]
-        self.states = self.decisive = _parts(client["states"], client["unused_ratio"])
-        self.recent = _parts(client["recent_states"], client["recent_unused_ratio"])
-
-    def share(self, state: str) -> float:
-        part: float = self.decisive.get(state, 0.0)
-        return part
-
-    def finding(self) -> Finding:
-        verdict = self.verdict()
-        states = {name: round(part, 4) for name, part in sorted(self.states.items(), key=lambda each: -each[1])}
-        names = self.client["client_id"], self.client["user"]
-        return Finding(*names, verdict, states, self.limits, self.brokers, list(self.sentences(verdict)))
-
-    # ---- what it is
-
-    @property
-    def slow(self) -> Row | None:
-        """The slowest of its brokers, if one is slow for it."""
-        if self.has_small_requests and self.is_answered_quickly:
-            return None
-        slow = [each for each in self.brokers if self.latency(each) >= _SLOW_SECONDS or _answers_none(each)]
-        return max(slow, key=lambda each: (_answers_none(each), self.latency(each)), default=None)
-
-    @property
-    def is_at_limit(self) -> bool:
-        """It waits for a limit that is used up."""
-        used = max((each["used_ratio_60s"] or 0 for each in self.limits), default=0)
-        return self.share("limit") >= _LEAST_HELD and used >= _USED_UP
-
-    @property
-    def is_at_brokers(self) -> bool:
-        """A slow broker holds it up, or one that fails has cut it off."""
-        slow = self.slow
-        is_cut_off = slow is not None and bool(slow["failing"]) and not self.client["connections"]
-        return is_cut_off or (slow is not None and self.share("broker") >= _LEAST_AT_BROKER)
-
-    def latency(self, broker: Row) -> float:
-        """Seconds, of the kind of requests that this client sends, if the broker was sent any."""
-        kinds = ("produce", "others") if self.client["produces_per_second"] else ("others", "produce")
-        seconds: float = next((broker[kind]["p50_seconds"] for kind in kinds if broker[kind]["count"]), 0.0)
-        return seconds
-
-    @property
-    def has_small_requests(self) -> bool:
-        produces: float = self.client["produces_per_second"]
-        return produces >= _SMALL_PER_SECOND and bool(self.client["bytes_per_request"] < _SMALL_BYTES)
-
-    @property
-    def is_answered_quickly(self) -> bool:
-        """By Little's law: its requests at brokers, by their rate, are the time that each is there."""
-        at_brokers = max(self.client["in_flight"], self.share("broker"))
-        return bool(at_brokers < _QUICK_SECONDS * self.client["requests_per_second"])
-
-    def verdict(self) -> str:
-        """By the last minute, but for what is over since."""
-        verdict = self._verdict()
-        if self.over:
-            self.decisive = self.recent
-            verdict = self._verdict()
-        return verdict
-
-    @property
-    def over(self) -> list[str]:
-        """The states that took much of the minute, and nothing lately."""
-        held = ("limit", "broker", "broker_quota", "proxy", "slow_reader")
-        states = [each for each in held if self.states.get(each, 0) >= _LEAST_AT_BROKER] if self.recent else []
-        return [each for each in states if self.recent.get(each, 0) < _LEAST_HELD]
-
-    def _verdict(self) -> str:
-        if not self.states:
-            return "none"
-        largest: str = max(self.decisive, key=self.share)
-        if largest == "limit" or self.is_at_limit:
-            return "limit"
-        if largest in {"broker", "client"} and self.is_at_brokers:
-            return "broker"
-        # Nothing comes, or records that are there come late, too.
-        is_silent = self.client["oldest_request_seconds"] >= _SILENT_SECONDS
-        if largest in {"broker", "client", "data"} and (is_silent or (largest == "data" and self.slow is not None)):
-            return "broker"
-        if largest != "broker":
-            return largest
-        return "client" if self.has_small_requests else "none"
-
-    # ---- in words
-
-    def sentences(self, verdict: str) -> Iterator[str]:
+    def sentences(self) -> Iterator[str]:
         client = self.client
         name = name_of(client)
         if not self.states:
@@ -228,7 +98,7 @@ class _Case:
             "slow_reader": self._slow_reader,
             "client": self._client,
             "none": self._nothing,
-        }[verdict]()
+        }[self.verdict]()
         yield from self._nearest()
         yield from self._reported()
         yield from self._unmatched()
@@ -247,15 +117,15 @@ class _Case:
         slow = self.slow
         if slow is None:
             return
-        if _is_silent(slow):
+        if is_silent(slow):
             yield (
                 f"Broker {slow['address']} has not answered a request for {slow['oldest_request_seconds']:.0f} s"
                 f"{_failing(slow)}: it is frozen or overloaded, or the network loses its packets."
             )
         yield from self._failing()
-        answering = [each for each in [*self.brokers, *self.others] if not _answers_none(each)]
+        answering = [each for each in [*self.brokers, *self.others] if not answers_none(each)]
         yield from map(_about_broker, sorted(answering, key=self.latency)[-3:])
-        if _answers_none(slow):
+        if answers_none(slow):
             return
         if not self.known.late_seconds:
             yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
@@ -317,7 +187,7 @@ class _Case:
             yield f"{_limit_name(nearest)} would hold it: {used}. Now it does not (a dry run, or switched off)."
         elif not self.known.enforces:
             yield f"No limit is enforced now (a dry run, or switched off): {told}."
-        elif self.share("limit") < _LEAST_HELD:
+        elif self.share("limit") < LEAST_HELD:
             yield f"No limit holds it: {told}."
 
     def _small(self) -> Iterator[str]:
@@ -385,13 +255,6 @@ def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterato
 # ---- pieces of sentences
 
 
-def _parts(states: Mapping[str, float], unused: float) -> dict[str, float]:
-    """Of the whole. A connection that does nothing says nothing: clients keep one to a bootstrap server."""
-    used = {**states, "client": states.get("client", 0) - unused}
-    total = sum(part for part in used.values() if part > 0)
-    return {name: part / total for name, part in used.items() if part > 0}
-
-
 def _rates(client: Row) -> str:
     if not client["requests_per_second"]:
         return "nothing produced or fetched"
@@ -448,21 +311,13 @@ def _about_broker(broker: Row) -> str:
 
 def _failures(brokers: Iterable[Row]) -> Iterator[str]:
     """Of the brokers that cannot be used."""
-    for each in [each for each in brokers if each["failing"] and not _is_silent(each)][:_MOST_NAMES]:
+    for each in [each for each in brokers if each["failing"] and not is_silent(each)][:_MOST_NAMES]:
         hint = f": {each['hint']}" if each["hint"] else ""
         yield f"Broker {each['address']} cannot be used ({each['failing']}){hint}."
 
 
 def _failing(broker: Row) -> str:
     return f" ({broker['failing']})" if broker["failing"] else ""
-
-
-def _is_silent(broker: Row) -> bool:
-    return bool(broker["oldest_request_seconds"] >= _SILENT_SECONDS)
-
-
-def _answers_none(broker: Row) -> bool:
-    return bool(broker["failing"]) or _is_silent(broker)
 
 
 def name_of(client: Row) -> str:
@@ -487,20 +342,3 @@ def _list(names: Iterable[str]) -> str:
     found = list(names)
     rest = len(found) - _MOST_NAMES
     return ", ".join(found[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def bytes_of(amount: float) -> str:
-    """In Kafka's usual units: 5 MB are 5,000,000 bytes."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if amount >= 0.9995 * size:
-            return f"{amount / size:.3g} {unit}"
-    return f"{amount:.0f} B"
-
-
-def amount_of(limit_name: str, amount: float) -> str:
-    """In the unit of a limit."""
-    return bytes_of(amount) if "byte" in limit_name else f"{amount:,.4g}"
-
-
-def seconds_of(seconds: float) -> str:
-    return f"{seconds:.2g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from proxy.admin.explain import Finding, amount_of, bytes_of, seconds_of
-from proxy.admin.plain_text import aligned
+from proxy.admin.explain import Finding
+from proxy.admin.plain_text import aligned, amount_of, bytes_of, seconds_of
 from proxy.observability.logs import one_line
 
 Row = Mapping[str, Any]

@@ -17,9 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from proxy import commands
-from proxy.admin.explain import HEADLINES, WORDS, Known, name_of
+from proxy.admin.explain import HEADLINES, WORDS, explain, name_of
 from proxy.admin.pages import INDEX
 from proxy.admin.tables import with_verdicts
+from proxy.admin.verdict import Known
 from proxy.observability.wait_clock import STATES
 from tests.docs.pages import PAGES, ROOT, blocks, rows
 
@@ -162,7 +163,7 @@ def printed(command: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the command prints of its example."""
     minute = EXAMPLES[command]
     known = Known(minute.limits, minute.brokers, list(map(name_of, minute.clients)), minute.unmatched)
-    found = list(map(known.explain, minute.clients))
+    found = [explain(each, known) for each in minute.clients]
     pages = {
         "/explain": [each._asdict() for each in found],
         "/clients": with_verdicts(minute.clients, found),

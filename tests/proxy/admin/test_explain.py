@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.explain import HEADLINES, WORDS, Finding, Known, bytes_of, refused, seconds_of, text_of, without_broker
+from proxy.admin.explain import HEADLINES, WORDS, Finding, explain, refused, text_of, without_broker
+from proxy.admin.plain_text import bytes_of, seconds_of
 from proxy.admin.tables import with_verdicts
+from proxy.admin.verdict import Known
 from proxy.observability.wait_clock import STATES
 
 LIMIT = {
@@ -66,7 +68,7 @@ def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
 
 def explained(row: dict[str, Any], *, limit: dict[str, Any] = LIMIT, unmatched: tuple[str, ...] = ()) -> Finding:
     more = [each for each in (SLOW_DISK, DOWN) if each["address"] in row["brokers"]]
-    return Known([limit], [BROKER, SLOW, FROZEN, *more], ["etl", "producer-1"], unmatched).explain(row)
+    return explain(row, Known([limit], [BROKER, SLOW, FROZEN, *more], ["etl", "producer-1"], unmatched))
 
 
 def text(finding: Finding) -> str:
@@ -158,13 +160,13 @@ def test_a_limit_that_one_client_has_to_itself_is_told_with_a_value() -> None:
 
 def test_who_holds_the_memory_is_named() -> None:
     known = Known([], [], [], [], holder=client({}, client_id="greedy", buffered_bytes=200e6))
-    found = text(known.explain(client({"proxy": 1.0})))
+    found = text(explain(client({"proxy": 1.0}), known))
     assert "Most of the memory is held by greedy: 200 MB." in found
 
 
 def test_a_proxy_without_cpu_does_not_blame_the_brokers_alone() -> None:
     known = Known([], [SLOW], [], [], late_seconds=0.06)
-    found = text(known.explain(client({"broker": 1.0}, brokers=["b2:9092"])))
+    found = text(explain(client({"broker": 1.0}, brokers=["b2:9092"]), known))
     assert "it is late by 60 ms" in found
     assert "adds nothing" not in found
 
@@ -220,11 +222,11 @@ def test_a_broker_that_does_not_answer_is_named_with_the_time() -> None:
 
 def test_a_broker_that_is_down_has_cut_its_clients_off() -> None:
     row = client({"client": 0.9, "broker": 0.1}, brokers=[], connections=0)
-    found = Known([], [BROKER, DOWN], ["etl"], []).explain(row)
+    found = explain(row, Known([], [BROKER, DOWN], ["etl"], []))
     assert found.verdict == "broker"
     assert "Broker b5:9092 cannot be used (connect_refused): nothing listens there." in found.sentences
     # One that is connected to others may not need it.
-    found = Known([], [BROKER, DOWN], ["etl"], []).explain(client({"client": 0.9, "broker": 0.1}))
+    found = explain(client({"client": 0.9, "broker": 0.1}), Known([], [BROKER, DOWN], ["etl"], []))
     assert found.verdict == "client"
     assert "Broker b5:9092 cannot be used (connect_refused): nothing listens there." in found.sentences
     assert list(text_of([], [BROKER, DOWN]))[1:] == found.sentences[-1:]
@@ -232,12 +234,12 @@ def test_a_broker_that_is_down_has_cut_its_clients_off() -> None:
 
 def test_limits_that_are_not_enforced() -> None:
     known = Known([{**LIMIT, "used_ratio_60s": 8.1}], [BROKER], [], [], enforces=False)
-    found = known.explain(client({"broker": 1.0}))
+    found = explain(client({"broker": 1.0}), known)
     assert found.verdict == "none"
     words = "producer_byte_rate of client-id:etl would hold it: 810% of it is used. Now it does not"
     assert words in text(found)
     known = Known([UNUSED], [BROKER], [], [], enforces=False)
-    assert "No limit is enforced now (a dry run, or switched off)" in text(known.explain(client({"broker": 1.0})))
+    assert "No limit is enforced now (a dry run, or switched off)" in text(explain(client({"broker": 1.0}), known))
 
 
 def test_a_limit_without_a_rate_is_not_called_unused() -> None:
