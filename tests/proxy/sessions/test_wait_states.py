@@ -31,6 +31,8 @@ class Scene:
         self.world = World(quotas=[without_burst(spec) for spec in specs])
         self.began_ns = self.world.clock()
         self.pair = Pair(self.world)
+        #: Correlation ids of the requests that the broker has answered: a response may be held.
+        self.answered: set[int] = set()
 
     def wait(self, ms: float) -> None:
         self.world.clock.now_ns += int(ms * MS)
@@ -249,13 +251,14 @@ STEPS: dict[str, Callable[[Scene, int], None]] = {
 
 
 def _answer(scene: Scene, number: int) -> None:
-    """The broker answers the oldest request in flight."""
-    sent = scene.pair.sent()
-    waiting = [each for each in sent if int.from_bytes(each[8:12], "big") in scene.pair.in_flight]
-    if waiting:
-        answers = {0: produced, 1: fetched, 12: heartbeat_answer}
-        api, correlation = int.from_bytes(waiting[0][4:6], "big"), int.from_bytes(waiting[0][8:12], "big")
-        scene.pair.broker_sends(answers[api](correlation, throttle_ms=number % 3 * 40))  # type: ignore[operator]
+    """The broker answers the oldest request that it has not answered."""
+    for request in scene.pair.sent():
+        api, correlation = int.from_bytes(request[4:6], "big"), int.from_bytes(request[8:12], "big")
+        if correlation not in scene.answered:
+            scene.answered.add(correlation)
+            answers = {0: produced, 1: fetched, 12: heartbeat_answer}
+            scene.pair.broker_sends(answers[api](correlation, throttle_ms=number % 3 * 40))  # type: ignore[operator]
+            return
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(1, 1_000)), max_size=30), st.booleans())
