@@ -27,9 +27,9 @@ from tests.integration.test_tls import Sides
 from tests.integration.test_transactions import committed_values
 from tests.integration.transactional_producers import PARTITIONS, TRANSACT
 
-#: Of each client, about one record in each millisecond: three ages and more.
+#: Of each client, about one record in each millisecond: three ages and more. An age is seen within a second.
 RECORDS = 6_000
-AGE = ("--max-connection-age", "2s")
+AGE = ("--max-connection-age", "1s")
 
 
 @pytest.fixture(scope="module")
