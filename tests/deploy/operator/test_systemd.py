@@ -269,15 +269,20 @@ def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
 def test_two_processes_of_the_template_share_their_ports(container: Container) -> None:
     (container.root / "etc/kafka-quota-proxy/proxy.toml").write_text(CONFIG)
     (container.root / "etc/kafka-quota-proxy/quotas.toml").write_text(QUOTA.format(1))
-    first, second = names = [f"kafka-quota-proxy@{port}.service" for port in (ADMIN, ADMIN + 1)]
-    container.command("systemctl", "start", *names)
-    assert all("listening" in page("/healthz", port) for port in (ADMIN, ADMIN + 1))
-    pids = [container.command("systemctl", "show", "--value", "--property=MainPID", name).strip() for name in names]
-    assert len({container.command("stat", "--format=%u", f"/proc/{pid}").strip() for pid in pids}) == 1, "one user"
-    assert "limits_not_shared" in container.command("journalctl", "--unit", first, "--output=cat")
-    container.command("systemctl", "stop", first)
-    with socket.create_connection(("127.0.0.1", PORT)):
-        container.eventually(lambda: "1 connections" in page("/healthz", ADMIN + 1), "the other one serves")
-    container.command("systemctl", "stop", second)
+    names = [f"kafka-quota-proxy@{port}.service" for port in (ADMIN, ADMIN + 1)]
+    try:
+        container.command("systemctl", "start", *names)
+        assert all("listening" in page("/healthz", port) for port in (ADMIN, ADMIN + 1))
+        shown = ("systemctl", "show", "--value", "--property=MainPID")
+        pids = [container.command(*shown, name).strip() for name in names]
+        users = {container.command("stat", "--format=%u", f"/proc/{pid}").strip() for pid in pids}
+        assert len(users) == 1, "one user"
+        assert "limits_not_shared" in container.command("journalctl", "--unit", names[0], "--output=cat")
+        container.command("systemctl", "stop", names[0])
+        # Something listens as the broker, else the connection ends at once.
+        with socket.create_server(("127.0.0.1", PORT - 1)), socket.create_connection(("127.0.0.1", PORT)):
+            container.eventually(lambda: "1 connections" in page("/healthz", ADMIN + 1), "the other one serves")
+    finally:
+        container.command("systemctl", "stop", *names, check=False)
     results = [container.command("systemctl", "show", "--value", "--property=Result", name).strip() for name in names]
     assert results == ["success", "success"]
