@@ -57,6 +57,7 @@ def test_without_java_there_is_one_line_that_says_what_to_install(tmp_path: Path
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_when_the_proxy_dies_the_demo_says_so_and_leaves_nothing_running(tmp_path: Path) -> None:
     with subprocess.Popen(

@@ -131,6 +131,7 @@ def test_a_record_from_the_future_counts_when_its_time_has_come(spark: SparkSess
     assert (bytes(kept["value"]), kept["kafka_offset"], kept["topic"]) == (b"{broken", 2, "usage")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_compaction_is_no_change_of_data(warehouse: Warehouse, topic: Topic, tmp_path: Path) -> None:
     topic.send([usage_record(seq=seq) for seq in range(7)])

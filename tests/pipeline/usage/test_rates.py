@@ -141,6 +141,7 @@ LOADS: list[Any] = [
         {f"c{n}": lambda second, n=n: 1e6 if (second // 60 + n) % 5 < 2 else 1e5 for n in range(5)},
         "user:alice",
         id="shared",
+        marks=pytest.mark.nightly,
     ),
     pytest.param(
         {"c0": lambda second: 1e6 * (1 + second / (8 * HOUR_S))}, None, id="growing", marks=pytest.mark.nightly

@@ -106,6 +106,7 @@ def test_odd_series_add_up_to_the_byte_and_to_the_cent(
     assert {str(row["date"]) for row in charges if row["client_id"] == "midnight"} == {"2026-01-05", "2026-01-06"}
 
 
+@pytest.mark.nightly  # the short forms: test_blame.py has clusters, test_rules.py budgets
 @pytest.mark.timeout(600)
 def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
     spark: SparkSession,

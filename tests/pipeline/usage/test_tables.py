@@ -58,6 +58,7 @@ def test_what_was_added_since_a_version_that_delta_has_forgotten_is_all_rows(war
     assert found == {-1: 12, 3: 12, 10: 1}
 
 
+@pytest.mark.nightly
 def test_old_rows_are_deleted_but_for_charges_of_closed_months(spark: SparkSession, warehouse: Warehouse) -> None:
     now_ms = NOON_MS + 440 * DAY_MS
     days = ("2026-01-05", "2026-02-05", "2027-03-01")
