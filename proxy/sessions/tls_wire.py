@@ -16,6 +16,7 @@ from typing import Any, Final, final
 
 from proxy.sessions.turns import Turns
 from proxy.sessions.wire import Wire
+from proxy.streams.memory import aligned
 from proxy.tls import TlsContexts, failure_of
 
 #: Records of one read, which may be of one byte each, and the time of one besides that of its bytes.
@@ -309,7 +310,7 @@ class Wires:
         self.turns = turns
         self._contexts = contexts
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.received = memoryview(bytearray(_AT_ONCE))
+        self.received = memoryview(aligned(_AT_ONCE))
 
     def to_client(self, sock: socket.socket) -> Wire:
         context = self._contexts.from_clients

@@ -1,5 +1,6 @@
 """The account of held bytes, whatever happens in whatever order, and that memory can always drain."""
 
+import ctypes
 from collections.abc import Sequence
 
 import pytest
@@ -7,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from proxy.streams.memory import HEAD_READ_SIZE, OWN_SIZE, READ_SIZE, SHORT, Holding, MemoryPool
+from proxy.streams.memory import (
+    ALIGNMENT,
+    HEAD_READ_SIZE,
+    OWN_SIZE,
+    READ_SIZE,
+    SHORT,
+    Holding,
+    MemoryPool,
+    aligned,
+)  # fmt: skip
 
 LIMIT = 400_000
 which = st.integers(0, 7)
@@ -192,3 +202,11 @@ def test_reads_shrink_as_the_pool_fills(used: int) -> None:
     pool.update(Holding(), 0, used + OWN_SIZE, 0)
     expected = READ_SIZE if used <= LIMIT // 2 else max(8_192, READ_SIZE * (LIMIT - used) * 2 // LIMIT)
     assert pool.read_size == (0 if used >= LIMIT else expected)
+
+
+@pytest.mark.parametrize("size", [100, 4_096, 65_536, READ_SIZE, 2 * READ_SIZE])
+def test_sockets_are_read_into_aligned_memory(size: int) -> None:
+    buffers = [aligned(size) for _ in range(3)]
+    for each in buffers:
+        assert len(each) == size
+        assert ctypes.addressof(ctypes.c_char.from_buffer(each)) % ALIGNMENT == 0
