@@ -45,10 +45,8 @@ def test_connections_on_one_limit_share_it_by_bytes(
     pairs = [Pair(world) for _ in sizes]
     for pair, size in zip(pairs, sizes, strict=True):
         pair.client_sends(*(frame_of(number, size) for number in range(-(-TOTAL // size))))
-    # The largest turn and that of another, the heads of frames, and what is left when a queue ends: in a burst, with
-    # what a late loop has let come together.
-    spare_ns = SPARE_NS + max(late_ns) if burst_seconds else 0
-    most_apart = sum(sorted(sizes)[-2:]) + 2_500 + RATE * spare_ns // 10**9
+    # The largest turn and that of another, the heads of frames, and what is left when a queue ends.
+    most_apart = sum(sorted(sizes)[-2:]) + 2_500 + (RATE * SPARE_NS // 10**9 if burst_seconds else 0)
     # A limit on topics counts record bytes.
     shares = [len(batch(1, size)) / len(of_records(0, size)) if of_topic else 1 for size in sizes]
     got = [0]
