@@ -127,16 +127,17 @@ class Case:
         if largest in {"broker", "client"} and self.is_at_brokers:
             return "broker"
         # Nothing comes, or records that are there come late, too.
-        is_silent = self.client["oldest_request_seconds"] >= _SILENT_SECONDS
-        if largest in {"broker", "client", "data"} and (is_silent or (largest == "data" and self.slow is not None)):
+        is_late = is_silent(self.client) or (largest == "data" and self.slow is not None)
+        if largest in {"broker", "client", "data"} and is_late:
             return "broker"
         if largest != "broker":
             return largest
         return "client" if self.has_small_requests else "none"
 
 
-def is_silent(broker: Row) -> bool:
-    return bool(broker["oldest_request_seconds"] >= _SILENT_SECONDS)
+def is_silent(row: Row) -> bool:
+    """A broker, or the brokers of a client, has not answered a request for long."""
+    return bool(row["oldest_request_seconds"] >= _SILENT_SECONDS)
 
 
 def answers_none(broker: Row) -> bool:

@@ -149,6 +149,8 @@ def test_a_table_that_fails_is_left_out_and_named_and_every_kind_of_rule_goes_th
     (line,) = warnings(warehouse, dates)
     assert line.startswith("throttling_hourly: left out as a whole, until the next report: [UNRESOLVED_COLUMN")
     assert warehouse.read("throttling_hourly").isEmpty()
+    others = ("usage_hourly", "noisy_neighbours", "rates_quarterly", "sidecars", "quota_recommendations")
+    assert all(warehouse.read(name).count() for name in others)
 
     assert report(warehouse, rules) == dates == [date(2026, 1, 5)]
     assert warnings(warehouse, dates) == []
