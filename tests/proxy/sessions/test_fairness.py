@@ -30,6 +30,7 @@ def of_records(correlation: int, size: int) -> bytes:
     late_ns=st.lists(st.sampled_from([0, 500_000, 5_000_000]), min_size=1, max_size=5),
 )
 @example(sizes=[1_000, 2_000], of_topic=False, burst_seconds=Fraction(1, 100), late_ns=[500_000, 500_000, 5_000_000])
+@example(sizes=[1_000, 1_000], of_topic=False, burst_seconds=Fraction(1, 100), late_ns=[5_000_000])
 def test_connections_on_one_limit_share_it_by_bytes(
     sizes: list[int], of_topic: bool, burst_seconds: Fraction, late_ns: list[int]
 ) -> None:
