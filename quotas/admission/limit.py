@@ -140,7 +140,7 @@ class Limit:
         return -(-amount * rate.denominator * NS_PER_SECOND // rate.numerator) if rate else 0
 
     def has_room_for_all(self, now_ns: int) -> bool:
-        """Whether all queued frames fit, with some spare; with a burst below the spare, a queue ends when it is empty."""
+        """Whether all queued frames fit, with some spare. With a burst below it, a queue ends when it is empty."""
         # With less to spare, each timer that fires late ends the queue, and the same client goes first each time.
         algorithm = self.algorithm
         spare = algorithm.rate * min(SPARE_NS, algorithm.burst_ns) // NS_PER_SECOND

@@ -23,7 +23,7 @@ from pyspark.sql.functions import udtf
 from pipeline.usage.quotas_in_force import load
 from pipeline.usage.schemas import USAGE_KIND
 from pipeline.usage.transforms.deltas import samples
-from pipeline.usage.transforms.rates import of_clients, pace, spans
+from pipeline.usage.transforms.rates import of_clients, pace, paced, spans
 from quotas.admission.limit_set import LimitSet
 from quotas.entry import QuotaEntry
 from quotas.registry.registry import Registry
@@ -64,14 +64,14 @@ def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
     entries = load(quotas_text)  # errors here, not in a task
     keys = ["sidecar", "user", "client_id", "direction"]
     sampled = samples(of_clients(records), USAGE_KIND)
-    each = spans(sampled, USAGE_KIND, pace(sampled)).withColumn("span", f.explode("spans")).where("span.amount > 0")
-    length_ms = f.ceil(f.col("span.amount") * 1000 / f.col("span.peak"))
-    share = f.col("span.amount") / (f.col("between_bytes") + f.col("within_bytes"))
+    each = spans(paced(sampled, USAGE_KIND, pace(sampled)), USAGE_KIND).where("amount > 0")
+    length_ms = f.ceil(f.col("amount") * 1000 / f.col("peak"))
+    share = f.col("amount") / (f.col("between_bytes") + f.col("within_bytes"))
     offers = each.select(
         *keys,
-        f.col("span.since_ms").alias("start_ms"),
-        (f.col("span.since_ms") + length_ms).alias("end_ms"),
-        f.col("span.amount").alias("bytes"),
+        f.col("since_ms").alias("start_ms"),
+        (f.col("since_ms") + length_ms).alias("end_ms"),
+        f.col("amount").alias("bytes"),
         f.round((f.col("between_requests") + f.col("within_requests")) * share).cast("bigint").alias("requests"),
     )
     grouped = offers.join(f.broadcast(_groups(records.sparkSession, offers, entries)), ["user", "client_id"])

@@ -55,7 +55,7 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
             f.max("time_ms").alias("last_ms"),
             *ranges,
             *named(f.max, *kind.gauges),
-            f.array_sort(f.collect_list(point)).alias("points"),
+            f.sort_array(f.collect_list(point)).alias("points"),
         )
         .withColumn("points", _last_of_slots(f.col("points")))
         .drop("block")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pipeline.usage.price_list import WAITING, Price, PriceList
 from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, USAGE_KIND
 from pipeline.usage.transforms.members import UNITS, cluster
-from pipeline.usage.transforms.rates import entity_of_topic, profiles, spans
+from pipeline.usage.transforms.rates import entity_of_topic, paced, profiles, spans
 from pipeline.usage.transforms.sums import total
 
 TOLERANCE: Final = 1.1
@@ -91,9 +91,11 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
         rows.withColumn("cluster", cluster()).join(f.broadcast(clients), ["cluster", "user", "client_id"], "left_semi")
         for rows in (sampled, held)
     )
-    waited = _episodes(_of_teams(spans(held, THROTTLE_KIND, paces), team))
-    used = profiles(spans(sampled, USAGE_KIND, paces), USAGE_KIND)
-    used = _amounts(_of_teams(used, team), waited, known)
+    held, sampled = (
+        _of_teams(paced(rows, kind, paces), team) for rows, kind in ((held, THROTTLE_KIND), (sampled, USAGE_KIND))
+    )
+    waited = _episodes(spans(held, THROTTLE_KIND))
+    used = _amounts(sampled, waited, known)
     waited = waited.groupBy(*_EPISODE, *_MEMBER).agg(total("amount").alias("own_throttled_ms"))
     rows = used.join(waited, [*_EPISODE, *_MEMBER], "full").fillna(0, ["own_throttled_ms", "bytes"])
     group = Window.partitionBy(*_EPISODE)
@@ -123,27 +125,21 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
 def _of_teams(rows: DataFrame, team: Column) -> DataFrame:
     """With team, cluster and time; the topic is `of_topic`, since teams are those of clients."""
     topic = f.col("topic") if "topic" in rows.columns else f.lit(None).cast("string")
-    time = f.timestamp_millis(f.col("quarter") * QUARTER_MS)
-    names = {"of_topic": topic, "topic": f.lit(None).cast("string"), "time": time, "cluster": cluster()}
+    names = {"of_topic": topic, "topic": f.lit(None).cast("string"), "time": _time(), "cluster": cluster()}
     return rows.withColumns(names).withColumn("team", team)
+
+
+def _time() -> Column:
+    return f.timestamp_millis(f.col("quarter") * QUARTER_MS)
 
 
 def _episodes(rows: DataFrame) -> DataFrame:
     """The spans in which members waited, from_ms to until_ms in the quarter hour, numbered by `episode`."""
-    span, base = f.col("span"), f.col("quarter") * QUARTER_MS
+    base = f.col("quarter") * QUARTER_MS
     # A request that waits for long is counted when it has passed.
-    begin = f.least(span["since_ms"], span["until_ms"] - span["amount"]) - base
-    each = (
-        rows.withColumn("span", f.explode("spans"))
-        .where(span["amount"] > 0)
-        .select(
-            *_LIMIT,
-            *_MEMBER,
-            begin.alias("from_ms"),
-            (span["until_ms"] - base).alias("until_ms"),
-            span["amount"].alias("amount"),
-        )
-    )
+    begin = f.least("since_ms", f.col("until_ms") - f.col("amount")) - base
+    until = (f.col("until_ms") - base).alias("until_ms")
+    each = rows.where("amount > 0").select(*_LIMIT, *_MEMBER, begin.alias("from_ms"), until, "amount")
     ordered = Window.partitionBy(*_LIMIT).orderBy("from_ms", "until_ms")
     before = f.max("until_ms").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
     is_apart = (f.col("from_ms") > before + APART_MS).cast("int")
@@ -153,16 +149,10 @@ def _episodes(rows: DataFrame) -> DataFrame:
 
 def _amounts(used: DataFrame, waited: DataFrame, known: DataFrame) -> DataFrame:
     """What each member used in each episode, from a slot before it on, in the unit of the limit (`bytes`)."""
-    episodes = waited.groupBy(*_EPISODE).agg(f.min("from_ms").alias("from_ms"), f.max("until_ms").alias("until_ms"))
-    first = f.greatest(f.floor(f.col("from_ms") / SLOT_MS) - 1, f.lit(0))
-    last = f.ceil(f.col("until_ms") / SLOT_MS)
-
-    def size(sums: Column, run: Column) -> Column:
-        slots = f.least(run["at"] + run["n"], last) - f.greatest(run["at"], first)
-        return sums + run["rate"] * f.greatest(slots, f.lit(0))
-
-    part = f.reduce("runs", f.lit(0.0), size)
-    whole = f.reduce("runs", f.lit(0.0), lambda sums, run: sums + run["rate"] * run["n"])
+    episodes = waited.groupBy(*_EPISODE).agg(
+        f.greatest(f.floor(f.min("from_ms") / SLOT_MS) - 1, f.lit(0)).alias("first_slot"),
+        f.ceil(f.max("until_ms") / SLOT_MS).alias("last_slot"),
+    )
     counted = f.coalesce(
         *(
             f.when(f.col("limit") == limit, f.col(f"between_{unit}") + f.col(f"within_{unit}"))
@@ -175,8 +165,13 @@ def _amounts(used: DataFrame, waited: DataFrame, known: DataFrame) -> DataFrame:
     way = f.col("way").isNull() | (f.col("way") == f.col("direction"))
     of_client = ~(f.coalesce(f.col("has_total"), f.lit(False)) & f.col("of_topic").isNotNull())
     rows = used.join(f.broadcast(known.withColumnRenamed("direction", "way")), ["cluster", "user", "client_id"])
-    rows = rows.where(f.when(of_records, is_of_topic).otherwise(way & of_client)).join(episodes, [*_LIMIT])
-    return rows.groupBy(*_EPISODE, *_MEMBER).agg(f.sum(counted * f.try_divide(part, whole)).alias("bytes"))
+    rows = rows.where(f.when(of_records, is_of_topic).otherwise(way & of_client))
+    per_byte = f.try_divide(counted, f.col("between_bytes") + f.col("within_bytes"))
+    rows = profiles(spans(rows.withColumn("per_byte", per_byte), USAGE_KIND).where("amount > 0"))
+    rows = rows.withColumn("time", _time()).join(episodes, [*_LIMIT])
+    slots = f.least("until", "last_slot") - f.greatest("since", "first_slot")
+    size = f.col("rate") * (SLOT_MS / 1000) * f.greatest(slots, f.lit(0)) * f.col("per_byte")
+    return rows.groupBy(*_EPISODE, *_MEMBER).agg(f.sum(size).alias("bytes"))
 
 
 def _level(waited: Column) -> Column:

@@ -7,6 +7,7 @@ peak that never was. What members have above their rates in their largest second
 seldom meet.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -15,6 +16,7 @@ from pyspark.sql import functions as f
 from pipeline.usage.schemas import LOOKBACK_DAYS, QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
 from pipeline.usage.transforms.deltas import slot, steps
 from pipeline.usage.transforms.members import DIRECTIONS, cluster
+from pipeline.usage.transforms.sums import named
 
 SNAPSHOT_MS: Final = 600_000
 """A sidecar sends each live series at least this often."""
@@ -38,88 +40,60 @@ def pace(sampled: DataFrame) -> DataFrame:
     The shortest one that is usual for a series in a quarter hour: its median. No row where none has four records.
     """
     earlier, later = (f.slice(f.col("points")["ms"], start, f.size("points") - 1) for start in (1, 2))
-    gaps = f.array_sort(f.zip_with(later, earlier, lambda until, begin: until - begin))
+    gaps = f.sort_array(f.zip_with(later, earlier, lambda until, begin: until - begin))
     usual = f.get(gaps, f.floor(f.size("points") / 2 - 1).cast("int"))
     rows = sampled.where(f.size("points") >= 4).withColumn("of_topic", f.col("topic").isNotNull())
     return rows.groupBy("sidecar", "incarnation", "of_topic").agg(f.min(usual).cast("bigint").alias("pace_ms"))
 
 
-def spans(sampled: DataFrame, kind: Kind, paces: DataFrame) -> DataFrame:
-    """usage_samples or throttle_samples of some dates to the rows of `deltas.steps` with `spans`: from each record to
-    the next one, in order, the times in milliseconds since 1970.
+def paced(sampled: DataFrame, kind: Kind, paces: DataFrame) -> DataFrame:
+    """usage_samples or throttle_samples of some dates to the rows of `deltas.steps`, with pace_ms; null: not known."""
+    is_topic = f.col("topic").isNotNull() if kind is USAGE_KIND else f.lit(False)
+    rows, keys = steps(sampled, None, kind).withColumn("of_topic", is_topic), ["sidecar", "incarnation", "of_topic"]
+    return rows.join(f.broadcast(paces), keys, "left").drop("of_topic")
+
+
+def spans(found: DataFrame, kind: Kind) -> DataFrame:
+    """`paced` to a row for each time from one record to the next one, in milliseconds since 1970, all else repeated.
 
     since_ms: when the reading before was, until_ms: of the record. What is new came between them: amount, at the rate
-    in units per second, at most at the peak. Nothing came from begin_ms, the record before, to since_ms: a series that
-    does not change is sent every 10 minutes only. The first span of a date is left out if it began before.
+    in units per second, at most at the peak; second: units in the largest second, or null. Nothing came from begin_ms,
+    the record before, to since_ms: a series that does not change is sent every 10 minutes only. The first span of a
+    date is left out if it began before.
     """
-    rows = steps(sampled, None, kind)
-    is_topic = f.col("topic").isNotNull() if kind is USAGE_KIND else f.lit(False)
-    rows = rows.withColumn("of_topic", is_topic).join(
-        f.broadcast(paces), ["sidecar", "incarnation", "of_topic"], "left"
-    )
-    value, base = kind.counters[0], f.col("quarter") * QUARTER_MS
+    # Rows, not arrays: Spark compiles expressions over columns, and interprets those of lambdas.
+    rows = found.withColumn("records", f.size("points")).select("*", f.posexplode("points").alias("index", "point"))
+    value, base, before = kind.counters[0], f.col("quarter") * QUARTER_MS, f.get("points", f.col("index") - 1)
     is_known = f.col("previous_ms") >= f.unix_millis(f.col("date").cast("timestamp"))
-
-    # One transform after the other: an expression that a lambda uses twice is computed twice.
-    def span(point: Column, index: Column) -> Column:
-        before = f.get("points", index - 1)
-        begin = f.when(index == 0, f.when(is_known, f.col("previous_ms"))).otherwise(base + before["ms"])
-        reached = f.greatest(f.coalesce(before["value"], f.lit(0)), f"reached_{value}")
-        return f.struct(
-            begin.alias("begin_ms"),
-            (base + point["ms"]).alias("until_ms"),
-            f.greatest(point["value"] - reached, f.lit(0)).alias("amount"),
-            point["second"].cast("double").alias("second"),
-        )
-
-    def read(each: Column) -> Column:
-        begin, until, pace_ms = each["begin_ms"], each["until_ms"], f.col("pace_ms")
-        since = f.when(until - begin <= SNAPSHOT_MS + pace_ms, f.greatest(begin, until - pace_ms)).otherwise(begin)
-        return each.withField("since_ms", since)
-
-    def rated(each: Column) -> Column:
-        rate = each["amount"] * 1000 / (each["until_ms"] - each["since_ms"])
-        return each.withField("rate", rate).withField("peak", f.greatest(rate, each["second"]))
-
-    found = f.filter(f.transform("points", span), lambda each: each["begin_ms"] < each["until_ms"])
-    return rows.withColumn("spans", f.transform(f.transform(found, read), rated))
+    reached = f.greatest(f.coalesce(before["value"], f.lit(0)), f"reached_{value}")
+    first = f.when(is_known, f.col("previous_ms"))
+    rows = rows.withColumns(
+        {
+            "begin_ms": f.when(f.col("index") == 0, first).otherwise(base + before["ms"]),
+            "until_ms": base + f.col("point.ms"),
+            "amount": f.greatest(f.col("point.value") - reached, f.lit(0)),
+            "second": f.col("point.second").cast("double"),
+        }
+    ).where("begin_ms < until_ms")
+    begin, until, pace_ms = f.col("begin_ms"), f.col("until_ms"), f.col("pace_ms")
+    since = f.when(until - begin <= SNAPSHOT_MS + pace_ms, f.greatest(begin, until - pace_ms)).otherwise(begin)
+    rows = rows.drop("points", "index", "point").withColumn("since_ms", since)
+    rows = rows.withColumn("rate", f.col("amount") * 1000 / (until - f.col("since_ms")))
+    return rows.withColumn("peak", f.greatest("rate", "second"))
 
 
-def profiles(found: DataFrame, kind: Kind) -> DataFrame:
-    """`spans` to their rows with `runs`: the quarter hour as runs of slots of one rate, in order, idle ones too.
-
-    at: the first slot; n: how many; rate, and burst (how far the largest second is above the rate, squared).
-    """
-    series = Window.partitionBy("series_hash", *kind.series).orderBy("quarter", "first_ms")
-    base = f.col("quarter") * QUARTER_MS
-    # Up to the end of the quarter hour it is known from the next one's first span.
-    following = f.lead(f.get("spans", f.lit(0))).over(series)
-    is_next = following["begin_ms"] == f.col("last_ms")
-    rows = found.withColumn("spans", f.concat("spans", f.when(is_next, f.array(following)).otherwise(f.array())))
-
-    def slots(each: Column) -> Column:
-        times = [slot(each[f"{name}_ms"] - base).alias(name) for name in ("begin", "since", "until")]
-        return f.struct(
-            *times, each["rate"].alias("rate"), f.pow(each["peak"] - each["rate"], f.lit(2.0)).alias("burst")
-        )
-
-    def cut(each: Column) -> Column:
-        since = f.greatest(f.least(each["since"], each["until"] - 1), each["begin"])
-        ends = {"begin": each["begin"], "since": since, "until": each["until"]}
-        within = [f.greatest(f.least(at, f.lit(_SLOTS)), f.lit(0)).alias(name) for name, at in ends.items()]
-        return f.struct(*within, each["rate"].alias("rate"), each["burst"].alias("burst"))
-
-    def runs(each: Column) -> Column:
-        begin, since, nothing = each["begin"], each["since"], f.lit(0.0)
-        used = _run(since, each["until"] - since, each["rate"], each["burst"])
-        return f.array(_run(begin, since - begin, nothing, nothing), used)
-
-    every = f.flatten(f.transform(f.transform(f.transform("spans", slots), cut), runs))
-    return rows.withColumn("runs", f.filter(every, lambda run: run["n"] > 0))
-
-
-def _run(at: Column, n: Column, rate: Column, burst: Column) -> Column:
-    return f.struct(at.alias("at"), n.alias("n"), rate.alias("rate"), burst.alias("burst"))
+def profiles(found: DataFrame) -> DataFrame:
+    """`spans` by quarter hour, as slots: idle from `begin` to `since`, then at the rate to `until`."""
+    own, earlier = f.col("quarter"), f.floor(f.col("begin_ms") / QUARTER_MS)
+    # A span that began with the last record of an earlier quarter hour is known there, too.
+    crosses = (earlier < own) & (f.col("begin_ms") > f.col("start_time_ms"))
+    rows = found.withColumn("quarter", f.explode(f.when(crosses, f.array(earlier, own)).otherwise(f.array(own))))
+    base, names = f.col("quarter") * QUARTER_MS, ("begin", "since", "until")
+    rows = rows.withColumns({name: slot(f.col(f"{name}_ms") - base) for name in names})
+    # What came within one slot has it for itself.
+    rows = rows.withColumn("since", f.greatest(f.least("since", f.col("until") - 1), "begin"))
+    within = {name: f.greatest(f.least(name, f.lit(_SLOTS)), f.lit(0)) for name in names}
+    return rows.withColumns(within).where("begin < until")
 
 
 def rates_quarterly(sampled: DataFrame, paces: DataFrame, members: DataFrame) -> DataFrame:
@@ -128,43 +102,80 @@ def rates_quarterly(sampled: DataFrame, paces: DataFrame, members: DataFrame) ->
     One row for each sidecar, entity and quarter hour; of a limit that a fleet shares, one for all of its sidecars, by
     the fleet's name. A client without a limit is an entity by itself. Rates are bytes per second: mean over the seconds
     that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes by rate, each with its highest
-    rate. has_seconds: of each member that sent anything, the largest seconds are known.
+    rate, the idle seconds first. has_seconds: of each member that sent anything, the largest seconds are known.
     """
-    rows = profiles(spans(of_clients(sampled), USAGE_KIND, paces), USAGE_KIND)
-    apart = f.coalesce("pace_ms", QUARTER_MS / f.size("points"))
-    is_seen = f.forall("spans", lambda each: (each["amount"] == 0) | each["second"].isNotNull())
-    more = {"cluster": cluster(), "apart": apart / 1000, "is_seen": is_seen}
-    each = by_entity(
-        rows.select(
-            "date", "quarter", "sidecar", *_USED[1:], "runs", *(column.alias(name) for name, column in more.items())
-        ),
-        members,
-        "date",
-    ).withColumn("sidecar", f.coalesce("fleet", "sidecar"))
-    found = each.groupBy(*_QUARTER).agg(
-        f.filter(f.collect_list("runs"), lambda runs: f.size(runs) > 0).alias("members"),
-        f.min("apart").alias("interval_s"),
-        f.bool_and("is_seen").alias("has_seconds"),
+    rows = paced(of_clients(sampled), USAGE_KIND, paces).withColumn("cluster", cluster())
+    rows = by_entity(rows, members, "date").withColumn("sidecar", f.coalesce("fleet", "sidecar"))
+    rows = profiles(spans(rows, USAGE_KIND)).select(
+        *_QUARTER,
+        f.xxhash64(*_QUARTER).alias("hash"),
+        "begin",
+        "since",
+        "until",
+        "rate",
+        f.pow(f.col("peak") - f.col("rate"), f.lit(2.0)).alias("burst"),
+        (f.coalesce("pace_ms", QUARTER_MS / f.col("records")) / 1000).alias("interval_s"),
+        ((f.col("amount") == 0) | f.col("second").isNotNull()).alias("has_seconds"),
     )
-    found = found.where(f.size("members") > 0)
-    is_one, first = f.size("members") == 1, f.get("members", f.lit(0))
-    found = found.withColumns({f"{name}s": f.when(~is_one, _summed(name)) for name in ("rate", "burst")})
-
-    def is_start(index: Column) -> Column:
-        same = [f.get(name, index) == f.get(name, index - 1) for name in ("rates", "bursts")]
-        return ~f.coalesce(same[0] & same[1], f.lit(False))
-
-    starts = f.filter(f.sequence(f.lit(0), f.size("rates") - 1), is_start)
-    found = found.withColumn("starts", f.when(~is_one, starts))
-    found = found.withColumn("runs", f.when(is_one, first).otherwise(_runs_of_slots()))
-    found = found.withColumn("bins", f.array_sort(_bins(f.col("runs"))))
-    return found.select(
+    group = ("hash", *_QUARTER)
+    steps_of = (
+        _pieces(rows, group)
+        .groupBy(*group, "step")
+        .agg(
+            *named(f.sum, "seconds", "bytes", "idle_s"),
+            *named(f.max, "top"),
+            *named(f.min, "interval_s"),
+            *named(f.bool_and, "has_seconds"),
+        )
+    )
+    used = f.when(f.col("bytes") > 0, _bin("step", "seconds", "bytes", "top"))
+    found = steps_of.groupBy(*group).agg(
+        f.sort_array(f.collect_list(used)).alias("bins"),
+        *named(f.sum, "seconds", "bytes", "idle_s"),
+        *named(f.min, "interval_s"),
+        *named(f.bool_and, "has_seconds"),
+        f.coalesce(f.max("top"), f.lit(0.0)).alias("peak"),
+    )
+    idle = _bin(f.lit(-1), "idle_s", f.lit(0.0), f.lit(0.0))
+    return found.withColumn("bins", f.concat(f.array(idle), "bins")).select(
         "*",
         f.timestamp_millis(f.col("quarter") * QUARTER_MS).alias("time"),
-        (_sum("bins", "bytes") / _sum("bins", "seconds")).alias("mean"),
+        (f.col("bytes") / (f.col("seconds") + f.col("idle_s"))).alias("mean"),
         f.coalesce(_exceeded_for(_P99_S), f.lit(0.0)).alias("p99"),
-        f.get("bins", f.size("bins") - 1)["top"].alias("peak"),
     )
+
+
+def _pieces(rows: DataFrame, group: Sequence[str]) -> DataFrame:
+    """Spans of several members to the times between two changes: what all of them send together.
+
+    seconds: that the bytes need at their largest rate (top), counted at its step; idle_s: the rest.
+    """
+    rate, burst, is_used = f.col("rate"), f.col("burst"), (f.col("rate") > 0).cast("int")
+
+    def change(at: str, known: int, used: int) -> Column:
+        values = {"known": f.lit(known), "rate": rate * used, "burst": burst * used, "members": is_used * used}
+        return f.struct(f.col(at).alias("at"), *(value.alias(name) for name, value in values.items()))
+
+    changes = f.when(f.col("begin") == f.col("since"), f.array(change("begin", 1, 1), change("until", -1, -1)))
+    changes = changes.otherwise(f.array(change("begin", 1, 0), change("since", 0, 1), change("until", -1, -1)))
+    sums, rest = ("known", "rate", "burst", "members"), ("interval_s", "has_seconds")
+    each = rows.select(*group, *rest, f.explode(changes).alias("change")).select(*group, *rest, "change.*")
+    # Most spans begin where one before them ended, and the members of a sidecar are read at the same time.
+    each = each.groupBy(*group, "at").agg(
+        *named(f.sum, *sums), *named(f.min, "interval_s"), *named(f.bool_and, "has_seconds")
+    )
+    ordered = Window.partitionBy(*group).orderBy("at")
+    until_now = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    slots = f.lead("at").over(ordered) - f.col("at")
+    each = each.withColumns({"slots": slots, **{name: f.sum(name).over(until_now) for name in sums}})
+    each = each.where("slots > 0 and known > 0").withColumn("all_s", f.col("slots") * (SLOT_MS / 1000))
+    # Counted, since differences of rates do not come to 0 again.
+    is_busy = f.col("members") > 0
+    top = f.when(is_busy, rate + f.sqrt(f.greatest(burst, f.lit(0.0))))
+    each = each.withColumns({"top": top, "bytes": f.when(is_busy, f.col("all_s") * rate).otherwise(0.0)})
+    each = each.withColumn("seconds", f.when(is_busy, f.col("bytes") / f.col("top")).otherwise(0.0))
+    step = f.when(f.col("top") >= 1, f.floor(f.log("top") / f.log(f.lit(STEP)))).otherwise(-1).cast("int")
+    return each.withColumns({"step": step, "idle_s": f.col("all_s") - f.col("seconds")})
 
 
 def by_entity(rows: DataFrame, members: DataFrame, time: str) -> DataFrame:
@@ -204,56 +215,9 @@ def _quoted(name: str) -> Column:
     )
 
 
-def _summed(name: str) -> Column:
-    """Rates or bursts of several members, added up slot by slot."""
-
-    def slots(runs: Column) -> Column:
-        leading = f.array_repeat(f.lit(0.0), f.get(runs, f.lit(0))["at"])
-        return f.concat(leading, f.flatten(f.transform(runs, lambda run: f.array_repeat(run[name], run["n"]))))
-
-    def add(left: Column, right: Column) -> Column:
-        return f.coalesce(left, f.lit(0.0)) + f.coalesce(right, f.lit(0.0))
-
-    nothing = f.array().cast("array<double>")
-    return f.reduce("members", nothing, lambda sums, runs: f.zip_with(sums, slots(runs), add))
-
-
-def _runs_of_slots() -> Column:
-    """The slots `rates` and `bursts` as runs; `starts`: the first slot of each."""
-    rate, burst = f.col("rates"), f.col("bursts")
-
-    def run(start: Column, index: Column) -> Column:
-        n = f.coalesce(f.get("starts", index + 1), f.size(rate)) - start
-        return _run(start, n, f.get(rate, start), f.get(burst, start))
-
-    return f.transform("starts", run)
-
-
-def _bins(runs: Column) -> Column:
-    """Runs as bins: the seconds that the bytes of each need at its largest rate, and one of all idle seconds."""
-
-    def top(run: Column) -> Column:
-        return run["rate"] + f.sqrt(run["burst"])
-
-    def busy_s(run: Column) -> Column:
-        return run["n"] * (SLOT_MS / 1000) * run["rate"] / top(run)
-
-    def used(run: Column) -> Column:
-        step = f.when(top(run) >= 1, f.floor(f.log(top(run)) / f.log(f.lit(STEP)))).otherwise(-1).cast("int")
-        return _bin(step, busy_s(run), run["n"] * (SLOT_MS / 1000) * run["rate"], top(run))
-
-    busy = f.filter(runs, lambda run: run["rate"] > 0)
-    slots = f.reduce(runs, f.lit(0), lambda sums, run: sums + run["n"])
-    idle_s = slots * (SLOT_MS / 1000) - f.reduce(busy, f.lit(0.0), lambda sums, run: sums + busy_s(run))
-    return f.concat(f.transform(busy, used), f.array(_bin(f.lit(-1), idle_s, f.lit(0.0), f.lit(0.0))))
-
-
-def _bin(step: Column, seconds: Column, size: Column, top: Column) -> Column:
-    return f.struct(step.alias("step"), seconds.alias("seconds"), size.alias("bytes"), top.alias("top"))
-
-
-def _sum(bins: str, name: str) -> Column:
-    return f.reduce(bins, f.lit(0.0), lambda sums, each: sums + each[name])
+def _bin(step: str | Column, seconds: str | Column, size: str | Column, top: str | Column) -> Column:
+    values = {"step": step, "seconds": seconds, "bytes": size, "top": top}
+    return f.struct(*((f.col(each) if isinstance(each, str) else each).alias(name) for name, each in values.items()))
 
 
 def _exceeded_for(seconds: float) -> Column:
