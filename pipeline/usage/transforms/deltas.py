@@ -77,6 +77,11 @@ def _last_of_slots(points: Column) -> Column:
     return f.filter(f.transform(points, merged), is_last)
 
 
+def time_of(quarter: str = "quarter") -> Column:
+    """When a quarter hour began."""
+    return f.timestamp_millis(f.col(quarter) * QUARTER_MS)
+
+
 def slot(ms: Column) -> Column:
     """The number of the slot that ends at or after so many milliseconds of a quarter hour; 0: at its beginning."""
     return f.ceil(ms / SLOT_MS).cast("int")
@@ -173,7 +178,7 @@ def _by_quarter(steps: DataFrame, kind: Kind) -> DataFrame:
     split = f.when(f.col("from_quarter") != f.col("quarter"), parts[first])
     pieces = spread.select(
         f.col("date").alias("source_date"),
-        f.timestamp_millis(f.col("each") * QUARTER_MS).alias("time"),
+        time_of("each").alias("time"),
         *kind.delta_keys,
         *((part + f.when(is_last, f.col(f"within_{name}")).otherwise(0)).alias(name) for name, part in parts.items()),
         f.coalesce(split, f.lit(0)).alias("split"),

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import WAITING, Price, PriceList
 from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, USAGE_KIND
+from pipeline.usage.transforms.deltas import time_of
 from pipeline.usage.transforms.members import UNITS, cluster
 from pipeline.usage.transforms.rates import entity_of_topic, paced, profiles, spans
 from pipeline.usage.transforms.sums import total
@@ -123,14 +124,10 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
 
 
 def _of_teams(rows: DataFrame, team: Column) -> DataFrame:
-    """With team, cluster and time; the topic is `of_topic`, since teams are those of clients."""
+    """With team and time; the topic is `of_topic`, since teams are those of clients."""
     topic = f.col("topic") if "topic" in rows.columns else f.lit(None).cast("string")
-    names = {"of_topic": topic, "topic": f.lit(None).cast("string"), "time": _time(), "cluster": cluster()}
+    names = {"of_topic": topic, "topic": f.lit(None).cast("string"), "time": time_of()}
     return rows.withColumns(names).withColumn("team", team)
-
-
-def _time() -> Column:
-    return f.timestamp_millis(f.col("quarter") * QUARTER_MS)
 
 
 def _episodes(rows: DataFrame) -> DataFrame:
@@ -168,7 +165,7 @@ def _amounts(used: DataFrame, waited: DataFrame, known: DataFrame) -> DataFrame:
     rows = rows.where(f.when(of_records, is_of_topic).otherwise(way & of_client))
     per_byte = f.try_divide(counted, f.col("between_bytes") + f.col("within_bytes"))
     rows = profiles(spans(rows.withColumn("per_byte", per_byte), USAGE_KIND).where("amount > 0"))
-    rows = rows.withColumn("time", _time()).join(episodes, [*_LIMIT])
+    rows = rows.withColumn("time", time_of()).join(episodes, [*_LIMIT])
     slots = f.least("until", "last_slot") - f.greatest("since", "first_slot")
     size = f.col("rate") * (SLOT_MS / 1000) * f.greatest(slots, f.lit(0)) * f.col("per_byte")
     return rows.groupBy(*_EPISODE, *_MEMBER).agg(f.sum(size).alias("bytes"))

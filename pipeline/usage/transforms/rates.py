@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.schemas import LOOKBACK_DAYS, QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
-from pipeline.usage.transforms.deltas import slot, steps
+from pipeline.usage.transforms.deltas import slot, steps, time_of
 from pipeline.usage.transforms.members import DIRECTIONS, cluster
 from pipeline.usage.transforms.sums import named
 
@@ -118,31 +118,24 @@ def rates_quarterly(sampled: DataFrame, paces: DataFrame, members: DataFrame) ->
         ((f.col("amount") == 0) | f.col("second").isNotNull()).alias("has_seconds"),
     )
     group = ("hash", *_QUARTER)
-    steps_of = (
-        _pieces(rows, group)
-        .groupBy(*group, "step")
-        .agg(
-            *named(f.sum, "seconds", "bytes", "idle_s"),
-            *named(f.max, "top"),
-            *named(f.min, "interval_s"),
-            *named(f.bool_and, "has_seconds"),
-        )
-    )
-    used = f.when(f.col("bytes") > 0, _bin("step", "seconds", "bytes", "top"))
-    found = steps_of.groupBy(*group).agg(
-        f.sort_array(f.collect_list(used)).alias("bins"),
-        *named(f.sum, "seconds", "bytes", "idle_s"),
-        *named(f.min, "interval_s"),
-        *named(f.bool_and, "has_seconds"),
-        f.coalesce(f.max("top"), f.lit(0.0)).alias("peak"),
-    )
-    idle = _bin(f.lit(-1), "idle_s", f.lit(0.0), f.lit(0.0))
-    return found.withColumn("bins", f.concat(f.array(idle), "bins")).select(
+    sums = [*named(f.sum, "seconds", "bytes", "idle_s"), *_of_all()]
+    by_step = _pieces(rows, group).groupBy(*group, "step").agg(*sums, *named(f.max, "top"))
+    used = f.when(f.col("bytes") > 0, f.struct("step", "seconds", "bytes", "top"))
+    bins, peak = f.sort_array(f.collect_list(used)), f.coalesce(f.max("top"), f.lit(0.0))
+    found = by_step.groupBy(*group).agg(*sums, bins.alias("bins"), peak.alias("peak"))
+    idle = {"step": f.lit(-1), "seconds": f.col("idle_s"), "bytes": f.lit(0.0), "top": f.lit(0.0)}
+    first = f.array(f.struct(*(value.alias(name) for name, value in idle.items())))
+    return found.withColumn("bins", f.concat(first, "bins")).select(
         "*",
-        f.timestamp_millis(f.col("quarter") * QUARTER_MS).alias("time"),
+        time_of().alias("time"),
         (f.col("bytes") / (f.col("seconds") + f.col("idle_s"))).alias("mean"),
         f.coalesce(_exceeded_for(_P99_S), f.lit(0.0)).alias("p99"),
     )
+
+
+def _of_all() -> list[Column]:
+    """What holds for all members of a group."""
+    return [*named(f.min, "interval_s"), *named(f.bool_and, "has_seconds")]
 
 
 def _pieces(rows: DataFrame, group: Sequence[str]) -> DataFrame:
@@ -161,9 +154,7 @@ def _pieces(rows: DataFrame, group: Sequence[str]) -> DataFrame:
     sums, rest = ("known", "rate", "burst", "members"), ("interval_s", "has_seconds")
     each = rows.select(*group, *rest, f.explode(changes).alias("change")).select(*group, *rest, "change.*")
     # Most spans begin where one before them ended, and the members of a sidecar are read at the same time.
-    each = each.groupBy(*group, "at").agg(
-        *named(f.sum, *sums), *named(f.min, "interval_s"), *named(f.bool_and, "has_seconds")
-    )
+    each = each.groupBy(*group, "at").agg(*named(f.sum, *sums), *_of_all())
     ordered = Window.partitionBy(*group).orderBy("at")
     until_now = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     slots = f.lead("at").over(ordered) - f.col("at")
@@ -213,11 +204,6 @@ def _quoted(name: str) -> Column:
     return f.when(f.col(name).rlike(r'^[^\s",\\<>][^\s",\\]*$'), f.col(name)).otherwise(
         f.concat(f.lit('"'), escaped, f.lit('"'))
     )
-
-
-def _bin(step: str | Column, seconds: str | Column, size: str | Column, top: str | Column) -> Column:
-    values = {"step": step, "seconds": seconds, "bytes": size, "top": top}
-    return f.struct(*((f.col(each) if isinstance(each, str) else each).alias(name) for name, each in values.items()))
 
 
 def _exceeded_for(seconds: float) -> Column:
