@@ -6,21 +6,26 @@ argparse, and nothing but PySpark and the standard library: it runs on clusters 
 import argparse
 import ast
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from math import inf
 from pathlib import Path
+from typing import Any
 
 from pipeline.brokers import client_settings, require_topic
 from pipeline.failures import InputError, JobFailedError
 from pipeline.options import count, heap, key_value, positive
-from pipeline.usage import owners, price_list
+from pipeline.usage import owners, price_list, quotas_in_force
 from pipeline.usage.jobs import apply, closing, export, ingest, maintain, report, runs, snapshots
 from pipeline.usage.page.content import render
-from pipeline.usage.session import session
+from pipeline.usage.session import FEW_ROWS, session
 from pipeline.usage.tables import Warehouse
 
-FEW_BYTES = 100_000_000
-"""About 5 million records: for fewer the JVM's second compiler costs more than it saves."""
+FEW_BYTES = 10_000_000
+"""About 300,000 records: for fewer, to compile queries costs more than it saves (`session.FEW_ROWS`)."""
+SHORT_BYTES = 100_000_000
+"""About 3 million records: for fewer the JVM's second compiler costs more than it saves."""
 INCOMPLETE = 3
 """Exit code of a report that was made, from records of which some are missing."""
 OVER_BUDGET = 4
@@ -211,9 +216,9 @@ def _add_brokers(commands: argparse._SubParsersAction) -> None:  # type: ignore[
 def _ingest(given: argparse.Namespace) -> int:
     source = ingest.Source(given.bootstrap_servers, given.topic, given.max_offsets, dict(given.option))
     checkpoint = given.checkpoint or f"{given.warehouse.rstrip('/')}/_checkpoint"
-    with session(cores=given.cores, memory=given.memory) as spark:
-        require_topic(spark, source.bootstrap_servers, source.topic, client_settings(source.options))
-        query = ingest.ingest(Warehouse(spark, given.warehouse), source, checkpoint, trigger_s=given.every)
+    with _warehouse(given) as warehouse:
+        require_topic(warehouse.spark, source.bootstrap_servers, source.topic, client_settings(source.options))
+        query = ingest.ingest(warehouse, source, checkpoint, trigger_s=given.every)
         query.awaitTermination()
         # Not numInputRows: it counts rows that are read again, too.
         sources = [source for progress in query.recentProgress for source in progress["sources"]]
@@ -228,9 +233,12 @@ def _report(given: argparse.Namespace) -> int:
         price_list.parse(given.prices.read_text(encoding="utf-8")) if given.prices else None,
         quotas=given.quotas.read_text(encoding="utf-8") if given.quotas else "",
     )
-    few = _has_few_records(given.warehouse)
-    with session(cores=given.cores, memory=given.memory, short=few) as spark:
-        warehouse = _filled(Warehouse(spark, given.warehouse), "ingest", "records", "storage_snapshots")
+    if rules.quotas:
+        quotas_in_force.load(rules.quotas)  # errors before anything is written
+    new = _new_bytes(given.warehouse)
+    settings = FEW_ROWS if new < FEW_BYTES else None
+    tables = ("records", "storage_snapshots")
+    with _warehouse(given, "ingest", *tables, settings=settings, short=new < SHORT_BYTES) as warehouse:
         dates = report.report(warehouse, rules, since=given.since)
         old = runs.outdated(warehouse, rules.fingerprint)
         missing = report.warnings(warehouse, dates) if dates else []
@@ -245,23 +253,21 @@ def _report(given: argparse.Namespace) -> int:
 
 def _close(given: argparse.Namespace) -> int:
     prices = price_list.parse(given.prices.read_text(encoding="utf-8"))
-    with session(cores=given.cores, memory=given.memory) as spark:
-        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_deltas")
+    with _warehouse(given, "report", "usage_deltas") as warehouse:
         closed = closing.close(warehouse, given.period, prices, given.owners.read_text(encoding="utf-8"))
     print(f"{closed.period} is closed")
     return 0
 
 
 def _maintain(given: argparse.Namespace) -> int:
-    with session(cores=given.cores, memory=given.memory) as spark:
-        found = maintain.maintain(Warehouse(spark, given.warehouse), ingest.wall_clock_ms())
+    with _warehouse(given) as warehouse:
+        found = maintain.maintain(warehouse, ingest.wall_clock_ms())
     print(f"{found} quarantined records are valid by now; the next report counts them")
     return 0
 
 
 def _page(given: argparse.Namespace) -> int:
-    with session(cores=given.cores, memory=given.memory) as spark:
-        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_hourly")
+    with _warehouse(given, "report", "usage_hourly") as warehouse:
         text = render(warehouse, given.since, given.until)
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(text, encoding="utf-8")
@@ -270,8 +276,7 @@ def _page(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace) -> int:
-    with session(cores=given.cores, memory=given.memory) as spark:
-        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "usage_hourly")
+    with _warehouse(given, "report", "usage_hourly") as warehouse:
         written = export.export(warehouse, given.folder, given.format)
         if given.focus:
             prices = price_list.parse(given.focus.read_text(encoding="utf-8"))
@@ -281,8 +286,7 @@ def _export(given: argparse.Namespace) -> int:
 
 
 def _apply(given: argparse.Namespace) -> int:
-    with session(cores=given.cores, memory=given.memory) as spark:
-        warehouse = _filled(Warehouse(spark, given.warehouse), "report", "quota_recommendations")
+    with _warehouse(given, "report", "quota_recommendations") as warehouse:
         found = apply.recommended(warehouse, given.confidence, given.cluster)
     text = apply.quotas_toml(found)
     print(text or f"no recommendation has confidence {given.confidence} or a higher one", end="" if text else "\n")
@@ -297,8 +301,7 @@ def _simulate(given: argparse.Namespace) -> int:
     from pipeline.usage.jobs.simulate import simulate
 
     text = given.quotas.read_text(encoding="utf-8")
-    with session(cores=given.cores, memory=given.memory) as spark:
-        warehouse = _filled(Warehouse(spark, given.warehouse), "ingest", "records")
+    with _warehouse(given, "ingest", "records") as warehouse:
         chosen = " and ".join(
             f"date {operator} date'{day}'" for operator, day in ((">=", given.since), ("<", given.until)) if day
         )
@@ -320,25 +323,31 @@ def _test_owners(given: argparse.Namespace) -> int:
 
 def _snapshot(given: argparse.Namespace) -> int:
     sizes, offsets = (path.read_text(encoding="utf-8") for path in (given.log_dirs, given.offsets))
-    with session(cores=given.cores, memory=given.memory) as spark:
-        found = snapshots.snapshot(Warehouse(spark, given.warehouse), sizes, offsets, given.cluster)
+    with _warehouse(given) as warehouse:
+        found = snapshots.snapshot(warehouse, sizes, offsets, given.cluster)
         print(f"{found.count()} topics were noted")
     return 0
 
 
-def _filled(warehouse: Warehouse, command: str, *tables: str) -> Warehouse:
-    """The warehouse. Raises EmptyWarehouseError if it has none of these tables, which `command` writes."""
-    if not any(warehouse.exists(name) for name in tables):
-        raise EmptyWarehouseError(f"no table {' or '.join(tables)} in {warehouse.root}: run `{command}` first")
-    return warehouse
+@contextmanager
+def _warehouse(given: argparse.Namespace, command: str = "", *tables: str, **options: Any) -> Iterator[Warehouse]:
+    """The warehouse, in a session. options: of `session`.
+
+    Raises EmptyWarehouseError if it has none of these tables, which `command` writes.
+    """
+    with session(cores=given.cores, memory=given.memory, **options) as spark:
+        warehouse = Warehouse(spark, given.warehouse)
+        if tables and not any(warehouse.exists(name) for name in tables):
+            raise EmptyWarehouseError(f"no table {' or '.join(tables)} in {warehouse.root}: run `{command}` first")
+        yield warehouse
 
 
-def _has_few_records(root: str) -> bool:
-    """Whether the dates with new records are small, in a local folder: then to compile less halves a report's CPU."""
+def _new_bytes(root: str) -> float:
+    """How large the files of the dates with new records are; infinite where that is not a local folder."""
     done = max((each.stat().st_mtime for each in Path(root, "report_runs", "_delta_log").glob("*.json")), default=0.0)
     files = [*Path(root, "records").rglob("*.parquet")]
     dates = {each.parents[1] for each in files if each.stat().st_mtime > done}
-    return bool(files) and sum(each.stat().st_size for each in files if each.parents[1] in dates) < FEW_BYTES
+    return sum(each.stat().st_size for each in files if each.parents[1] in dates) if files else inf
 
 
 def _offsets(text: str | None) -> int:

@@ -18,7 +18,9 @@ class QuotasError(InputError):
 
 def load(text: str) -> "tuple[QuotaEntry, ...]":
     """The entries of a quotas file's text. Raises QuotasError."""
-    from quotas.parsing.file import load_quotas  # not on clusters that give no quotas file
+    # Not on clusters that give no quotas file.
+    from quotas.parsing.file import load_quotas
+    from quotas.registry.registry import Registry
 
     try:
         found = load_quotas(tomllib.loads(text))
@@ -26,7 +28,12 @@ def load(text: str) -> "tuple[QuotaEntry, ...]":
         raise QuotasError(f"not TOML: {error}") from error
     if found.errors:
         raise QuotasError("; ".join(str(error) for error in found.errors))
-    return tuple(placed.entry for placed in found.placed if placed.entry is not None)
+    entries = tuple(placed.entry for placed in found.placed if placed.entry is not None)
+    try:
+        Registry(entries)
+    except ValueError as error:
+        raise QuotasError(str(error)) from error
+    return entries
 
 
 def in_force(clients: DataFrame, text: str) -> DataFrame:

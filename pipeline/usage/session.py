@@ -26,9 +26,11 @@ REQUIRED = {
     "spark.databricks.delta.snapshotPartitions": "1",
     # A query for the list of all files in each version's checksum, a list that this Delta never reads.
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
-    # The points of 100,000 series and quarter hours are collected without a sort of the records; a task reads less.
+    # The points of 100,000 series and quarter hours are collected without a sort of the records; a task reads less: so
+    # many bytes, in row groups of that size, since none is read by two tasks.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-    "spark.sql.files.maxPartitionBytes": "16777216",
+    "spark.sql.files.maxPartitionBytes": "8388608",
+    "parquet.block.size": "8388608",
     # A sum or a cast that overflows is an error, not a null or a wrapped number.
     "spark.sql.ansi.enabled": "true",
 }
@@ -39,9 +41,22 @@ LOCAL = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # After a shuffle a task has less than that, too.
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "32",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "33554432",
     # No checksum file beside each file: Hadoop starts a process for the permissions of every file that it writes.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
+
+FEW_ROWS = {
+    # To compile the queries takes longer than it saves, and there is nothing to learn from one stage for the next.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # One task for each stage, and no job of its own for each table that a join broadcasts.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.optimizer.disableHints": "true",
 }
 
 

@@ -36,27 +36,8 @@ from pipeline.usage.transforms.recommendations import parts, quota_recommendatio
 from pipeline.usage.transforms.sidecars import lost_hours, sidecar_days, sidecars
 
 T = TypeVar("T")
-SMALL_RECORDS: Final = 300_000
-"""Of the dates to compute. For fewer, compiling the queries takes longer than it saves."""
 SHOWN: Final = 20
 """Warnings of one kind."""
-_SMALL: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    # One task for each stage, and no job of its own for each table that a join broadcasts.
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.optimizer.disableHints": "true",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """The dates with new records, and all records of these dates."""
-
-    dates: Sequence[date]
-    records: DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +87,29 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
     if not any(changed.values()):
         return []
     fenced = runs.begin(warehouse)
-    with _fresh(fenced, changed["records"]) as fresh:
-        touched: set[date] = set()
-        if fresh.dates:
-            each = [partial(compute_deltas, fenced, kind, fresh) for kind in KINDS]
-            touched = set().union(*at_once(each))
-        # A zone's day overlaps two dates of UTC.
-        priced = _around(touched | set(changed["storage_snapshots"]))
-        counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
-        with _kept(fenced, rules, priced | counted, fresh.dates) as deltas:
-            steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else {}
-            steps["chargeback_daily"] = partial(charge, fenced, rules, sorted(priced), deltas)
-            last: dict[str, Callable[[], None]] = {"bypass_check": partial(_check_bypass, fenced, sorted(counted))}
-            if touched:
-                last["quota_recommendations"] = partial(_recommend, fenced, rules, deltas)
-            done = [
-                is_done
-                for each in (steps, last)
-                for is_done in at_once([partial(attempt, fenced, *step) for step in each.items()])
-            ]
-        computed = sorted(touched.union(*changed.values()))
-        # Else what was read is not noted: the next report computes these dates again, with the table that failed.
-        if all(done):
-            runs.note(fenced, found, computed, since, rules.fingerprint)
+    fresh = changed["records"]
+    touched: set[date] = set()
+    if fresh:
+        each = [partial(compute_deltas, fenced, kind, fresh) for kind in KINDS]
+        touched = set().union(*at_once(each))
+    # A zone's day overlaps two dates of UTC.
+    priced = _around(touched | set(changed["storage_snapshots"]))
+    counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
+    with _kept(fenced, rules, priced | counted, fresh) as deltas:
+        steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else {}
+        steps["chargeback_daily"] = partial(charge, fenced, rules, sorted(priced), deltas)
+        last: dict[str, Callable[[], None]] = {"bypass_check": partial(_check_bypass, fenced, sorted(counted))}
+        if touched:
+            last["quota_recommendations"] = partial(_recommend, fenced, rules, deltas)
+        done = [
+            is_done
+            for each in (steps, last)
+            for is_done in at_once([partial(attempt, fenced, *step) for step in each.items()])
+        ]
+    computed = sorted(touched.union(*changed.values()))
+    # Else what was read is not noted: the next report computes these dates again, with the table that failed.
+    if all(done):
+        runs.note(fenced, found, computed, since, rules.fingerprint)
     return computed
 
 
@@ -138,19 +119,18 @@ def at_once(steps: Sequence[Callable[[], T]]) -> list[T]:
         return [future.result() for future in [pool.submit(step) for step in steps]]
 
 
-def compute_deltas(warehouse: Warehouse, kind: Kind, fresh: Fresh) -> set[date]:
-    """Samples, series_daily and deltas of the dates that changed, and of dates with deltas that start in one of them.
+def compute_deltas(warehouse: Warehouse, kind: Kind, fresh: Sequence[date]) -> set[date]:
+    """Samples, series_daily and deltas of the dates with new records, and of dates whose deltas start in one of them.
 
     Returns the dates that usage is attributed to. Records are never removed, and one more of them only adds to these
     dates, so they contain those of the run before.
     """
     sampled, daily, computed = (f"{kind.name}_{name}" for name in ("samples", "series_daily", "deltas"))
-    changed = fresh.dates
-    _replace(warehouse, sampled, fresh.records, lambda rows: samples(rows, kind), changed)
-    warehouse.replace_dates(daily, series_daily(warehouse.read_dates(sampled, changed), kind), changed)
-    later = warehouse.read(daily).where(f.col("date") >= min(changed))
-    found = dates_to_compute(later, kind, changed).collect()  # one row for each date
-    dates = sorted({*changed, *(row["date"] for row in found)})
+    _replace(warehouse, sampled, warehouse.read_dates("records", fresh), lambda rows: samples(rows, kind), fresh)
+    warehouse.replace_dates(daily, series_daily(warehouse.read_dates(sampled, fresh), kind), fresh)
+    later = warehouse.read(daily).where(f.col("date") >= min(fresh))
+    found = dates_to_compute(later, kind, fresh).collect()  # one row for each date
+    dates = sorted({*fresh, *(row["date"] for row in found)})
     known = _known(warehouse, kind, dates, min((row["start_time_ms"] for row in found), default=2**63))
     rows = warehouse.read_dates(sampled, dates)
     _replace(warehouse, computed, rows, lambda rows: deltas(rows, known, kind), dates, column="source_date")
@@ -222,21 +202,21 @@ def _attributed_to(rows: DataFrame, dates: Sequence[date]) -> DataFrame:
 
 
 def _from_deltas(
-    warehouse: Warehouse, dates: Sequence[date], fresh: Fresh, rules: Rules, deltas: Deltas
+    warehouse: Warehouse, dates: Sequence[date], fresh: Sequence[date], rules: Rules, deltas: Deltas
 ) -> dict[str, Callable[[], None]]:
     """The steps that need no other table than samples, deltas and records, by name."""
     team = team_of(rules.owners)
     usage, throttled = (_attributed_to(each, dates) for each in (deltas.usage, deltas.throttled))
-    held = warehouse.read_dates("throttle_samples", fresh.dates)
+    held = warehouse.read_dates("throttle_samples", fresh)
 
     def write_waiting(rows: DataFrame) -> None:
         waiting = shared_waiting(deltas.sampled, rows, deltas.paces, deltas.members, team).persist()
-        warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), fresh.dates)
-        warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), fresh.dates)
+        warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), fresh)
+        warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), fresh)
         waiting.unpersist()
 
     def write_rates(rows: DataFrame) -> None:
-        warehouse.replace_dates("rates_quarterly", rates_quarterly(rows, deltas.paces, deltas.members), fresh.dates)
+        warehouse.replace_dates("rates_quarterly", rates_quarterly(rows, deltas.paces, deltas.members), fresh)
 
     def hourly(name: str, rows: DataFrame, make: Callable[[DataFrame, Column], DataFrame]) -> Callable[[], None]:
         return partial(_replace, warehouse, name, rows, lambda kept: make(kept, team), dates)
@@ -250,9 +230,15 @@ def _from_deltas(
     }
 
 
-def _note_sidecars(warehouse: Warehouse, fresh: Fresh, usage: DataFrame, paces: DataFrame) -> None:
-    usage = usage.where(f.col("source_date").isin(list(fresh.dates)))
-    _replace(warehouse, "sidecar_days", fresh.records, lambda rows: sidecar_days(rows, usage, paces), fresh.dates)
+def _note_sidecars(warehouse: Warehouse, fresh: Sequence[date], usage: DataFrame, paces: DataFrame) -> None:
+    usage = usage.where(f.col("source_date").isin(list(fresh)))
+    _replace(
+        warehouse,
+        "sidecar_days",
+        warehouse.read_dates("records", fresh),
+        lambda rows: sidecar_days(rows, usage, paces),
+        fresh,
+    )
     runs_of, name = warehouse.read("sidecar_days"), "sidecars"
     isolate(warehouse, name, runs_of, lambda rows: warehouse.replace(name, sidecars(rows)), ("sidecar",))
 
@@ -375,23 +361,3 @@ def over_budget(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
 def _named(row: dict[str, Any]) -> str:
     shown = ("client_id", "user", "sidecar", "limit", "entity", "topic")
     return ", ".join(f"{name} {row[name]!r}" for name in shown if row[name] is not None)
-
-
-@contextmanager
-def _fresh(warehouse: Warehouse, changed: Sequence[date]) -> Iterator[Fresh]:
-    """The records of the dates that changed; if they are few, they are read once, and queries are planned for that."""
-    records, conf = warehouse.read_dates("records", changed), warehouse.spark.conf
-    fresh = Fresh(changed, records)
-    if records.count() >= SMALL_RECORDS:
-        yield fresh
-        return
-    before = {name: conf.get(name, None) for name in _SMALL}
-    for name, value in _SMALL.items():
-        conf.set(name, value)
-    records.persist()
-    try:
-        yield fresh
-    finally:
-        records.unpersist()
-        for name, old in before.items():
-            conf.unset(name) if old is None else conf.set(name, old)

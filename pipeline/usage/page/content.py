@@ -125,11 +125,16 @@ def _usage(hourly: DataFrame, axes: Axes) -> str:
 
 
 def _trend(axes: Axes) -> Column:
-    """Bytes in the second half of the times over those in the first half; null without a first half."""
-    half, time = len(axes.times) // 2, _time(f.col("hour"), axes.bucket)
+    """Bytes in the second half of the times over those in the first half, without the last one, which may not be over;
+    null without a first half.
+    """
+    times, time = axes.times[:-1], _time(f.col("hour"), axes.bucket)
+    half = len(times) // 2
+    if not half:
+        return f.lit(None).cast("double")
     late, early = (
         f.sum(f.when(is_in, f.col("bytes").cast("double")))
-        for is_in in ((time >= axes.times[-half], time < axes.times[half]) if half else (f.lit(False), f.lit(False)))
+        for is_in in (time.between(times[-half], times[-1]), time < times[half])
     )
     return f.coalesce(late, f.when(early > 0, 0.0)) / f.when(early > 0, early)
 

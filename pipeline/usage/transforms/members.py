@@ -7,8 +7,10 @@ quotas in force add the members of resource groups, and decide about the entitie
 from datetime import date
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+
+from pipeline.usage.schemas import LOOKBACK_DAYS
 
 DIRECTIONS: Final = {"producer_byte_rate": "produce", "consumer_byte_rate": "fetch"}
 """Limits in bytes per second of clients, and the direction that they count."""
@@ -49,12 +51,17 @@ def members(usage: DataFrame, throttled: DataFrame, in_force: DataFrame | None =
     exact = held
     if in_force is not None:
         exact = held.unionByName(in_force.select(*_KEYS, f.lit(_EVER).alias("last")))
-    own = exact.where(_is_of_clients("entity")).select(*_KEYS[:4], f.col("entity").alias("own"))
+    own = exact.where(_is_of_clients("entity")).select(*_KEYS[:4], f.col("entity").alias("own"), _until("last"))
     same = [*(found[name] == own[name] for name in _KEYS[:4]), found["entity"] != own["own"]]
-    found = found.join(own, [*same, _is_of_clients("entity")], "left_anti").unionByName(exact)
+    same += [_is_of_clients("entity"), found["last"] <= own["until"]]
+    found = found.join(own, same, "left_anti").unionByName(exact)
     names = f.create_map(*(f.lit(each) for pair in DIRECTIONS.items() for each in pair))
     fleets = throttled.groupBy("cluster", "limit", "entity").agg(f.max("fleet").alias("fleet"))
-    found = found.groupBy(*_KEYS).agg(f.max("last").alias("last")).withColumn("direction", names[f.col("limit")])
+    found = found.groupBy(*_KEYS).agg(f.max("last").alias("last"))
+    others = f.when(~_is_of_clients("entity"), f.col("entity"))
+    newest = f.max("last").over(Window.partitionBy(*_KEYS[:4], others))
+    until = f.when(f.col("last") < newest, f.col("last")).otherwise(_until("last"))
+    found = found.select(*_KEYS, until.alias("until"), names[f.col("limit")].alias("direction"))
     return found.join(f.broadcast(fleets), ["cluster", "limit", "entity"], "left")
 
 
@@ -82,6 +89,10 @@ def _in_scope(usage: DataFrame, scopes: DataFrame) -> DataFrame:
         .join(f.broadcast(scopes.withColumn("scope", scope)), ["cluster", "scope"])
         .select(*_KEYS, "last")
     )
+
+
+def _until(last: str) -> Column:
+    return f.date_add(last, LOOKBACK_DAYS).alias("until")
 
 
 def _scope(kind: str, name: Column) -> Column:

@@ -23,6 +23,7 @@ from pipeline.usage.transforms.sums import total
 TOLERANCE: Final = 1.1
 """A member is above its fair share from 10 % on."""
 APART_MS: Final = 30_000
+_CLIENT = ["cluster", "user", "client_id"]
 _LIMIT = ("time", "cluster", "sidecar", "limit", "entity")
 _EPISODE = (*_LIMIT, "episode")
 _MEMBER = ("team", "user", "client_id")
@@ -87,13 +88,11 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
     """
     limit = Window.partitionBy("cluster", "limit", "entity")
     known = known.withColumn("clients", f.count("*").over(limit)).where("clients > 1")
-    clients = known.select("cluster", "user", "client_id").distinct()
-    sampled, held = (
-        rows.withColumn("cluster", cluster()).join(f.broadcast(clients), ["cluster", "user", "client_id"], "left_semi")
-        for rows in (sampled, held)
-    )
     held, sampled = (
-        _of_teams(paced(rows, kind, paces), team) for rows, kind in ((held, THROTTLE_KIND), (sampled, USAGE_KIND))
+        _of_teams(
+            paced(rows.withColumn("cluster", cluster()).join(f.broadcast(known), keys, "left_semi"), kind, paces), team
+        )
+        for rows, kind, keys in ((held, THROTTLE_KIND, [*_CLIENT, "limit", "entity"]), (sampled, USAGE_KIND, _CLIENT))
     )
     waited = _episodes(spans(held, THROTTLE_KIND))
     used = _amounts(sampled, waited, known)
@@ -104,7 +103,6 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
     rows = (
         rows.where(waited | (f.col("bytes") > 0))
         .withColumns({"members": f.count("*").over(group), "all_bytes": f.sum("bytes").over(group)})
-        .where(f.col("members") > 1)
         .withColumn("level", _level(waited))
         .withColumn("fair_bytes", f.max("level").over(group))
     )
@@ -161,8 +159,8 @@ def _amounts(used: DataFrame, waited: DataFrame, known: DataFrame) -> DataFrame:
     is_of_topic &= ~f.col("entity").startswith("topic:") | (f.col("entity") == entity_of_topic("of_topic"))
     way = f.col("way").isNull() | (f.col("way") == f.col("direction"))
     of_client = ~(f.coalesce(f.col("has_total"), f.lit(False)) & f.col("of_topic").isNotNull())
-    rows = used.join(f.broadcast(known.withColumnRenamed("direction", "way")), ["cluster", "user", "client_id"])
-    rows = rows.where(f.when(of_records, is_of_topic).otherwise(way & of_client))
+    rows = used.join(f.broadcast(known.withColumnRenamed("direction", "way")), _CLIENT)
+    rows = rows.where("date <= until").where(f.when(of_records, is_of_topic).otherwise(way & of_client))
     per_byte = f.try_divide(counted, f.col("between_bytes") + f.col("within_bytes"))
     rows = profiles(spans(rows.withColumn("per_byte", per_byte), USAGE_KIND).where("amount > 0"))
     rows = rows.withColumn("time", time_of()).join(episodes, [*_LIMIT])

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import LOOKBACK_DAYS, QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
+from pipeline.usage.schemas import QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
 from pipeline.usage.transforms.deltas import slot, steps, time_of
 from pipeline.usage.transforms.members import DIRECTIONS, cluster
 from pipeline.usage.transforms.sums import named
@@ -172,13 +172,13 @@ def _pieces(rows: DataFrame, group: Sequence[str]) -> DataFrame:
 def by_entity(rows: DataFrame, members: DataFrame, time: str) -> DataFrame:
     """Rows of clients with `limit`, `entity` and `fleet`: once for each limit of the client, or once as its own entity.
 
-    time: the column with their time: a limit is one of the client up to LOOKBACK_DAYS after it was seen last.
+    time: the column with their time: a limit is one of the client until its last day (`members`).
     """
     others = {name: f"of_{name}" for name in _USED}
-    known = members.where(f.col("limit").isin(*DIRECTIONS)).select(*_USED, "limit", "entity", "last", "fleet")
+    known = members.where(f.col("limit").isin(*DIRECTIONS)).select(*_USED, "limit", "entity", "until", "fleet")
     same = [f.col(name) == f.col(other) for name, other in others.items()]
-    same.append(f.to_date(time) <= f.date_add("last", LOOKBACK_DAYS))
-    rows = rows.join(f.broadcast(known.withColumnsRenamed(others)), same, "left").drop(*others.values(), "last")
+    same.append(f.to_date(time) <= f.col("until"))
+    rows = rows.join(f.broadcast(known.withColumnsRenamed(others)), same, "left").drop(*others.values(), "until")
     names = f.create_map(*(f.lit(each) for limit, way in DIRECTIONS.items() for each in (way, limit)))
     own = {"limit": f.coalesce("limit", names[f.col("direction")]), "entity": f.coalesce("entity", own_entity())}
     return rows.withColumns(own)

@@ -236,11 +236,14 @@ def _for_clients(rows: DataFrame) -> DataFrame:
 def _why() -> Column:
     share = f.format_number(100 * f.col("throttled_intervals") / f.col("intervals"), 1)
     bound = f.when(f.col("demand_is_lower_bound"), f.lit("≥ ")).otherwise(f.lit(""))
+    promised = f.lit(f"throttled below 1 % of the time at {HEADROOM} times that")
+    higher = f.lit("the limit hides how much more: at least 1.5 times the limit is proposed")
+    days = f.when(f.col("days") == 1, " day, ").otherwise(" days, ")
     return f.concat(
         share, f.lit(" % of the quarter hours were throttled; needs "), bound, f.format_number("need", 0),
-        f.lit(" bytes/s, peak "), f.format_number("peak", 0),
-        f.lit(f" bytes/s; throttled below 1 % of the time at {HEADROOM} times that; from "),
-        f.col("days").cast("string"), f.lit(" days, "), f.col("first_day").cast("string"), f.lit(" to "),
+        f.lit(" bytes/s, peak "), f.format_number("peak", 0), f.lit(" bytes/s; "),
+        f.when(f.col("demand_is_lower_bound"), higher).otherwise(promised), f.lit("; from "),
+        f.col("days").cast("string"), days, f.col("first_day").cast("string"), f.lit(" to "),
         f.col("last_day").cast("string"),
     )  # fmt: skip
 

@@ -116,9 +116,16 @@ def test_the_quotas_in_force_are_those_of_the_proxy(spark: SparkSession) -> None
     assert found == {("etl", "client-id:etl"): 1_000.0, ("batch-1", "resource-group:batch"): 2_000.0}
 
 
-def test_a_wrong_quotas_file_is_refused() -> None:
-    with pytest.raises(QuotasError, match="producer_byte_rat"):
-        load('[[quota]]\nclient-id = "a"\nproducer_byte_rat = 5')
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ('client-id = "a"\nproducer_byte_rat = 5', "unknown key 'producer_byte_rat'"),
+        ('topic = "a"\n"bytes.in.per.sec.threshold" = 5', "no effect without total.bytes.in.per.sec.threshold"),
+    ],
+)
+def test_a_wrong_quotas_file_is_refused(entry: str, error: str) -> None:
+    with pytest.raises(QuotasError, match=error):
+        load(f"[[quota]]\n{entry}")
 
 
 RECOMMENDED = [

@@ -4,7 +4,7 @@ import itertools
 import random
 import tomllib
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -233,6 +233,46 @@ def test_a_limit_that_a_fleet_shares_is_one_for_all_of_its_sidecars(spark: Spark
     assert limits == {"user:together": 3e6, "user:apart": 3e6}
     rows = warehouse.read("rates_quarterly").where("entity like 'user:%'").collect()
     assert {(row["entity"], row["sidecar"]) for row in rows} >= {("user:together", "etl"), ("user:apart", "pod-1")}
+
+
+def test_a_limit_that_another_one_replaced_holds_its_client_no_longer(spark: SparkSession) -> None:
+    today, limit = date(2026, 1, 25), "producer_byte_rate"
+    clients = ("cart", "stock", "web", "mail")
+    usage = spark.createDataFrame(
+        [("{}", "shop", name, "t") for name in clients], "labels string, user string, client_id string, topic string"
+    )
+    seen = [
+        ("cart", "user:shop", 5),  # before its limit moved to the pair
+        ("cart", "user:shop,client-id:cart", 0),
+        ("cart", "total", 3),
+        ("web", "user:shop,client-id:web", 20),  # before its limit moved to the user
+        ("mail", "user:shop,client-id:mail", 4),  # not held since, and still in force for all that is known
+    ]
+    held = [
+        (
+            datetime.combine(today - timedelta(days=days), datetime.min.time(), UTC),
+            "p",
+            "{}",
+            "shop",
+            client,
+            limit,
+            entity,
+            0,
+            1.0,
+            None,
+        )
+        for client, entity, days in seen
+    ]
+    found: dict[str, dict[str, int]] = {name: {} for name in clients}
+    for row in members(usage, spark.createDataFrame(held, EMPTY)).collect():
+        found[row["client_id"]][row["entity"]] = (row["until"] - today).days
+    everywhere = {"total": 5}
+    assert found == {
+        "cart": {"user:shop": -5, "user:shop,client-id:cart": 8, **everywhere},
+        "stock": {"user:shop": 3, **everywhere},
+        "web": {"user:shop": 3, "user:shop,client-id:web": -20, **everywhere},
+        "mail": {"user:shop,client-id:mail": 4, **everywhere},
+    }
 
 
 @pytest.mark.nightly
