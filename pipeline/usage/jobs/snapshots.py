@@ -7,11 +7,8 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 
 from pipeline.failures import InputError
+from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
-
-_COLUMNS = (
-    "date date, time timestamp, cluster string, topic string, partitions bigint, size_bytes bigint, end_offsets bigint"
-)
 
 
 class SnapshotError(InputError):
@@ -36,7 +33,7 @@ def snapshot(warehouse: Warehouse, log_dirs: str, offsets: str, cluster: str = "
     rows = [
         (now.date(), now, cluster, name, count, sizes[name], ends[name]) for name, count in sorted(partitions.items())
     ]
-    found = warehouse.spark.createDataFrame(rows, _COLUMNS)
+    found = warehouse.spark.createDataFrame(rows, TABLES["storage_snapshots"].schema)
     warehouse.append("storage_snapshots", found)
     return found
 

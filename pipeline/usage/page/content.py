@@ -166,6 +166,7 @@ def _neighbours(noisy: DataFrame, waiting: DataFrame) -> str:
     top = (
         noisy.groupBy("cluster", "limit", "entity", "team", "client_id")
         .agg(f.sum("caused_throttled_ms").alias("caused"), f.avg("share"), f.max("victims"), total("own_throttled_ms"))
+        .where("caused > 0")
         .orderBy(f.desc("caused"))
         .limit(ROWS)
     )

@@ -46,32 +46,22 @@ def _compared(both: DataFrame, measure: str) -> DataFrame:
 
 
 def from_offsets(snapshots: DataFrame) -> DataFrame:
-    """storage_snapshots to broker_topic_hourly: growth of the log end offsets, as messages.
+    """storage_snapshots to broker_topic_hourly: growth of the log end offsets between two snapshots, as messages, split
+    over hours in proportion to time.
 
-    The markers of transactions have offsets, too: one for each partition and transaction.
+    Offsets that fall began again at 0 (a topic was made anew). The first snapshot is where they start. The markers of
+    transactions have offsets, too: one for each partition and transaction.
     """
-    return _by_hour(snapshots, ["cluster", "topic"], "end_offsets", "messages").withColumn(
-        "record_bytes", f.lit(None).cast("bigint")
-    )
-
-
-def _by_hour(samples: DataFrame, keys: list[str], counter: str, measure: str) -> DataFrame:
-    """The growth of cumulative counters between two samples, split over hours in proportion to time.
-
-    A counter that falls began again at 0 (a broker restarted, a topic was made anew). The first sample of each counter
-    is where it starts.
-    """
-    window = Window.partitionBy(*keys).orderBy("time")
-    now, before, since = f.col(counter), f.lag(counter).over(window), f.lag("time").over(window)
+    window = Window.partitionBy("cluster", "topic").orderBy("time")
+    now, before, since = f.col("end_offsets"), f.lag("end_offsets").over(window), f.lag("time").over(window)
     growth = f.when(now >= before, now - before).otherwise(now)
-    grown = samples.select(*keys, "time", since.alias("since"), growth.alias("growth")).where(
-        f.col("since").isNotNull()
-    )
-    hour = f.expr("interval 1 hour")
+    grown = snapshots.withColumns({"since": since, "growth": growth}).where("since is not null")
     first, last = (f.date_trunc("hour", each) for each in ("since", "time"))
+    hour = f.expr("interval 1 hour")
     spread = grown.withColumn("hour", f.explode(f.sequence(first, last, hour)))
-    part = (_until(f.col("hour") + hour) - _until(f.col("hour"))).alias(measure)
-    return spread.groupBy(f.to_date("hour").alias("date"), "hour", *keys).agg(total(part).alias(measure))
+    part = (_until(f.col("hour") + hour) - _until(f.col("hour"))).alias("messages")
+    hours = spread.groupBy(f.to_date("hour").alias("date"), "hour", "cluster", "topic")
+    return hours.agg(total(part).alias("messages"), f.lit(None).cast("bigint").alias("record_bytes"))
 
 
 def _until(boundary: Column) -> Column:

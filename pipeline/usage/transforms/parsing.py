@@ -71,17 +71,9 @@ def invalid(rows: DataFrame) -> DataFrame:
     """Of `parsed`: the rows of `quarantine`; their date is the one on which Kafka got them, or of `now_ms` where
     Kafka's time is before 2000 or after tomorrow.
     """
-    got = f.coalesce("kafka_time", f.timestamp_millis("now_ms"))
-    return rows.where(f.col("reason").isNotNull() & (f.col("row") >= 0)).select(
-        f.to_date(got).alias("date"),
-        "reason",
-        "value",
-        "key",
-        f.col("kafka_topic").alias("topic"),
-        "kafka_partition",
-        "kafka_offset",
-        "kafka_time",
-    )
+    got = f.to_date(f.coalesce("kafka_time", f.timestamp_millis("now_ms")))
+    found = rows.where(f.col("reason").isNotNull() & (f.col("row") >= 0))
+    return found.withColumns({"date": got, "topic": f.col("kafka_topic")})
 
 
 def reason() -> Column:

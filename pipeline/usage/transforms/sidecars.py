@@ -123,21 +123,14 @@ def sidecars(days: DataFrame) -> DataFrame:
     lived_ms = f.greatest(f.col("last.last_ms") - f.col("last.first_ms"), interval, f.lit(1))
     estimate = f.floor(f.least(f.col("last.bytes") * (interval / lived_ms), f.lit(2.0**53))).cast("bigint")
     runs = runs.withColumns({"ended_cleanly": cleanly, "estimate": estimate})
-    return runs.select(
-        "cluster",
-        *_RUN,
-        f.timestamp_millis("first_ms").alias("first_record"),
-        f.timestamp_millis("last_ms").alias("last_record"),
-        "state",
-        "ended_cleanly",
-        "records",
-        "repeated",
-        "missing_records",
-        f.when(f.col("missing_records") > 0, f.col("last_gap")).alias("last_gap"),
-        "lag_ms",
-        f.col("offset_ms").alias("clock_offset_ms"),
-        "bytes",
-        f.when(f.col("ended_cleanly") == f.lit(False), f.col("estimate")).otherwise(0).alias("estimated_missing_bytes"),
+    return runs.withColumns(
+        {
+            "first_record": f.timestamp_millis("first_ms"),
+            "last_record": f.timestamp_millis("last_ms"),
+            "last_gap": f.when(f.col("missing_records") > 0, f.col("last_gap")),
+            "clock_offset_ms": f.col("offset_ms"),
+            "estimated_missing_bytes": f.when(~f.col("ended_cleanly"), f.col("estimate")).otherwise(0),
+        }
     )
 
 

@@ -225,6 +225,7 @@ def test_what_nobody_caused_is_the_clients_own_waiting(reported: tuple[list[Case
     """All waiting at a limit with several members is somebody's, once, and at its price."""
     cases, warehouse = reported
     shared = {(case.name, entity): 0.0 for case in cases for entity, _ in case.caused}
+    shared[CASES[6].name, USER] = 0.0  # each one waited while no other did
     by_others = dict(shared)
     for row in warehouse.read("waiting_cost").collect():
         assert float(row["cost"]) == pytest.approx(row["waited_ms"] / 1e6), "3.60 EUR an hour are 1 EUR in 1,000 s"
