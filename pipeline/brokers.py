@@ -36,14 +36,8 @@ def require_topic(
         "bootstrap.servers": bootstrap_servers,
     }
     reader = spark.read.format("kafka").options(**{f"kafka.{name}": value for name, value in settings.items()})
-    reader = reader.options(
-        **{
-            "subscribe": topic,
-            "fetchOffset.numRetries": "1",
-            "startingTimestamp": f"{_LAST_MS}",
-            "startingOffsetsByTimestampStrategy": "latest",
-        }
-    )
+    reader = reader.option("subscribe", topic).option("fetchOffset.numRetries", "1")
+    reader = reader.option("startingTimestamp", f"{_LAST_MS}").option("startingOffsetsByTimestampStrategy", "latest")
     try:
         reader.load().isEmpty()
     except (PySparkException, Py4JError) as error:

@@ -1,6 +1,8 @@
 """One line for a person from what Spark's JVM raises. While the JVM runs: the text of an error is there."""
 
 import re
+import sys
+from collections.abc import Callable
 
 # "org.apache.kafka.common.errors.TimeoutException: Topic orders not present in metadata after 60000 ms."
 _KAFKA = re.compile(r"org\.apache\.kafka\.(?:\w+\.)*\w+(?:Exception|Error): .*")
@@ -15,6 +17,21 @@ class InputError(Exception):
 
 class JobFailedError(Exception):
     """A Spark job failed, or its JVM has gone; the text is the reason in one line."""
+
+
+def exit_code(run: Callable[[], int], stopped: str) -> int:
+    """Of a command: 2 for what a user gave, 1 for a failed job, 130 after Ctrl-C, when it says `stopped`; else its own.
+
+    An error is one line on stderr.
+    """
+    try:
+        return run()
+    except KeyboardInterrupt:
+        print(stopped, file=sys.stderr)
+        return 130
+    except (InputError, JobFailedError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, JobFailedError) else 2
 
 
 def reason(error: Exception) -> str:

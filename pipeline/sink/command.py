@@ -2,15 +2,14 @@
 
 import argparse
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from threading import Event
 
 from pyspark.sql import SparkSession
 
-from pipeline.brokers import BrokersError, client_settings, require_topic
+from pipeline.brokers import client_settings, require_topic
 from pipeline.client_metrics import blocked_seconds, longest_throttle_seconds
-from pipeline.failures import JobFailedError
+from pipeline.failures import exit_code
 from pipeline.options import count, heap, key_value, positive
 from pipeline.sink.follow import Waited, follow
 from pipeline.sink.sizing import Sizing, parse_rate
@@ -44,17 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code; an error is one line on stderr."""
     given = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return _run(given)
-    except KeyboardInterrupt:
-        print("stopped; with the same --checkpoint the next run repeats the micro-batch in flight", file=sys.stderr)
-        return 130
-    except (BrokersError, SparkStartError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except JobFailedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return exit_code(
+        lambda: _run(given), "stopped; with the same --checkpoint the next run repeats the micro-batch in flight"
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
         "this job's quota in bytes per second: 5MB, 512KiB. Sets the bytes of a micro-batch, the producer's buffer and "
         "its timeouts; the limit itself is the proxy's"
     )
-    pace.add_argument("--rate", required=True, type=_rate, metavar="BYTES", help=text)
+    pace.add_argument("--rate", required=True, type=parse_rate, metavar="BYTES", help=text)
     text = "how long a micro-batch takes at that rate: what a kill repeats at most (default: %(default)g)"
     pace.add_argument("--batch-seconds", type=positive, default=10.0, metavar="S", help=text)
     text = "that share the rate (default: what Spark is configured for)"
@@ -170,13 +161,6 @@ def _waits(spark: SparkSession, client_id: str) -> Callable[[], Waited | None]:
         return Waited(blocked, longest_throttle_seconds(spark, client_id))
 
     return waited
-
-
-def _rate(text: str) -> float:
-    try:
-        return parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _show(line: str) -> None:

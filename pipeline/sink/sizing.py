@@ -1,5 +1,6 @@
 """From a quota to the size of a micro-batch and the settings of Kafka's producer. Pure arithmetic."""
 
+import argparse
 import math
 import re
 from dataclasses import dataclass
@@ -69,9 +70,9 @@ class Sizing:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second, from `5MB`, `512KiB/s` or a plain number. Raises ValueError."""
+    """Bytes per second, from `5MB`, `512KiB/s` or a plain number. Raises argparse.ArgumentTypeError."""
     match = _RATE.fullmatch(text.strip())
     rate = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
     if rate <= 0:
-        raise ValueError(f"{text!r}: expected bytes per second above 0, such as 5MB, 512KiB or 5000000")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected bytes per second above 0, such as 5MB, 512KiB or 5000000")
     return rate

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipeline.brokers import client_settings, require_topic
-from pipeline.failures import InputError, JobFailedError
+from pipeline.failures import InputError, exit_code
 from pipeline.options import count, heap, key_value, positive
 from pipeline.usage import owners, price_list, quotas_in_force
 from pipeline.usage.jobs import apply, closing, export, ingest, maintain, report, runs, snapshots
@@ -22,6 +22,7 @@ from pipeline.usage.page.content import render
 from pipeline.usage.session import FEW_ROWS, session
 from pipeline.usage.tables import Warehouse
 
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 FEW_BYTES = 10_000_000
 """About 300,000 records: for fewer, to compile queries costs more than it saves (`session.FEW_ROWS`)."""
 SHORT_BYTES = 100_000_000
@@ -50,18 +51,7 @@ docs: docs/pipeline/README.md; for a cluster, with spark-submit: docs/pipeline/R
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 for a wrong file or option, 1 for a failed job; INCOMPLETE, OVER_BUDGET."""
     given = parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = given.run
-    try:
-        return run(given)
-    except (InputError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except JobFailedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped; run the same command again: each step is repeated as a whole", file=sys.stderr)
-        return 130
+    return exit_code(lambda: given.run(given), "stopped; run the same command again: each step is repeated as a whole")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,9 +75,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _command(commands: argparse._SubParsersAction, name: str, text: str, example: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
-    """A subcommand over a warehouse; `text` explains it in both helps, `example` follows the warehouse."""
-    added: argparse.ArgumentParser = commands.add_parser(
+def _command(
+    commands: _Commands, run: Callable[[argparse.Namespace], int], text: str, example: str
+) -> argparse.ArgumentParser:
+    """A subcommand over a warehouse, with the name of `run`; `text` explains it in both helps, `example` follows the
+    warehouse.
+    """
+    name = run.__name__.removeprefix("_")
+    added = commands.add_parser(
         name,
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
@@ -95,6 +90,7 @@ def _command(commands: argparse._SubParsersAction, name: str, text: str, example
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     added.add_argument("--warehouse", required=True, metavar="FOLDER", help="path or URI of the Delta tables")
+    added.set_defaults(run=run)
     return added
 
 
@@ -103,10 +99,10 @@ def _period(command: argparse.ArgumentParser) -> None:
     command.add_argument("--until", type=_day, metavar="DAY", help="the day after the last one (default: all)")
 
 
-def _add_ingest(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+def _add_ingest(commands: _Commands) -> None:
     command = _command(
         commands,
-        "ingest",
+        _ingest,
         "read the usage topic into the tables records and quarantine",
         "--bootstrap-servers broker:9092 \\\n"
         "      --option kafka.security.protocol=SASL_PLAINTEXT --option kafka.sasl.mechanism=PLAIN ...",
@@ -121,70 +117,52 @@ def _add_ingest(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     command.add_argument("--max-offsets", type=count, default=2_000_000, metavar="N", help=most)
     option = "of Spark's Kafka source, repeatable; Kafka's own settings begin with kafka."
     command.add_argument("--option", action="append", default=[], type=key_value, metavar="KEY=VALUE", help=option)
-    command.set_defaults(run=_ingest)
 
 
-def _add_report(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+def _add_report(commands: _Commands) -> None:
     command = _command(
-        commands, "report", "update all other tables with the records since the last report", "--prices prices.toml"
+        commands, _report, "update all other tables with the records since the last report", "--prices prices.toml"
     )
     command.add_argument("--owners", type=Path, metavar="FILE.toml", help="which team a client belongs to")
     command.add_argument("--prices", type=Path, metavar="FILE.toml", help="prices or invoices; without it no charges")
     command.add_argument("--quotas", type=Path, metavar="FILE.toml", help="the quotas in force: who shares which limit")
     since = "compute every date from this one on again, 2026-01-31 (default: dates with new records)"
     command.add_argument("--from", dest="since", type=_day, metavar="DAY", help=since)
-    command.set_defaults(run=_report)
     command = _command(
-        commands, "close", "close a month: later records become corrections", "2026-01 --owners o.toml --prices p.toml"
+        commands, _close, "close a month: later records become corrections", "2026-01 --owners o.toml --prices p.toml"
     )
     command.add_argument("period", metavar="YYYY-MM", help="the month to close")
     command.add_argument("--owners", type=Path, required=True, metavar="FILE.toml", help="kept with the month")
     command.add_argument("--prices", type=Path, required=True, metavar="FILE.toml", help="kept with the month")
-    command.set_defaults(run=_close)
-    command = _command(commands, "maintain", "join small files, delete old ones, parse quarantined records again", "")
-    command.set_defaults(run=_maintain)
+    _command(commands, _maintain, "join small files, delete old ones, parse quarantined records again", "")
 
 
-def _add_page_and_export(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _command(commands, "page", "write the HTML report: one file that needs no network", "usage.html")
+def _add_page_and_export(commands: _Commands) -> None:
+    command = _command(commands, _page, "write the HTML report: one file that needs no network", "usage.html")
     command.add_argument("output", type=Path, metavar="FILE.html", help="the file to write")
     _period(command)
-    command.set_defaults(run=_page)
-    command = _command(
-        commands,
-        "export",
-        "write the tables as CSV or Parquet, and charges as FOCUS 1.2",
-        "/data/export --focus prices.toml",
-    )
+    text = "write the tables as CSV or Parquet, and charges as FOCUS 1.2"
+    command = _command(commands, _export, text, "/data/export --focus prices.toml")
     command.add_argument("folder", metavar="FOLDER", help="gets a folder for each table")
     command.add_argument("--format", choices=export.FORMATS, default="csv", help="(default: %(default)s)")
-    command.add_argument(
-        "--focus", type=Path, metavar="PRICES.toml", help="write chargeback_daily in FOCUS 1.2 columns"
-    )
-    command.set_defaults(run=_export)
+    text = "write chargeback_daily in FOCUS 1.2 columns"
+    command.add_argument("--focus", type=Path, metavar="PRICES.toml", help=text)
 
 
-def _add_quotas(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _command(
-        commands, "apply", "show the recommended quotas as entries of a quotas file", "--write proposed.toml"
-    )
+def _add_quotas(commands: _Commands) -> None:
+    text = "show the recommended quotas as entries of a quotas file"
+    command = _command(commands, _apply, text, "--write proposed.toml")
     command.add_argument("--confidence", choices=apply.CONFIDENCES, default="medium", help="at least (default: medium)")
     command.add_argument("--cluster", metavar="NAME", help="of clients with this label (default: the only one)")
     command.add_argument("--write", type=Path, metavar="FILE", help="write the entries there")
-    command.set_defaults(run=_apply)
-    command = _command(
-        commands,
-        "simulate",
-        "replay recorded usage against a quotas file: who would have been throttled",
-        "proposed.toml",
-    )
+    text = "replay recorded usage against a quotas file: who would have been throttled"
+    command = _command(commands, _simulate, text, "proposed.toml")
     command.add_argument("quotas", type=Path, metavar="QUOTAS.toml", help="as for the proxy's --quotas-file")
     _period(command)
     command.add_argument("--rows", type=count, default=20, metavar="N", help="shown (default: %(default)s)")
-    command.set_defaults(run=_simulate)
 
 
-def _add_owners(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
+def _add_owners(commands: _Commands) -> None:
     text = "owners test: which owner rule matches a client id, and why"
     command = commands.add_parser("owners", help=text, description=text)
     actions = command.add_subparsers(required=True, metavar="ACTION")
@@ -193,24 +171,18 @@ def _add_owners(commands: argparse._SubParsersAction) -> None:  # type: ignore[t
     test.add_argument("--owners", type=Path, required=True, metavar="FILE.toml", help="the rules")
     test.add_argument("--user", help="Kafka principal")
     test.add_argument("--topic", help="topic of the usage")
-    test.add_argument(
-        "--label", action="append", default=[], type=key_value, metavar="KEY=VALUE", help="of the sidecar, repeatable"
-    )
+    text = "of the sidecar, repeatable"
+    test.add_argument("--label", action="append", default=[], type=key_value, metavar="KEY=VALUE", help=text)
     test.add_argument("--day", type=_day, default=datetime.now(UTC).date(), help="default: today, UTC")
     test.set_defaults(run=_test_owners)
 
 
-def _add_brokers(commands: argparse._SubParsersAction) -> None:  # type: ignore[type-arg]
-    command = _command(
-        commands,
-        "snapshot",
-        "store partitions, bytes on disk and end offsets of all topics",
-        "--log-dirs sizes.txt --offsets ends.txt",
-    )
+def _add_brokers(commands: _Commands) -> None:
+    text = "store partitions, bytes on disk and end offsets of all topics"
+    command = _command(commands, _snapshot, text, "--log-dirs sizes.txt --offsets ends.txt")
     for option, tool in (("--log-dirs", "kafka-log-dirs.sh --describe"), ("--offsets", "kafka-get-offsets.sh")):
         command.add_argument(option, type=Path, required=True, metavar="FILE", help=f"output of {tool}")
     command.add_argument("--cluster", default="", metavar="NAME", help="label `cluster` of its proxies (default: none)")
-    command.set_defaults(run=_snapshot)
 
 
 def _ingest(given: argparse.Namespace) -> int:

@@ -32,8 +32,7 @@ SERIES_COMMON: Final = ("sidecar", "incarnation", "start_time_ms", "listener", "
 class Kind:
     """One kind of record.
 
-    own: what identifies a series besides SERIES_COMMON; counters: cumulative columns; nullable: those of the counters
-    that may be null.
+    own: what identifies a series besides SERIES_COMMON; counters: cumulative columns.
     """
 
     name: str
@@ -84,10 +83,6 @@ _SERIES: Final = (
 )
 
 
-def _ranges(counters: tuple[str, ...]) -> str:
-    return ", ".join(f"first_{name} bigint, last_{name} bigint" for name in counters)
-
-
 @cache
 def _schema(ddl: str) -> StructType:
     return StructType.fromDDL(ddl)
@@ -95,44 +90,42 @@ def _schema(ddl: str) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table. columns: DDL; by: its partition columns.
+    """One table. columns: DDL; where rows are kept for KEPT_DAYS, the first one is their time.
 
-    is_source: the report reads which of its dates changed since a version. ages_by: the column with the time of a row,
-    which is kept for KEPT_DAYS; "" where the report replaces the table, and for closed_periods.
+    is_source: the report reads which of its dates changed since a version.
     """
 
     name: str
     columns: str
-    by: tuple[str, ...] = ()
     is_source: bool = False
-    time: str = ""
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """Its partition columns: the date, of records their kind, too."""
+        return tuple(name for name in ("source_date", "date", "kind") if name in self.schema.names)
 
     @property
     def ages_by(self) -> str:
-        return self.time or next(iter(self.by), "")
+        """The column with the time of a row; "" where the report replaces the table, and for closed_periods."""
+        first = self.schema[0]
+        return first.name if first.dataType.typeName() in ("date", "timestamp") else ""
 
     @property
     def schema(self) -> StructType:
         return _schema(self.columns)
 
 
-def _samples(kind: Kind, own: str, gauges: str = "") -> Table:
-    columns = f"date date, quarter bigint, {_SERIES}, {own}, first_ms bigint, last_ms bigint"
-    columns = f"{columns}, {_ranges(kind.counters)}{gauges}"
-    # Series by quarter hour: first and last counters, and the first counter of its kind at the end of each slot.
-    return Table(
-        f"{kind.name}_samples", f"{columns}, points array<struct<ms:int,value:bigint,second:bigint>>", ("date",)
-    )
-
-
-def _series_daily(kind: Kind, own: str) -> Table:
-    lasts = ", ".join(f"last_{name} bigint" for name in kind.counters)
-    # Each series by day: its last counters, from which the next day goes on.
-    return Table(
-        f"{kind.name}_series_daily",
-        f"date date, {_SERIES}, {own}, first_ms bigint, last_ms bigint, {lasts}",
-        ("date",),
-    )
+def _of_kind(kind: Kind, own: str, gauges: str) -> dict[str, str]:
+    """Its samples: series by quarter hour, with the first counter of its kind at the end of each slot as points.
+    Its series by day: the last counters, from which the next day goes on.
+    """
+    series = f"{_SERIES}, {own}, first_ms bigint, last_ms bigint"
+    firsts, lasts = (", ".join(f"{which}_{name} bigint" for name in kind.counters) for which in ("first", "last"))
+    points = "points array<struct<ms:int,value:bigint,second:bigint>>"
+    return {
+        f"{kind.name}_samples": f"date date, quarter bigint, {series}, {firsts}, {lasts}, {gauges}, {points}",
+        f"{kind.name}_series_daily": f"date date, {series}, {lasts}",
+    }
 
 
 _DELTA_END: Final = "split_bytes bigint, longest_gap_ms bigint"
@@ -140,168 +133,84 @@ _USAGE_OWN: Final = "topic string, direction string, has_total boolean"
 _THROTTLE_OWN: Final = "limit string, entity string"
 _DELTA_SERIES: Final = "sidecar string, incarnation string, labels string, user string, client_id string"
 
-TABLES: Final = {
-    table.name: table
-    for table in (
-        # Every valid record as it came.
-        Table("records", RECORDS, ("date", "kind"), is_source=True),
-        # Records that are not valid: why, and their raw bytes.
-        Table("quarantine", QUARANTINE, ("date",)),
-        _samples(USAGE_KIND, _USAGE_OWN, ", max_second_bytes bigint"),
-        _samples(THROTTLE_KIND, _THROTTLE_OWN, ", limit_value double, fleet string"),
-        _series_daily(USAGE_KIND, _USAGE_OWN),
-        _series_daily(THROTTLE_KIND, _THROTTLE_OWN),
-        # Usage by quarter hour and sidecar; source_date is that of the record which ended the delta.
-        Table(
-            "usage_deltas",
-            f"source_date date, time timestamp, {_DELTA_SERIES}, {_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}, "
-            "max_second_bytes bigint",
-            ("source_date",),
-        ),
-        # Throttling by quarter hour and sidecar.
-        Table(
-            "throttle_deltas",
-            f"source_date date, time timestamp, {_DELTA_SERIES}, {_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value "
-            "double, split_throttled_ms bigint, longest_gap_ms bigint, fleet string",
-            ("source_date",),
-        ),
-        # Who used what, by hour.
-        Table(
-            "usage_hourly",
-            "date date, hour timestamp, cluster string, team string, user string, client_id string, labels string, "
-            f"topic string, direction string, {_USAGE_SUMS}, split_bytes bigint, longest_gap_ms bigint",
-            ("date",),
-        ),
-        # Who was throttled by which limit, by hour.
-        Table(
-            "throttling_hourly",
-            "date date, hour timestamp, cluster string, team string, user string, client_id string, labels string, "
-            f"{_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value double",
-            ("date",),
-        ),
-        # Of each shared limit: who took more than its fair share, and whom that delayed.
-        Table(
-            "noisy_neighbours",
-            "date date, hour timestamp, cluster string, limit string, entity string, sidecar string, team string, "
-            "user string, client_id string, bytes bigint, share double, fair_bytes double, own_throttled_ms bigint, "
-            "victims bigint, victims_throttled_ms double, caused_throttled_ms double",
-            ("date",),
-        ),
-        # Which team caused the waiting of which team on shared limits, and what it cost.
-        Table(
-            "waiting_cost",
-            "date date, cluster string, limit string, entity string, caused_by string, team string, waited_ms "
-            f"double, cost {COST}, currency string",
-            ("date",),
-        ),
-        # How fast each client and limit was by quarter hour: mean, 99th percentile, peak, and seconds by rate.
-        Table(
-            "rates_quarterly",
-            "date date, time timestamp, cluster string, sidecar string, limit string, entity string, mean double, "
-            "p99 double, peak double, interval_s double, bins "
-            "array<struct<step:int,seconds:double,bytes:double,top:double>>, has_seconds boolean",
-            ("date",),
-        ),
-        # The records of each run of a proxy, by day.
-        Table(
-            "sidecar_days",
-            "date date, cluster string, sidecar string, incarnation string, first_ms bigint, last_ms bigint, "
-            "first_seq bigint, last_seq bigint, records bigint, repeated bigint, least_lag_ms bigint, most_lag_ms "
-            "bigint, final boolean, bytes bigint, pace_ms bigint, gaps "
-            "array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>, idle bigint",
-            ("date",),
-        ),
-        # Each run of a proxy: whether all of its records arrived, and how it ended.
-        Table(
-            "sidecars",
-            "cluster string, sidecar string, incarnation string, first_record timestamp, last_record timestamp, "
-            "state string, ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, last_gap "
-            "date, lag_ms bigint, clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
-            (),
-        ),
-        # Offsets of the usage topic that were never read: deleted before ingest came to them.
-        Table(
-            "topic_holes",
-            "found_at timestamp, kafka_partition int, first_offset bigint, last_offset bigint",
-            (),
-            time="found_at",
-        ),
-        # Clients, limits and topics that a step of the report could not compute, and left out.
-        Table(
-            "isolated",
-            "at timestamp, step string, sidecar string, user string, client_id string, limit string, entity string, "
-            "topic string, reason string",
-            (),
-            time="at",
-        ),
-        # What the quota of each entity should be, and why; a row for each of its clients.
-        Table(
-            "quota_recommendations",
-            "cluster string, team string, user string, client_id string, limit string, entity string, current_limit "
-            "double, used_p50 double, used_p95 double, used_p99 double, demand_p99 double, demand_is_lower_bound "
-            "boolean, peak double, need double, headroom double, proposed double, part double, why string, "
-            "confidence string, intervals bigint, throttled_intervals bigint, days bigint, interval_s double, "
-            "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double, first_day date, "
-            "last_day date",
-            (),
-        ),
-        # What it cost, by day.
-        Table(
-            "chargeback_daily",
-            "date date, cluster string, team string, user string, client_id string, topic string, labels string, "
-            f"axis string, quantity decimal(20,0), cost {COST}, amount {AMOUNT}, currency string, source string, "
-            "charge_class string, closed_period string",
-            ("date",),
-        ),
-        # What each team costs by month and per GB, against the month before and its budget.
-        Table(
-            "team_months",
-            "month date, cluster string, team string, amount decimal(28,2), gigabytes double, cost_per_gb double, "
-            "month_before decimal(28,2), run_rate decimal(28,2), budget decimal(28,2), over_budget boolean, "
-            "currency string",
-            (),
-            time="month",
-        ),
-        # Billing periods that are closed, with their prices and owners.
-        Table(
-            "closed_periods",
-            f"period string, first_day date, end_day date, price_list string, owners string, total {AMOUNT}, rows "
-            "bigint, closed_at timestamp",
-            (),
-        ),
-        # Partitions, bytes on disk and log end offsets of each topic at one time.
-        Table(
-            "storage_snapshots",
-            "date date, time timestamp, cluster string, topic string, partitions bigint, size_bytes bigint, "
-            "end_offsets bigint",
-            ("date",),
-            is_source=True,
-        ),
-        # What the brokers themselves counted, by topic and hour.
-        Table(
-            "broker_topic_hourly",
-            "date date, hour timestamp, cluster string, topic string, record_bytes bigint, messages bigint",
-            ("date",),
-            is_source=True,
-        ),
-        # Which topics get data that no sidecar saw.
-        Table(
-            "bypass_check",
-            "date date, hour timestamp, cluster string, topic string, measure string, broker_count bigint, "
-            "seen_count bigint, unseen_count bigint, unseen_share double, lost_sidecars bigint, is_certain boolean",
-            ("date",),
-        ),
-        # Every run of the report, and up to which version of its sources it has read.
-        Table(
-            "report_runs",
-            "run_id string, at timestamp, records_version bigint, storage_snapshots_version bigint, "
-            "broker_topic_hourly_version bigint, first_date date, last_date date, dates bigint, since date, rules "
-            "string, offsets map<int,bigint>",
-            (),
-            time="at",
-        ),
-    )
+_COLUMNS: Final = {
+    # Every valid record as it came.
+    "records": RECORDS,
+    # Records that are not valid: why, and their raw bytes.
+    "quarantine": QUARANTINE,
+    **_of_kind(USAGE_KIND, _USAGE_OWN, "max_second_bytes bigint"),
+    **_of_kind(THROTTLE_KIND, _THROTTLE_OWN, "limit_value double, fleet string"),
+    # Usage by quarter hour and sidecar; source_date is that of the record which ended the delta.
+    "usage_deltas": f"source_date date, time timestamp, {_DELTA_SERIES}, {_USAGE_OWN}, {_USAGE_SUMS}, {_DELTA_END}, "
+    "max_second_bytes bigint",
+    # Throttling by quarter hour and sidecar.
+    "throttle_deltas": f"source_date date, time timestamp, {_DELTA_SERIES}, {_THROTTLE_OWN}, {_THROTTLE_SUMS}, "
+    "limit_value double, split_throttled_ms bigint, longest_gap_ms bigint, fleet string",
+    # Who used what, by hour.
+    "usage_hourly": "date date, hour timestamp, cluster string, team string, user string, client_id string, "
+    f"labels string, topic string, direction string, {_USAGE_SUMS}, split_bytes bigint, longest_gap_ms bigint",
+    # Who was throttled by which limit, by hour.
+    "throttling_hourly": "date date, hour timestamp, cluster string, team string, user string, client_id string, "
+    f"labels string, {_THROTTLE_OWN}, {_THROTTLE_SUMS}, limit_value double",
+    # Of each shared limit: who took more than its fair share, and whom that delayed.
+    "noisy_neighbours": "date date, hour timestamp, cluster string, limit string, entity string, sidecar string, "
+    "team string, user string, client_id string, bytes bigint, share double, fair_bytes double, "
+    "own_throttled_ms bigint, victims bigint, victims_throttled_ms double, caused_throttled_ms double",
+    # Which team caused the waiting of which team on shared limits, and what it cost.
+    "waiting_cost": "date date, cluster string, limit string, entity string, caused_by string, team string, "
+    f"waited_ms double, cost {COST}, currency string",
+    # How fast each client and limit was by quarter hour: mean, 99th percentile, peak, and seconds by rate.
+    "rates_quarterly": "date date, time timestamp, cluster string, sidecar string, limit string, entity string, "
+    "mean double, p99 double, peak double, interval_s double, "
+    "bins array<struct<step:int,seconds:double,bytes:double,top:double>>, has_seconds boolean",
+    # The records of each run of a proxy, by day.
+    "sidecar_days": "date date, cluster string, sidecar string, incarnation string, first_ms bigint, last_ms bigint, "
+    "first_seq bigint, last_seq bigint, records bigint, repeated bigint, least_lag_ms bigint, most_lag_ms bigint, "
+    "final boolean, bytes bigint, pace_ms bigint, gaps array<struct<from_ms:bigint,until_ms:bigint,records:bigint>>, "
+    "idle bigint",
+    # Each run of a proxy: whether all of its records arrived, and how it ended.
+    "sidecars": "cluster string, sidecar string, incarnation string, first_record timestamp, last_record timestamp, "
+    "state string, ended_cleanly boolean, records bigint, repeated bigint, missing_records bigint, last_gap date, "
+    "lag_ms bigint, clock_offset_ms bigint, bytes bigint, estimated_missing_bytes bigint",
+    # Offsets of the usage topic that were never read: deleted before ingest came to them.
+    "topic_holes": "found_at timestamp, kafka_partition int, first_offset bigint, last_offset bigint",
+    # Clients, limits and topics that a step of the report could not compute, and left out.
+    "isolated": "at timestamp, step string, sidecar string, user string, client_id string, limit string, "
+    "entity string, topic string, reason string",
+    # What the quota of each entity should be, and why; a row for each of its clients.
+    "quota_recommendations": "cluster string, team string, user string, client_id string, limit string, "
+    "entity string, current_limit double, used_p50 double, used_p95 double, used_p99 double, demand_p99 double, "
+    "demand_is_lower_bound boolean, peak double, need double, headroom double, proposed double, part double, "
+    "why string, confidence string, intervals bigint, throttled_intervals bigint, days bigint, interval_s double, "
+    "mean_record_bytes double, max_offsets_per_trigger bigint, buffer_drain_s double, first_day date, last_day date",
+    # What it cost, by day.
+    "chargeback_daily": "date date, cluster string, team string, user string, client_id string, topic string, "
+    f"labels string, axis string, quantity decimal(20,0), cost {COST}, amount {AMOUNT}, currency string, "
+    "source string, charge_class string, closed_period string",
+    # What each team costs by month and per GB, against the month before and its budget.
+    "team_months": "month date, cluster string, team string, amount decimal(28,2), gigabytes double, "
+    "cost_per_gb double, month_before decimal(28,2), run_rate decimal(28,2), budget decimal(28,2), "
+    "over_budget boolean, currency string",
+    # Billing periods that are closed, with their prices and owners.
+    "closed_periods": "period string, first_day date, end_day date, price_list string, owners string, "
+    f"total {AMOUNT}, rows bigint, closed_at timestamp",
+    # Partitions, bytes on disk and log end offsets of each topic at one time.
+    "storage_snapshots": "date date, time timestamp, cluster string, topic string, partitions bigint, "
+    "size_bytes bigint, end_offsets bigint",
+    # What the brokers themselves counted, by topic and hour.
+    "broker_topic_hourly": "date date, hour timestamp, cluster string, topic string, record_bytes bigint, "
+    "messages bigint",
+    # Which topics get data that no sidecar saw.
+    "bypass_check": "date date, hour timestamp, cluster string, topic string, measure string, broker_count bigint, "
+    "seen_count bigint, unseen_count bigint, unseen_share double, lost_sidecars bigint, is_certain boolean",
+    # Every run of the report, and up to which version of its sources it has read.
+    "report_runs": "at timestamp, run_id string, records_version bigint, storage_snapshots_version bigint, "
+    "broker_topic_hourly_version bigint, first_date date, last_date date, dates bigint, since date, rules string, "
+    "offsets map<int,bigint>",
 }
+_SOURCES: Final = ("records", "storage_snapshots", "broker_topic_hourly")
+"""Of the report: it reads which of their dates changed since a version."""
+TABLES: Final = {name: Table(name, columns, name in _SOURCES) for name, columns in _COLUMNS.items()}
 
 RETENTION: Final = "interval 30 days"
 """For how long Delta keeps its log and removed files. A report that did not run for longer computes all dates again."""

@@ -5,7 +5,7 @@ any more; `correct` writes the difference of what is known now to them.
 """
 
 import calendar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from pyspark.sql import DataFrame
@@ -24,16 +24,16 @@ class ClosingError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class ClosedPeriod:
-    """One row of closed_periods, as Python values. The period's days are those from `first` to before `end`."""
+    """One row of closed_periods, as Python values. The period's days are those from first_day to before end_day."""
 
     period: str
-    first: date
-    end: date
+    first_day: date
+    end_day: date
     price_list: str
     owners: str
 
     def contains(self, day: date) -> bool:
-        return self.first <= day < self.end
+        return self.first_day <= day < self.end_day
 
 
 def month(text: str) -> tuple[date, date]:
@@ -63,17 +63,8 @@ def close(warehouse: Warehouse, period: str, prices: price_list.PriceList, owner
     made = ClosedPeriod(period, first, end, prices.text, owners_text)
     warehouse.replace_where("chargeback_daily", _charges(warehouse, made), f"{_days(made)} and closed_period is null")
     closed = _frozen(warehouse, made).agg(f.sum("amount").alias("total"), f.count("*").alias("rows"))
-    row = closed.withColumns(
-        {
-            "period": f.lit(period),
-            "first_day": f.lit(first),
-            "end_day": f.lit(end),
-            "price_list": f.lit(prices.text),
-            "owners": f.lit(owners_text),
-            "closed_at": f.current_timestamp(),
-        }
-    )
-    warehouse.append("closed_periods", row)
+    row = {name: f.lit(value) for name, value in asdict(made).items()}
+    warehouse.append("closed_periods", closed.withColumns(row | {"closed_at": f.current_timestamp()}))
     return made
 
 
@@ -86,7 +77,7 @@ def correct(warehouse: Warehouse, period: ClosedPeriod) -> None:
 def _charges(warehouse: Warehouse, period: ClosedPeriod) -> DataFrame:
     """chargeback_daily of a period by what is known now, with its own prices and owners."""
     prices = price_list.parse(period.price_list)
-    first, end = period.first - timedelta(days=1), period.end + timedelta(days=LOOKBACK_DAYS + 2)
+    first, end = period.first_day - timedelta(days=1), period.end_day + timedelta(days=LOOKBACK_DAYS + 2)
     measured = quantities(
         warehouse.read("usage_deltas").where(f.col("source_date").between(first, end)),
         warehouse.read("storage_snapshots").where(f.col("date").between(first, end)),
@@ -101,4 +92,4 @@ def _frozen(warehouse: Warehouse, period: ClosedPeriod) -> DataFrame:
 
 
 def _days(period: ClosedPeriod) -> str:
-    return f"date >= date'{period.first}' and date < date'{period.end}'"
+    return f"date >= date'{period.first_day}' and date < date'{period.end_day}'"

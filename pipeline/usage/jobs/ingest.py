@@ -84,9 +84,8 @@ def ingest(
         .foreachBatch(write)
         .option("checkpointLocation", checkpoint)
     )
-    if trigger_s is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{trigger_s} seconds").start()
+    trigger = {"availableNow": True} if trigger_s is None else {"processingTime": f"{trigger_s} seconds"}
+    return writer.trigger(**trigger).start()
 
 
 def stream_id(spark: SparkSession, name: str) -> str:

@@ -232,13 +232,8 @@ def _from_deltas(
 
 def _note_sidecars(warehouse: Warehouse, fresh: Sequence[date], usage: DataFrame, paces: DataFrame) -> None:
     usage = usage.where(f.col("source_date").isin(list(fresh)))
-    _replace(
-        warehouse,
-        "sidecar_days",
-        warehouse.read_dates("records", fresh),
-        lambda rows: sidecar_days(rows, usage, paces),
-        fresh,
-    )
+    records = warehouse.read_dates("records", fresh)
+    _replace(warehouse, "sidecar_days", records, lambda rows: sidecar_days(rows, usage, paces), fresh)
     runs_of, name = warehouse.read("sidecar_days"), "sidecars"
     isolate(warehouse, name, runs_of, lambda rows: warehouse.replace(name, sidecars(rows)), ("sidecar",))
 
@@ -269,7 +264,7 @@ def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date], deltas: Del
     # Deltas of older months are deleted, day by day: that is no refund.
     kept = deltas.first + timedelta(days=rules.recommend_days + 31 - KEPT_DAYS)
     for period in closed:
-        if period.first >= kept and any(period.contains(day) for day in days):
+        if period.first_day >= kept and any(period.contains(day) for day in days):
             closing.correct(warehouse, period)
     if rules.prices is not None and days:
         first = min(days).replace(day=1)
@@ -292,9 +287,8 @@ def _charge_open(warehouse: Warehouse, rules: Rules, prices: PriceList, days: Se
         # Read by the sum of each day, by the cents of each team, and by each invoice.
         measured = quantities(rows, storage, team_of(rules.owners), prices.zone).where(f.col("date").isin(list(days)))
         measured = measured.persist()
-        warehouse.replace_where(
-            "chargeback_daily", chargeback_daily(measured, prices, others).where(condition), condition
-        )
+        charges = chargeback_daily(measured, prices, others).where(condition)
+        warehouse.replace_where("chargeback_daily", charges, condition)
         measured.unpersist()
 
     isolate(warehouse, "chargeback_daily", _attributed_to(usage, around), write)

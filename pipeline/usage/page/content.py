@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from pipeline.usage.page.charts import COLOURS, bars, duration_text, line, number_text, stacked_bars
 from pipeline.usage.page.layout import page, section, table
 from pipeline.usage.tables import Warehouse
-from pipeline.usage.transforms.sums import total
+from pipeline.usage.transforms.sums import named, total
 
 _REST: Final = "all others"
 _LOST: Final = "missing_records > 0 or ended_cleanly = false"
@@ -67,10 +67,7 @@ def render(warehouse: Warehouse, since: date | None = None, until: date | None =
         (f"{totals[3]:,}", "client id" if totals[3] == 1 else "client ids"),
         (duration_text(waited / 1000), f"that clients waited, in {duration_text(3600 * busy)} of traffic"),
         *((f"{row[1]:,} {row[0]}", "charged") for row in money),
-        (
-            f"{lost:,} of {every:,}" if lost else "complete",
-            "proxies with missing records" if lost else "records of proxies",
-        ),
+        (f"{lost:,} of {every:,}", "proxies with missing records") if lost else ("complete", "records of proxies"),
     ]
     axes = _axes(hourly, first, last)
     sections = [
@@ -270,18 +267,11 @@ def _recommendations(found: DataFrame) -> str:
 
 
 def _bypass(found: DataFrame) -> str:
-    top = (
-        found.where(f.coalesce("is_certain", f.lit(True)))
-        .groupBy("cluster", "topic", "measure")
-        .agg(
-            total("broker_count").alias("broker"),
-            total("seen_count").alias("seen"),
-            total("unseen_count").alias("unseen"),
-        )
-    )
+    certain = found.where(f.coalesce("is_certain", f.lit(True))).groupBy("cluster", "topic", "measure")
+    top = certain.agg(*named(total, "broker_count", "seen_count", "unseen_count"))
     rows = [
         [*row[:3], *(number_text(each) for each in row[3:6]), f"{100 * row[5] / row[3]:.1f} %" if row[3] else ""]
-        for row in top.where("unseen > 0").orderBy(f.desc("unseen")).limit(ROWS).collect()
+        for row in top.where("unseen_count > 0").orderBy(f.desc("unseen_count")).limit(ROWS).collect()
     ]
     headers = "cluster | topic | measure | brokers | sidecars | unseen | share"
     empty = "No broker counts were given, or sidecars saw all of them."
@@ -295,9 +285,7 @@ def _missing(sidecars: DataFrame, holes: DataFrame) -> str:
     rows = [[*row[1:6], number_text(row["estimated_missing_bytes"], "B"), row["last"]] for row in shown]
     headers = "cluster | sidecar | run | state | records missing | bytes missing, about | last record"
     parts = [table(headers, rows, "All records arrived.")]
-    deleted = [
-        list(row) for row in holes.drop("found_at").orderBy("kafka_partition", "first_offset").limit(ROWS).collect()
-    ]
+    deleted = holes.drop("found_at").orderBy("kafka_partition", "first_offset").limit(ROWS).collect()
     if deleted:
         parts.append(table("partition of the usage topic | first offset never read | last", deleted, ""))
     return section("Data quality", "Which records are missing?", *parts)

@@ -30,18 +30,15 @@ def bypass_check(usage_hourly: DataFrame, brokers: DataFrame, lost: DataFrame) -
 
 def _compared(both: DataFrame, measure: str) -> DataFrame:
     broker, seen = f.col(measure), f.coalesce(f.col(f"seen_{measure}"), f.lit(0))
-    return both.where(broker.isNotNull()).select(
-        "date",
-        "cluster",
-        "hour",
-        "topic",
-        f.lit(measure).alias("measure"),
-        broker.alias("broker_count"),
-        seen.alias("seen_count"),
-        (broker - seen).alias("unseen_count"),
-        f.when(broker > 0, (broker - seen) / broker).alias("unseen_share"),
-        "lost_sidecars",
-        (f.col("lost_sidecars") == 0).alias("is_certain"),
+    return both.where(broker.isNotNull()).withColumns(
+        {
+            "measure": f.lit(measure),
+            "broker_count": broker,
+            "seen_count": seen,
+            "unseen_count": broker - seen,
+            "unseen_share": f.when(broker > 0, (broker - seen) / broker),
+            "is_certain": f.col("lost_sidecars") == 0,
+        }
     )
 
 

@@ -32,10 +32,8 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
     A hash aggregation: no sort of the records, partial before the shuffle, so a series with many records makes no task
     longer than others.
     """
-    ranges: list[Column] = []
-    for counter in kind.counters:
-        ranges += [f.min(counter).alias(f"first_{counter}"), f.max(counter).alias(f"last_{counter}")]
     quarter = f.floor(f.col("time_ms") / QUARTER_MS).cast("bigint")
+    block = f.shiftright("kafka_offset", _BLOCK_BITS)
     second = f.col("max_second_bytes") if kind is USAGE_KIND else f.lit(None).cast("bigint")
     point = f.struct(
         (f.col("time_ms") % QUARTER_MS).cast("int").alias("ms"),
@@ -44,16 +42,12 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
     )
     return (
         records.where(f.col("kind") == kind.name)
-        .groupBy(
-            f.col("date"),
-            quarter.alias("quarter"),
-            *kind.series,
-            f.shiftright("kafka_offset", _BLOCK_BITS).alias("block"),
-        )
+        .groupBy("date", quarter.alias("quarter"), *kind.series, block.alias("block"))
         .agg(
             f.min("time_ms").alias("first_ms"),
             f.max("time_ms").alias("last_ms"),
-            *ranges,
+            *(f.min(counter).alias(f"first_{counter}") for counter in kind.counters),
+            *(f.max(counter).alias(f"last_{counter}") for counter in kind.counters),
             *named(f.max, *kind.gauges),
             f.sort_array(f.collect_list(point)).alias("points"),
         )
@@ -124,18 +118,10 @@ def _ordered(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFra
     """
     rows = sampled.withColumn("is_known", f.lit(False))
     if daily is not None:
-        known = daily.select(
-            "date",
-            f.floor(f.col("last_ms") / QUARTER_MS).cast("bigint").alias("quarter"),
-            *kind.series,
-            "first_ms",
-            "last_ms",
-            *(f.col(f"last_{counter}").alias(f"first_{counter}") for counter in kind.counters),
-            *(f"last_{counter}" for counter in kind.counters),
-            *(f.lit(None).cast(sampled.schema[name].dataType).alias(name) for name in (*kind.gauges, "points")),
-            f.lit(True).alias("is_known"),
-        )
-        rows = rows.unionByName(known)
+        quarter = f.floor(f.col("last_ms") / QUARTER_MS).cast("bigint")
+        firsts = {f"first_{counter}": f.col(f"last_{counter}") for counter in kind.counters}
+        known = daily.withColumns({"quarter": quarter, **firsts, "is_known": f.lit(True)})
+        rows = rows.unionByName(known, allowMissingColumns=True)
     return rows.repartition(*kind.delta_keys).withColumn("series_hash", f.xxhash64(*kind.series))
 
 

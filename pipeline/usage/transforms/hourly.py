@@ -33,13 +33,5 @@ def _hours(deltas: DataFrame) -> DataFrame:
 
 
 def _with_team(rows: DataFrame, team: Column, own: tuple[str, ...]):  # type: ignore[no-untyped-def]  # GroupedData
-    return rows.groupBy(
-        f.to_date("time").alias("date"),
-        f.col("time").alias("hour"),
-        cluster(),
-        team.alias("team"),
-        "user",
-        "client_id",
-        "labels",
-        *own,
-    )
+    date, hour = f.to_date("time").alias("date"), f.col("time").alias("hour")
+    return rows.groupBy(date, hour, cluster(), team.alias("team"), "user", "client_id", "labels", *own)

@@ -1,11 +1,11 @@
 """What did not arrive: records that a run of a proxy numbered and nobody read, runs that ended without a last record.
 
-The numbers of records (`seq`) are collected as bits of words of 64: one hash aggregation, no sort of records.
+Numbers (`seq`, offsets of the topic) are collected as bits of words of 64: one hash aggregation, no sort of records.
 """
 
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.records import IDLE
@@ -30,8 +30,8 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
     """
     keys = ["date", *_RUN]
     lag = f.unix_millis("kafka_time") - f.col("time_ms")
-    words = records.groupBy(*keys, f.floor(f.col("seq") / 64).cast("bigint").alias("word")).agg(
-        f.bit_or(f.expr("shiftleft(1L, cast(seq % 64 as int))")).alias("bits"),
+    words = _words(records, keys, "seq").agg(
+        _bits("seq"),
         f.count("*").alias("arrived"),
         *(getattr(f, how)(name).alias(f"{how}_{name}") for name in ("seq", "time_ms") for how in ("min", "max")),
         f.min(lag).alias("least_lag_ms"),
@@ -162,9 +162,31 @@ def topic_holes(read: DataFrame, known: DataFrame) -> DataFrame:
     """
     fresh = read.join(f.broadcast(known), "kafka_partition", "left")
     fresh = fresh.where(f.col("kafka_offset") > f.coalesce("last_offset", f.lit(-1)))
-    ordered = Window.partitionBy("kafka_partition").orderBy("kafka_offset")
-    before = f.coalesce(f.lag("kafka_offset").over(ordered), f.col("last_offset"))
-    holes = fresh.select(
-        "kafka_partition", (before + 1).alias("first_offset"), (f.col("kafka_offset") - 1).alias("last_offset")
+    words = _words(fresh, ["kafka_partition", "last_offset"], "kafka_offset").agg(_bits("kafka_offset"))
+    base = f.col("word") * 64
+    set_bits = f.filter(
+        f.transform(f.sequence(f.lit(0), f.lit(63)), lambda n: f.when(f.getbit("bits", n) == 1, base + n)),
+        lambda each: each.isNotNull(),
     )
-    return holes.where("first_offset <= last_offset")
+    # Full words are one range; only the others are looked at bit by bit.
+    offsets = f.when(f.bit_count("bits") == 64, f.array(base, base + 63)).otherwise(set_bits)
+    inner = f.zip_with(
+        f.slice(offsets, 1, f.size(offsets) - 1),
+        f.slice(offsets, 2, f.size(offsets)),
+        lambda left, right: f.struct((left + 1).alias("first_offset"), (right - 1).alias("last_offset")),
+    )
+    window = Window.partitionBy("kafka_partition").orderBy("word")
+    before = f.coalesce(f.lag(f.element_at("offsets", -1)).over(window), f.col("last_offset"))
+    outer = f.struct((f.col("before") + 1).alias("first_offset"), (f.element_at("offsets", 1) - 1).alias("last_offset"))
+    ranges = f.concat(f.array(outer), f.when(f.bit_count("bits") < 64, inner).otherwise(f.slice(inner, 1, 0)))
+    holes = words.withColumn("offsets", offsets).withColumn("before", before)
+    holes = holes.select("kafka_partition", f.explode(ranges).alias("hole"))
+    return holes.select("kafka_partition", "hole.*").where(f.col("first_offset") <= f.col("last_offset"))
+
+
+def _words(rows: DataFrame, keys: list[str], number: str):  # type: ignore[no-untyped-def]  # GroupedData
+    return rows.groupBy(*keys, f.floor(f.col(number) / 64).cast("bigint").alias("word"))
+
+
+def _bits(number: str) -> Column:
+    return f.bit_or(f.expr(f"shiftleft(1L, cast({number} % 64 as int))")).alias("bits")

@@ -1,5 +1,7 @@
 """From a quota to micro-batches and producer settings: no record expires, whatever the rate."""
 
+from argparse import ArgumentTypeError
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,5 +49,5 @@ def test_rates(text: str, rate: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "5M", "5 parsecs", "-1MB", "0", "MB", "1e6", "5mb"])
 def test_what_is_no_rate(text: str) -> None:
-    with pytest.raises(ValueError, match="expected bytes per second"):
+    with pytest.raises(ArgumentTypeError, match="expected bytes per second"):
         parse_rate(text)
