@@ -65,6 +65,6 @@ def test_each_table_is_in_the_documentation() -> None:
 
 def test_the_documentation_names_no_file_that_is_not_there() -> None:
     folder = PROJECT / "docs" / "pipeline"
-    files = {"README.md", "records.md", "tables.md", "comparison.md", "sink.md", "usage.png"}
+    files = {"README.md", "records.md", "tables.md", "comparison.md", "sink.md", "usage.png", "usage-narrow.png"}
     assert {path.name for path in folder.iterdir()} == files
     assert Path(PROJECT / "pipeline" / "usage" / "submit.py").exists()
