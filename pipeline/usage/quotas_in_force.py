@@ -19,20 +19,16 @@ class QuotasError(InputError):
 def load(text: str) -> "tuple[QuotaEntry, ...]":
     """The entries of a quotas file's text. Raises QuotasError."""
     # Not on clusters that give no quotas file.
+    from quotas.parsing.batch import threshold_errors
     from quotas.parsing.file import load_quotas
-    from quotas.registry.registry import Registry
 
     try:
         found = load_quotas(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise QuotasError(f"not TOML: {error}") from error
-    if found.errors:
-        raise QuotasError("; ".join(str(error) for error in found.errors))
     entries = tuple(placed.entry for placed in found.placed if placed.entry is not None)
-    try:
-        Registry(entries)
-    except ValueError as error:
-        raise QuotasError(str(error)) from error
+    if errors := found.errors or threshold_errors(entries):
+        raise QuotasError("; ".join(str(error) for error in errors))
     return entries
 
 

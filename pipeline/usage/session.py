@@ -50,7 +50,7 @@ LOCAL = {
 }
 
 FEW_ROWS = {
-    # To compile the queries takes longer than it saves, and there is nothing to learn from one stage for the next.
+    # To compile the queries takes longer than it saves.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # One task for each stage, and no job of its own for each table that a join broadcasts.

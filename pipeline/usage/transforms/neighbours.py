@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import WAITING, Price, PriceList
-from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, USAGE_KIND
+from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, USAGE_KIND, Kind
 from pipeline.usage.transforms.deltas import time_of
 from pipeline.usage.transforms.members import UNITS, cluster
 from pipeline.usage.transforms.rates import entity_of_topic, paced, profiles, spans
@@ -88,14 +88,13 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
     """
     limit = Window.partitionBy("cluster", "limit", "entity")
     known = known.withColumn("clients", f.count("*").over(limit)).where("clients > 1")
-    held, sampled = (
-        _of_teams(
-            paced(rows.withColumn("cluster", cluster()).join(f.broadcast(known), keys, "left_semi"), kind, paces), team
-        )
-        for rows, kind, keys in ((held, THROTTLE_KIND, [*_CLIENT, "limit", "entity"]), (sampled, USAGE_KIND, _CLIENT))
-    )
-    waited = _episodes(spans(held, THROTTLE_KIND))
-    used = _amounts(sampled, waited, known)
+
+    def of_members(rows: DataFrame, kind: Kind, keys: list[str]) -> DataFrame:
+        rows = rows.withColumn("cluster", cluster()).join(f.broadcast(known), keys, "left_semi")
+        return _of_teams(paced(rows, kind, paces), team)
+
+    waited = _episodes(spans(of_members(held, THROTTLE_KIND, [*_CLIENT, "limit", "entity"]), THROTTLE_KIND))
+    used = _amounts(of_members(sampled, USAGE_KIND, _CLIENT), waited, known)
     waited = waited.groupBy(*_EPISODE, *_MEMBER).agg(total("amount").alias("own_throttled_ms"))
     rows = used.join(waited, [*_EPISODE, *_MEMBER], "full").fillna(0, ["own_throttled_ms", "bytes"])
     group = Window.partitionBy(*_EPISODE)
@@ -160,7 +159,8 @@ def _amounts(used: DataFrame, waited: DataFrame, known: DataFrame) -> DataFrame:
     way = f.col("way").isNull() | (f.col("way") == f.col("direction"))
     of_client = ~(f.coalesce(f.col("has_total"), f.lit(False)) & f.col("of_topic").isNotNull())
     rows = used.join(f.broadcast(known.withColumnRenamed("direction", "way")), _CLIENT)
-    rows = rows.where("date <= until").where(f.when(of_records, is_of_topic).otherwise(way & of_client))
+    # `profiles` has an `until` of its own.
+    rows = rows.where("date <= until").drop("until").where(f.when(of_records, is_of_topic).otherwise(way & of_client))
     per_byte = f.try_divide(counted, f.col("between_bytes") + f.col("within_bytes"))
     rows = profiles(spans(rows.withColumn("per_byte", per_byte), USAGE_KIND).where("amount > 0"))
     rows = rows.withColumn("time", time_of()).join(episodes, [*_LIMIT])

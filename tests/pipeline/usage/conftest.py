@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.usage.session import session
+from pipeline.usage.session import FEW_ROWS, session
 from pipeline.usage.tables import Warehouse
 
 
@@ -28,13 +28,7 @@ def spark() -> Iterator[SparkSession]:
     For a few rows, compiled code takes longer than it saves, be it Spark's or the JVM's; so does planning again after
     each shuffle.
     """
-    few_rows = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    with session(cores=1, shuffle_partitions=1, settings=few_rows, short=True) as running:
+    with session(cores=1, settings=FEW_ROWS, short=True) as running:
         yield running
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

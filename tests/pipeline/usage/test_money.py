@@ -81,6 +81,7 @@ def test_no_task_has_all_rows_of_an_axis(spark: SparkSession) -> None:
     """Rows meet the sums of their day and axis by broadcast, whatever Spark guesses of sizes."""
     unsure = spark.newSession()
     unsure.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    unsure.conf.set("spark.sql.optimizer.disableHints", "false")  # as in a report of many rows
     rows = measured(unsure, [(1, "a", "c", None, "network_in", 10**9)])
     found = chargeback_daily(rows, price_list.parse(EXAMPLE_PRICES + INVOICE))
     plan = found._jdf.queryExecution().executedPlan().toString()

@@ -249,18 +249,7 @@ def test_a_limit_that_another_one_replaced_holds_its_client_no_longer(spark: Spa
         ("mail", "user:shop,client-id:mail", 4),  # not held since, and still in force for all that is known
     ]
     held = [
-        (
-            datetime.combine(today - timedelta(days=days), datetime.min.time(), UTC),
-            "p",
-            "{}",
-            "shop",
-            client,
-            limit,
-            entity,
-            0,
-            1.0,
-            None,
-        )
+        (datetime(2026, 1, 25, tzinfo=UTC) - timedelta(days), "p", "{}", "shop", client, limit, entity, 0, 1.0, None)
         for client, entity, days in seen
     ]
     found: dict[str, dict[str, int]] = {name: {} for name in clients}
