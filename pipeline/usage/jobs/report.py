@@ -37,7 +37,7 @@ from pipeline.usage.transforms.sidecars import lost_hours, sidecar_days, sidecar
 
 T = TypeVar("T")
 SHOWN: Final = 20
-"""Warnings of one kind."""
+"""Lines printed of one kind of warning; the rest is in its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,8 @@ def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
     seen = warehouse.read("sidecars").where(f"last_record >= timestamp'{first}' and first_record < timestamp'{end}'")
     lossy = seen.where(f"ended_cleanly = false or last_gap >= date'{first}'").orderBy("sidecar", "first_record")
     for row in lossy.collect():
-        missing = f"{row['missing_records']:,} records are missing" if row["missing_records"] else ""
+        count = row["missing_records"]
+        missing = f"{count:,} {'record is' if count == 1 else 'records are'} missing" if count else ""
         lost = (
             f"it ended without a last record at {row['last_record']:%Y-%m-%d %H:%M} UTC ({row['state']}), about "
             f"{row['estimated_missing_bytes']:,} bytes are missing"
@@ -327,17 +328,21 @@ def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
         )
         lines.append(f"sidecar {row['sidecar']}, run {row['incarnation']}: {'; '.join(filter(None, (missing, lost)))}")
     holes = warehouse.read("topic_holes").where(f.col("found_at") >= f.lit(first))
-    isolated = warehouse.read("isolated").where(f.col("at") >= f.lit(first))
-    lines += [
+    of_holes = [
         f"usage topic, partition {row['kafka_partition']}: offsets {row['first_offset']} to {row['last_offset']} were "
         "deleted before ingest read them"
-        for row in holes.orderBy("kafka_partition", "first_offset").limit(SHOWN).collect()
+        for row in holes.orderBy("kafka_partition", "first_offset").limit(SHOWN + 1).collect()
     ]
-    lines += [
+    isolated = warehouse.read("isolated").where(f.col("at") >= f.lit(first))
+    left_out = [
         f"{row['step']}: left out {_named(row.asDict()) or 'as a whole, until the next report'}: {row['reason']}"
-        for row in isolated.orderBy("at").limit(SHOWN).collect()
+        for row in isolated.orderBy("at").limit(SHOWN + 1).collect()
     ]
-    return lines
+    return lines + _shown(of_holes, "topic_holes") + _shown(left_out, "isolated")
+
+
+def _shown(lines: list[str], table: str) -> list[str]:
+    return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and more: see the table {table}"]
 
 
 def over_budget(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from pipeline.usage import owners
 from pipeline.usage.jobs import runs
-from pipeline.usage.jobs.report import Rules, report, warnings
+from pipeline.usage.jobs.report import SHOWN, Rules, report, warnings
 from pipeline.usage.schemas import TABLES, USAGE_KIND
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.deltas import deltas, samples
@@ -222,7 +222,7 @@ def test_records_of_days_that_were_deleted_are_not_missing(spark: SparkSession) 
     assert found == {"old": (0, None), "new": (3, date(2027, 2, 28))}
 
 
-def test_a_warning_is_of_the_dates_that_were_computed(warehouse: Warehouse) -> None:
+def test_a_warning_is_of_the_dates_that_were_computed(spark: SparkSession, warehouse: Warehouse) -> None:
     at = f.lit("2026-01-06 12:00:00").cast("timestamp")
     sidecar = {"sidecar": f.lit("pod-1"), "incarnation": f.lit("run-1"), "missing_records": f.lit(2)}
     seen = {"first_record": at, "last_record": f.lit("2026-01-09").cast("timestamp"), "last_gap": f.to_date(at)}
@@ -236,6 +236,8 @@ def test_a_warning_is_of_the_dates_that_were_computed(warehouse: Warehouse) -> N
         "rates: left out client_id 'c': why",
     ]
     assert warnings(warehouse, [date(2026, 1, 7)]) == []
+    warehouse.append("topic_holes", warehouse.row("topic_holes", hole).crossJoin(spark.range(SHOWN)).drop("id"))
+    assert warnings(warehouse, [date(2026, 1, 6)])[-2] == "and more: see the table topic_holes"
 
 
 def test_holes_of_the_topic_are_named_by_their_offsets(spark: SparkSession) -> None:
@@ -259,7 +261,7 @@ def test_the_report_warns_of_what_is_missing_and_of_other_rules(
     warehouse.append("records", records_frame(spark, made))
     rules = Rules()
     dates = report(warehouse, rules)
-    assert warnings(warehouse, dates) == ["sidecar pod-1, run run-1: 1 records are missing"]
+    assert warnings(warehouse, dates) == ["sidecar pod-1, run run-1: 1 record is missing"]
     assert runs.outdated(warehouse, rules.fingerprint) is None
     newer = Rules(owners.parse(OWNERS))
     assert report(warehouse, newer) == []
