@@ -48,7 +48,7 @@ else
 	@$(BIN)/python -m pytest -m "not nightly and not deploy" $(ARGS)
 endif
 
-test-nightly: setup jars ## all tests, the long ones too, with many more generated examples: 90 minutes
+test-nightly: setup jars ## all tests, the long ones too, with many more generated examples: 100 minutes
 ifeq ($(strip $(ARGS)),)
 	@failed=; \
 	$(PYTEST) -m "not deploy" --hypothesis-profile=nightly $(UNITS) || failed="$$failed units"; \
