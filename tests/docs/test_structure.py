@@ -14,23 +14,22 @@ MAX_ATTRIBUTES = 18
 MAX_COMPLEXITY = 12
 HOT_LOOPS = {"proxy/streams/batch_plan.py::PartitionPlan.scan", "protocol/fetch.py::FetchResponseWalk._skip_plain"}
 MAX_COMPLEXITY_OF_HOT_LOOPS = 16
-#: Lines of each package with a token that is no comment and no docstring. A feature raises the number of its package in
-#: its own commit, with the reason there.
+#: Ceilings on the lines of each package that hold code (neither comment nor docstring). They are round on purpose, with
+#: room for a mend: a package that reaches its ceiling needs a second look, not a larger number.
 CODE_LINES = {
-    "protocol": 2_680,  # 80 of them telemetry: what clients push; 40 the cluster's own quotas
-    "quotas": 3_567,  # 456 of them quotas/fleet: one quota for many proxies
-    "proxy": 1_872,  # with the cluster's own quotas; with `explain` and `top`, and what the last minutes were like
-    "proxy/admin": 1_366,  # where the time of clients goes: rows, sentences, tables
-    "proxy/brokers": 701,
-    "proxy/config": 2_133,
-    "proxy/enforcement": 447,
-    "proxy/fleet": 672,
-    "proxy/observability": 849,  # where the time of connections goes
-    "proxy/sessions": 2_082,
-    "proxy/streams": 2_674,
-    "proxy/usage": 692,  # with idle records, and the largest second of each series
+    "protocol": 2_900,
+    "quotas": 3_800,
+    "proxy": 2_200,
+    "proxy/admin": 1_700,
+    "proxy/brokers": 900,
+    "proxy/config": 2_500,
+    "proxy/enforcement": 550,
+    "proxy/fleet": 850,
+    "proxy/observability": 1_000,
+    "proxy/sessions": 2_300,
+    "proxy/streams": 2_900,
+    "proxy/usage": 800,
 }
-SLACK = 1.04
 MAX_CODE_LINES_OF_A_CLASS = 250
 #: On the path of a request.
 LARGEST_CLASSES_IN = ("proxy/streams", "proxy/sessions", "proxy/enforcement")
@@ -151,11 +150,11 @@ def test_only_the_hot_loops_are_complex() -> None:
     assert max(over.values(), default=0) <= MAX_COMPLEXITY_OF_HOT_LOOPS
 
 
-def test_no_package_has_more_code_than_its_budget() -> None:
+def test_no_package_has_more_code_than_its_ceiling() -> None:
     sizes: Counter[str] = Counter()
     for place in sources():
         sizes[package_of(place)] += len(code_lines(place))
-    over = {package: size for package, size in sizes.items() if size > CODE_LINES.get(package, 0) * SLACK}
+    over = {package: size for package, size in sizes.items() if size > CODE_LINES.get(package, 0)}
     assert over == {}
     assert sizes.keys() == CODE_LINES.keys()
 
