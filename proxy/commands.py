@@ -9,7 +9,6 @@ import difflib
 import json
 import logging
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from proxy.config.errors import ConfigError, StartError
 from proxy.config.given import Given
 from proxy.config.limits_help import CommandWithLimits
 from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Setting, setting
+from proxy.config.service_links import service_of
 from proxy.config.values import parse_address, parse_duration, parse_size
 from proxy.observability.build import BUILD
 from proxy.observability.logs import one_line
@@ -117,6 +117,8 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     configure(config.observability.log_format, config.observability.log_level)
     log = EventLog(__name__)
     log.warn_of(unknown)
+    for variable, service in _service_variables(ctx, os.environ):
+        log.info("service_variable_ignored", variable=variable, service=service)
     ignored = config.upstream.ignored
     if ignored:
         log.info("client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
@@ -444,11 +446,17 @@ def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> l
     params = [param for command in main.commands.values() for param in command.params]
     known = [variable for param in params if isinstance(param, Setting) for variable in param.variables]
     found: list[tuple[str, dict[str, object]]] = []
-    for variable in environment:
-        of_service = re.search(r"_(?:PORT|SERVICE_HOST|SERVICE_PORT)(?:_|$)", variable)
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known and not of_service:
+    for variable, value in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known and not service_of(variable, value):
             names = [each.removeprefix(ENVIRONMENT_PREFIX) for each in known]
             close = closest(variable.removeprefix(ENVIRONMENT_PREFIX), names)
             meant = close and ENVIRONMENT_PREFIX + close
             found.append(("unknown_environment_variable", {"variable": variable, "did_you_mean": meant}))
     return found
+
+
+def _service_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The variables of options that Kubernetes has set for a Service, each with the Service's name."""
+    ours = [each for param in ctx.command.params if isinstance(param, Setting) for each in param.variables]
+    found = [(each, service_of(each, environment.get(each, ""))) for each in ours]
+    return [(variable, service) for variable, service in found if service]

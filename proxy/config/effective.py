@@ -1,6 +1,5 @@
 """The configuration that applies, each option with the source of its value: for `check-config --show` and `/config`."""
 
-import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -28,7 +27,7 @@ def sources_of(ctx: click.Context) -> Mapping[str, tuple[str, str]]:
         text = str(option.show_default) if source is ParameterSource.DEFAULT else _text(value)
         words = {ParameterSource.COMMANDLINE: "flag", ParameterSource.DEFAULT_MAP: str(ctx.params["config"])}
         if source is ParameterSource.ENVIRONMENT:
-            words[source] = next(filter(os.environ.get, option.variables))
+            words[source] = str(option.variable_set)
         found[name] = text, words.get(source, "default")  # type: ignore[arg-type]
     return found
 

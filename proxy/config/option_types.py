@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from proxy.config import values
+from proxy.config.service_links import service_of
 from quotas.problems import Problem, Refusal, Refusals, did_you_mean
 
 if TYPE_CHECKING:
@@ -94,8 +95,15 @@ class Setting(cloup.Option):
         """One for each of its names: the first one that is set and not empty counts."""
         return tuple(self.envvar or ())
 
+    @property
+    def variable_set(self) -> str | None:
+        """The variable that counts: not one that Kubernetes set for a Service whose name is like that of the option."""
+        values = ((each, os.environ.get(each)) for each in self.variables)
+        return next((each for each, value in values if value and not service_of(each, value)), None)
+
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        return None if ctx.meta.get(IGNORE_ENVIRONMENT) else super().resolve_envvar_value(ctx)
+        variable = None if ctx.meta.get(IGNORE_ENVIRONMENT) else self.variable_set
+        return None if variable is None else os.environ[variable]
 
     def get_help_record(self, ctx: click.Context) -> Any:
         """The help text, and on a line of its own the default and the variable."""
@@ -186,7 +194,7 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
     """The origin of a value, as its user wrote it: `--listen 'foo'`, a variable, or a key of the file."""
     source = ctx.get_parameter_source(name)
     if source is ParameterSource.ENVIRONMENT:
-        return f"{next(filter(os.environ.get, settings_of(ctx)[name].variables))} {given!r}"
+        return f"{settings_of(ctx)[name].variable_set} {given!r}"
     if source is ParameterSource.DEFAULT_MAP:
         return f"{ctx.params['config']}: {name} = {given!r}"
     flag = f"--{name.replace('_', '-')} {given!r}"

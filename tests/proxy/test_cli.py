@@ -294,14 +294,14 @@ LOCAL = (
 
 
 @contextmanager
-def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+def running(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
     """A proxy process that has said what it listens on, and its log lines up to there."""
     process = subprocess.Popen(
         command("run", "--log-format", "json", *arguments),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=clean_environment(),
+        env=clean_environment(**environment),
     )
     with process:
         assert process.stderr is not None
@@ -398,14 +398,45 @@ def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
     assert "this process only" in events["quotas"]["scope"]
 
 
+def variables_of_service(name: str) -> dict[str, str]:
+    """As the kubelet sets them for a Service with one port, in upper case and with `_` for `-`."""
+    return {
+        f"{name}_SERVICE_HOST": "10.43.0.7",
+        f"{name}_SERVICE_PORT": "19092",
+        f"{name}_SERVICE_PORT_KAFKA": "19092",
+        f"{name}_PORT": "tcp://10.43.0.7:19092",
+        f"{name}_PORT_19092_TCP": "tcp://10.43.0.7:19092",
+        f"{name}_PORT_19092_TCP_PROTO": "tcp",
+        f"{name}_PORT_19092_TCP_PORT": "19092",
+        f"{name}_PORT_19092_TCP_ADDR": "10.43.0.7",
+    }
+
+
+def test_variables_of_a_service_do_not_set_an_option_of_that_name() -> None:
+    services = [variables_of_service(f"KAFKA_QUOTA_PROXY_{name}") for name in ("BROKER", "LISTEN", "METRICS")]
+    variables = {name: value for each in services for name, value in each.items()}
+    with running(*LOCAL, **variables) as (_, lines):
+        ignored = [line for line in lines if line["event"] == "service_variable_ignored"]
+        assert not [line for line in lines if line["event"] == "unknown_environment_variable"]
+    [line] = ignored
+    assert (line["variable"], line["service"]) == ("KAFKA_QUOTA_PROXY_BROKER_PORT", "kafka-quota-proxy-broker")
+
+
+def test_a_wrong_value_of_the_user_is_an_error_beside_a_service_of_that_name() -> None:
+    variables = variables_of_service("KAFKA_QUOTA_PROXY_BROKER") | {"KAFKA_QUOTA_PROXY_BROKER_PORT": "19200"}
+    result = finished("run", *LOCAL, **variables)
+    assert result.returncode == 2
+    assert "KAFKA_QUOTA_PROXY_BROKER_PORT '19200': expected NODE=PORT" in result.stderr
+
+
 def test_a_variable_that_is_almost_one_of_ours_is_pointed_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the process ends by itself
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        of_service = "KAFKA_QUOTA_PROXY_SERVICE_HOST", "KAFKA_QUOTA_PROXY_PORT_19092_TCP", "KAFKA_QUOTA_PROXY_PORT"
         of_explain = "KAFKA_QUOTA_PROXY_PROXY"
         wrong = "KAFKA_QUOTA_PROXY_QUOTAS_FIL", "KAFKA_QUOTA_PROXY_BOOTSTRAP", "KAFKA_QUOTA_PROXY_1234567"
         variables = {
-            **dict.fromkeys((*of_service, of_explain, *wrong), "x"),
+            **dict.fromkeys((of_explain, *wrong), "x"),
+            **variables_of_service("KAFKA_QUOTA_PROXY"),
             "KAFKA_QUOTA_PROXY_BOOTSTRAP_SERVER": "kafka:9092",
         }
         result = finished("run", *LOCAL, "--metrics-listen", address, **variables)
