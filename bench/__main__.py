@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from bench import (
+    added_latency,
     against_haproxy,
     connections,
     evenness,
@@ -32,6 +33,7 @@ from bench.processes import Cores, PeerError, raise_descriptor_limit
 from bench.report import Figure, document, machine, show, write_json
 
 BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
+    added_latency.NAME: added_latency.run,
     against_haproxy.NAME: against_haproxy.run,
     connections.NAME: connections.run,
     enforcement.NAME: enforcement.run,
