@@ -19,8 +19,13 @@ from proxy.config.addresses import Address
 from proxy.config.client_settings import LoginSettings
 from proxy.tls import TlsContexts, failure_of
 
-MAX_RESPONSE: Final = 64 * 1024 * 1024
+LONGEST_RESPONSE: Final = 64 * 1024 * 1024
+"""A length above it is not Kafka's: four bytes of HTTP, for instance."""
+MAX_RESPONSE: Final = 16 * 1024 * 1024
+"""Of 1,000 topics with 400 partitions each."""
 _TLS_ALERT: Final = b"\x15\x03"
+_CORRELATION_ID: Final = slice(8, 12)
+"""Of a request with its length."""
 
 
 async def ask_for_topics(
@@ -33,15 +38,18 @@ async def ask_for_topics(
     for server in servers:
         try:
             response = await ask_broker(server, tls, request, seconds)
-            return topics_by_id(CORRELATION_ID, response)
+            # In a thread: of many partitions it takes seconds, which the event loop does not have.
+            return await asyncio.to_thread(topics_by_id, CORRELATION_ID, response)
         except (OSError, ProtocolError) as error:
             problem = error
     raise OSError(f"no bootstrap server returned topic names: {problem}")
 
 
-async def ask_broker(server: Address, tls: TlsContexts, request: bytes, seconds: float) -> bytes:
+async def ask_broker(
+    server: Address, tls: TlsContexts, request: bytes, seconds: float, most: int = MAX_RESPONSE
+) -> bytes:
     """The response to a request with its length, from the correlation id on. Raises BrokerFailed."""
-    async with connection(server, tls.to_brokers, tls.upstream.login, seconds) as ask:
+    async with connection(server, tls.to_brokers, tls.upstream.login, seconds, most) as ask:
         return await ask(request)
 
 
@@ -89,8 +97,13 @@ async def _ask(reader: StreamReader, writer: StreamWriter, most: int, request: b
     if head[:2] == _TLS_ALERT:
         raise BrokerFailed("plaintext_to_tls", "it answers with a TLS alert")
     length = int.from_bytes(head, "big", signed=True)
-    if not 4 <= length <= MAX_RESPONSE:
+    if not 4 <= length <= LONGEST_RESPONSE:
         raise BrokerFailed("connect_failed", "its response is not Kafka's")
     if length > most:
         raise BrokerFailed("too_large", f"its response has {length} bytes, more than {most}")
-    return await reader.readexactly(length)
+    response = await reader.readexactly(length)
+    asked, answered = request[_CORRELATION_ID], response[:4]
+    if answered != asked:
+        found, wanted = (int.from_bytes(each, "big", signed=True) for each in (answered, asked))
+        raise BrokerFailed("connect_failed", f"its response has the correlation id {found}, not {wanted} as asked")
+    return response

@@ -10,6 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
+from kio.schema.errors import ErrorCode
+
+from protocol.api_versions import MAX_ITEMS, MAX_RESPONSE
+from protocol.errors import ProtocolError
+from protocol.messages import decode
 from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
 from proxy.brokers.upstream import BrokerFailed
@@ -24,6 +30,7 @@ PROBE_TIMEOUT_SECONDS = 3.0
 PROBE_EVERY_SECONDS = 10.0
 #: ApiVersions v0, correlation id 1, a null client id.
 _API_VERSIONS_REQUEST = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
+_BODY = 4  # after the correlation id
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +110,20 @@ class Readiness:
         """Of one server, with what may help."""
         name, begun_ns = format_address(server), self.clock()
         try:
-            answer = await ask_broker(server, self.tls, _API_VERSIONS_REQUEST, PROBE_TIMEOUT_SECONDS)
-            if answer[:6] != b"\x00\x00\x00\x01\x00\x00":
-                raise BrokerFailed("connect_failed", "its response to ApiVersions is an error")  # noqa: TRY301
+            _check(await ask_broker(server, self.tls, _API_VERSIONS_REQUEST, PROBE_TIMEOUT_SECONDS, MAX_RESPONSE))
         except BrokerFailed as error:
             self.health.failed(name, error.reason, str(error))
             hint = self.health.hint(error.reason)
             return Status(False, f"{name}: {one_line(str(error))}" + (f" ({hint})" if hint else ""))
         self.health.worked(name, begun_ns, is_probe=True)
         return Status(True, f"{name} answers")
+
+
+def _check(answer: bytes) -> None:
+    """Raises BrokerFailed if this is no answer to ApiVersions, or an error."""
+    try:
+        error = decode(ApiVersionsResponse, answer, _BODY, MAX_ITEMS).error_code
+    except ProtocolError as problem:
+        raise BrokerFailed("connect_failed", f"its response to ApiVersions is not Kafka's: {problem}") from problem
+    if error is not ErrorCode.none:
+        raise BrokerFailed("connect_failed", f"its response to ApiVersions is an error: {error.name}")

@@ -27,6 +27,7 @@ from tests.proxy.conversation import lines_of, until
 from tests.proxy.sasl_broker import SaslBroker
 
 HEADER = b"\x00\x00\x00\x01"
+OTHER = b"\x00\x00\x00\x02"
 VERSIONS, METADATA, QUOTAS = 18, 3, 48
 
 
@@ -37,6 +38,12 @@ def etl(rate: float) -> ClientQuota:
 def versions(*keys: int) -> bytes:
     offered = tuple(ApiVersion(api_key=i16(key), min_version=i16(0), max_version=i16(1)) for key in keys)
     return HEADER + encode(ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered))
+
+
+def no_list() -> bytes:
+    """Null in place of a list, without an error."""
+    whole = response()
+    return whole[:-2] + b"\x00" + whole[-1:]
 
 
 def metadata(brokers: int) -> bytes:
@@ -171,6 +178,11 @@ async def test_what_was_read_last_stays_and_each_reason_is_said_once(reading: Re
         ({QUOTAS: None}, "closed_early", None),
         ({QUOTAS: response()[:-1]}, "truncated_frame", None),
         ({QUOTAS: b"\x00\x00\x00"}, "connect_failed", None),
+        # An empty list would lift all limits.
+        ({QUOTAS: OTHER + response()[4:]}, "connect_failed", None),
+        ({VERSIONS: OTHER + versions(VERSIONS, QUOTAS)[4:]}, "connect_failed", None),
+        ({QUOTAS: response() + b"\x00"}, "malformed_frame", None),
+        ({QUOTAS: no_list()}, "malformed_frame", None),
         ({QUOTAS: response(error=ErrorCode.unknown_server_error)}, "unknown_server_error", None),
     ):
         before = dict(reading.broker.answers)

@@ -3,6 +3,8 @@
 import asyncio
 from uuid import UUID
 
+import pytest
+
 from protocol.topic_metadata_request import VERSION
 from proxy.brokers.connect import ask_for_topics
 from proxy.config.client_settings import ClientSettings, LoginSettings
@@ -37,3 +39,26 @@ async def test_the_proxy_logs_in_before_it_asks(open_stage: OpenStage) -> None:
     assert ORDERS.bytes in frame
     await peer.send(metadata_answer(correlation_of(frame), {}, version=VERSION, named={"orders": ORDERS}))
     assert [(topic.name, topic.topic_id) for topic in await asking] == [("orders", ORDERS.bytes)]
+
+
+async def test_another_answer_names_no_topic(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    asking = asyncio.ensure_future(ask_for_topics([stage.broker.address], stage.server.tls, [ORDERS.bytes]))
+    peer = await stage.broker.accept()
+    other = correlation_of(await peer.frame()) + 1
+    await peer.send(metadata_answer(other, {}, version=VERSION, named={"orders": ORDERS}))
+    with pytest.raises(OSError, match="its response has the correlation id 2, not 1"):
+        await asking
+
+
+async def test_a_login_takes_no_other_answer(open_stage: OpenStage) -> None:
+    login = LoginSettings(mechanism="PLAIN", username="etl", password="known")
+    stage, kafka = open_stage(upstream=ClientSettings(login=login)), SaslBroker("etl", "known")
+    asking = asyncio.ensure_future(ask_for_topics([stage.broker.address], stage.server.tls, [ORDERS.bytes]))
+    peer = await stage.broker.accept()
+    response = kafka.respond(await peer.frame())
+    assert response is not None
+    await peer.send(response[:4] + b"\0\0\0\x09" + response[8:])
+    with pytest.raises(OSError, match="its response has the correlation id 9, not 1"):
+        await asking
+    await peer.closed()

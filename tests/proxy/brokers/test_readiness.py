@@ -16,6 +16,7 @@ from tests.proxy.frames import frame
 ASKED = frame(struct.pack(">hhih", 18, 0, 1, -1))
 #: No error, one API.
 GOOD = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
+GOOD_AND_MORE = frame(GOOD[4:] + b"\0")
 
 
 def ready_of(
@@ -50,8 +51,11 @@ async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: boo
         pytest.param(GOOD[:9], "closed the connection before its first response", id="hangs up in its answer"),
         pytest.param(frame(struct.pack(">ihi", 1, 35, 0)), "its response to ApiVersions is an error", id="error"),
         pytest.param(
-            frame(struct.pack(">ihi", 2, 0, 0)), "its response to ApiVersions is an error", id="another's answer"
+            frame(struct.pack(">ihi", 2, 0, 0)), "its response has the correlation id 2, not 1", id="another's answer"
         ),
+        pytest.param(frame(struct.pack(">ih", 1, 0)), "its response to ApiVersions is not Kafka's", id="no API keys"),
+        pytest.param(GOOD_AND_MORE, "its response to ApiVersions is not Kafka's", id="bytes after its end"),
+        pytest.param(struct.pack(">i", 1_000_000), "its response has 1000000 bytes, more than", id="too long"),
         pytest.param(frame(struct.pack(">h", 1)), "its response is not Kafka's", id="too short"),
         pytest.param(b"\xff\xff\xff\xff", "its response is not Kafka's", id="length below zero"),
         pytest.param(
