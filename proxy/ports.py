@@ -5,7 +5,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Iterable, Sequence
 
 from proxy.brokers.nodes import Nodes, Place
-from proxy.config.addresses import Address
+from proxy.config.addresses import Address, server_name
 from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.listener import Listener
@@ -50,9 +50,9 @@ class Ports:
         """The names of a port's listener in quotas."""
         return (BOOTSTRAP, str(port)) if port == self.bootstrap else (str(port),)
 
-    def place_of(self, port: int, server_name: str | None) -> Place:
+    def place_of(self, port: int, name: str | None) -> Place:
         """Where a connection to this port arrives, by the server name of its handshake."""
-        return port if self._config.listening.sni_host is None else (server_name or "").lower()
+        return port if self._config.listening.sni_host is None else server_name(name or "")
 
     def brokers_at(self, place: Place, nodes: Nodes) -> Sequence[Address]:
         """The brokers to try for a connection that arrives here: its node, else the bootstrap servers."""

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from proxy.config.addresses import server_name
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
 from proxy.config.config import Config, ListeningOptions, ServerSsl
@@ -160,9 +161,25 @@ def _keep_server_name(tls: Any, server_name: str | None, _: ssl.SSLContext) -> N
     tls.server_name = server_name
 
 
+class _ToBrokers(ssl.SSLContext):
+    """Takes the host of a broker as it is written, from the proxy's own wires, from asyncio and from aiokafka."""
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        if isinstance(server_hostname, str):
+            server_hostname = server_name(server_hostname)
+        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
 def context_to_brokers(settings: SslSettings) -> ssl.SSLContext:
     """The context of connections to brokers. Raises ConfigError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = _ToBrokers(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_hostname
     versions = [ssl.TLSVersion[name.replace(".", "_")] for name in settings.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -227,7 +244,7 @@ def _as_clients_see(certificate: Pem, listening: ListeningOptions, not_after: in
 
     der = ssl.PEM_cert_to_DER_cert(_CERTIFICATES.findall(certificate.text)[0])
     host, only = listening.host_of(NODE), ""
-    begins_at, hosts, fits = as_seen_at(listening.host_of(INT32_MAX), der)
+    begins_at, hosts, fits = as_seen_at(server_name(listening.host_of(INT32_MAX)), der)
     if not fits and any(
         map(re.compile(re.escape(host).replace(re.escape(NODE), "[0-9]+"), re.IGNORECASE).fullmatch, hosts)
     ):

@@ -98,11 +98,13 @@ class Upstream:
     async def resolve(self, address: Address) -> list[SocketAddress]:
         """Socket addresses of a literal, or of a name. Raises OSError."""
         host, port = address
-        if port > MAX_PORT:  # in a broker's response; uvloop would take its last 16 bits
+        if not host or not 0 <= port <= MAX_PORT:  # in a broker's response; uvloop would take its last 16 bits
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         literal = ip_literal(host)
         if literal is not None:
-            return [(socket.AF_INET if literal.version == 4 else socket.AF_INET6, (host, port))]
+            # No server is asked. It finds the number of an interface, as in fe80::1%eth0, which uvloop drops.
+            found = socket.getaddrinfo(str(literal), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+            return [(info[0], info[4]) for info in found]
         try:
             return await asyncio.shield(self._latest_look_up(address))
         except OSError:

@@ -9,11 +9,25 @@ Network = IPv4Network | IPv6Network
 
 
 def ip_literal(host: str) -> IPv4Address | IPv6Address | None:
-    """The address; None: the host is a name."""
+    """The address, which may be in brackets, as some brokers advertise it; None: the host is a name."""
     try:
-        return ip_address(host)
+        return ip_address(host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host)
     except ValueError:
         return None
+
+
+def server_name(host: str) -> str:
+    """The host as TLS knows it, for the server name of a handshake and the names of a certificate; also to compare
+    hosts. The name to resolve is `host` itself.
+
+    A trailing dot only keeps a resolver from trying search domains, a zone (`%eth0`) only chooses an interface, and an
+    IPv4 address may be written as an IPv6 one. None of them is in certificates.
+    """
+    name = host.removesuffix(".").lower()
+    literal = ip_literal(name)
+    if literal is None:
+        return name
+    return str(getattr(literal, "ipv4_mapped", None) or literal).partition("%")[0]
 
 
 def is_wildcard(host: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from proxy.config.addresses import Address, format_address, ip_literal
+from proxy.config.addresses import Address, format_address, ip_literal, server_name
 from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import OFF, ServerSsl
@@ -68,7 +68,7 @@ def _servers_of(given: Given, settings: ClientSettings) -> tuple[Address, ...]:
 
 def _is_loopback(host: str) -> bool:
     address = ip_literal(host)
-    return host == "localhost" if address is None else address.is_loopback
+    return server_name(host) == "localhost" if address is None else address.is_loopback
 
 
 def ssl_of(given: Given) -> ServerSsl | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
-from proxy.config.addresses import Address, format_address, is_wildcard
+from proxy.config.addresses import Address, format_address, is_wildcard, server_name
 from proxy.config.config import ListeningOptions
 from proxy.config.connections import ssl_of
 from proxy.config.given import Given
@@ -155,4 +155,5 @@ def _same_interface(one: str, other: str) -> bool:
 
 
 def _same_host(one: str, other: str) -> bool:
-    return one.lower() == other.lower() or {one.lower(), other.lower()} <= _LOOPBACK_NAMES
+    names = {server_name(one), server_name(other)}
+    return len(names) == 1 or names <= _LOOPBACK_NAMES

@@ -71,7 +71,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 def parse_sni_host(value: object) -> str:
     """`HOST[:PORT]` in lower case, where the host has `{node}`. Clients send it as server name, so it has a domain and
-    is no address.
+    is no address; nor has it a dot at its end, since not all clients remove that.
     """
     text = _text(value, "HOST").strip().lower()
     host, colon, port_text = text.partition(":")
@@ -83,7 +83,8 @@ def parse_sni_host(value: object) -> str:
         )
     labels = host.replace(NODE, str(INT32_MAX)).split(".")
     if len(labels) < 2 or labels[-1].isdigit() or not all(map(_LABEL.fullmatch, labels)) or len(".".join(labels)) > 253:
-        hint = f"letters, digits and hyphens, with a domain, as in broker-{NODE}.kafka.example.com"
+        end = " and no dot at its end" if host.endswith(".") else ""
+        hint = f"letters, digits and hyphens, with a domain{end}, as in broker-{NODE}.kafka.example.com"
         raise Refusal("expected a host that clients send as server name", hint)
     return text
 
@@ -301,3 +302,8 @@ def _check_host(host: str, what: str) -> None:
         raise Refusal(f"expected {what}", "the host is missing")
     if not host.isprintable() or any(char in ' ,/@"' for char in host):
         raise Refusal(f"expected {what}", f"{host!r} is not a host name or IP address")
+    try:
+        host.encode("idna")  # as resolvers are asked
+    except UnicodeError as error:
+        hint = f"{host[:100]!r}: each part of a name between two dots has 1 to 63 characters"
+        raise Refusal(f"expected {what}", hint) from error

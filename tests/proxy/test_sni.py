@@ -103,6 +103,7 @@ async def test_three_brokers_on_one_port(
     for node, broker in brokers.items():
         await door.connect(f"broker-{node}.kafka.test", broker)
         await door.connect(f"BROKER-{node}.Kafka.Test", broker)
+        await door.connect(f"broker-{node}.kafka.test.", broker)
     for name in (None, "kafka.test", "broker-2.kafka.test", "broker-01.kafka.test", "broker-.kafka.test", "localhost"):
         await door.connect(name, stage.broker)
     for name in ("broker-1.kafka.test.evil.test", "broker-1", "xbroker-1.kafka.test", "broker--1.kafka.test"):

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -133,6 +134,42 @@ async def test_settings_of_brokers_that_name_other_files(open_stage: OpenStage, 
     assert await contexts.poll()
 
 
+@pytest.mark.parametrize(
+    ("host", "of_certificate", "sent"),
+    [
+        ("kafka.example.com.", "kafka.example.com", "kafka.example.com"),
+        ("Kafka.Example.COM", "kafka.example.com", "kafka.example.com"),
+        ("b-1.kafka.example.com.", "*.kafka.example.com", "b-1.kafka.example.com"),
+        ("B\u00fccher.example.", "b\u00fccher.example", "xn--bcher-kva.example"),
+        ("127.0.0.1", "127.0.0.1", None),
+        ("::ffff:127.0.0.1", "127.0.0.1", None),
+        ("::1", "::1", None),
+        ("fe80::1%eth0", "fe80::1", None),
+    ],
+)
+def test_the_name_of_a_broker_that_is_verified(
+    certificates: Certificates, host: str, of_certificate: str, sent: str | None
+) -> None:
+    """Also with what only a resolver needs, as Java and librdkafka connect. Addresses are no server names."""
+    settings = certificates.upstream().ssl
+    assert settings is not None
+    names: list[str | None] = []
+    at_broker = certificates.of_server(certificates.issue("broker", of_certificate))
+    at_broker.sni_callback = lambda _, name, __: names.append(name)
+    to_broker, from_broker = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        context_to_brokers(settings).wrap_bio(from_broker, to_broker, server_hostname=host),
+        at_broker.wrap_bio(to_broker, from_broker, server_side=True),
+    )
+    for _ in range(2):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    assert names == [sent]
+    assert ends[0].version() == "TLSv1.3"
+    assert ends[0].getpeercert()
+
+
 async def test_readiness_over_tls(open_stage: OpenStage, certificates: Certificates) -> None:
     stage = open_stage(upstream=certificates.upstream())
     ready = Readiness([stage.broker.address], stage.server.tls, stage.shared.health, stage.clock)
@@ -215,7 +252,7 @@ async def test_a_certificate_that_no_client_would_accept(
     assert [each["file"] for each in warnings] == [str(certificates.server.certificate)]
 
 
-@pytest.mark.parametrize("host", ["proxy.test", "PROXY.test", "a.proxies.test", "10.0.0.7", "::1"])
+@pytest.mark.parametrize("host", ["proxy.test", "PROXY.test", "proxy.test.", "a.proxies.test", "10.0.0.7", "::1"])
 def test_a_certificate_for_the_advertised_host(certificates: Certificates, host: str) -> None:
     issued = certificates.security._ca.issue_cert("proxy.test", "*.proxies.test", "10.0.0.7", "::1")
     certificates.server.certificate.write_bytes(issued.cert_chain_pems[0].bytes())

@@ -231,3 +231,39 @@ async def test_ipv6(open_stage: OpenStage) -> None:
             assert await asyncio.get_running_loop().sock_recv(accepted, 1_000) == heartbeat(1)
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("host", ["fe80::1%lo", "[fe80::1%lo]"])
+async def test_the_interface_of_an_address_is_kept(host: str) -> None:
+    [(family, sockaddr)] = await Upstream(asyncio.get_running_loop(), Clock()).resolve((host, 9092))
+    assert (family, sockaddr[0].partition("%")[0], sockaddr[3]) == (
+        socket.AF_INET6,
+        "fe80::1",
+        socket.if_nametoindex("lo"),
+    )
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        ("", 9092),
+        ("kafka", 65_536),
+        ("kafka", -1),
+        ("::1", -1),
+        ("fe80::1%no-such", 9092),
+        ("a" * 64, 9092),
+        ("a..b", 9092),
+    ],
+)
+async def test_an_address_that_cannot_be_is_a_failure_of_its_broker_only(address: tuple[str, int]) -> None:
+    """A broker's response may name any text."""
+    upstream, ends = Upstream(asyncio.get_running_loop(), Clock()), list[str]()
+    await upstream.connect(
+        [address],
+        SilentWire,
+        lambda *_: pytest.fail("there is no such address"),
+        lambda _, reason, __: ends.append(reason),
+        lambda: ends.append("exhausted"),
+    )
+    assert ends[0] in {"connect_failed", "name_resolution"}
+    assert ends[1:] == ["exhausted"]

@@ -317,7 +317,7 @@ def test_one_port_for_all_brokers_binds_no_other() -> None:
         (("--sni-host", "broker_{node}.kafka.test", *TLS), "letters, digits and hyphens, with a domain, as in broker-"),
         (("--sni-host", "b\u00fccher-{node}.test", *TLS), "letters, digits and hyphens"),
         (("--sni-host", "*-{node}.kafka.test", *TLS), "letters, digits and hyphens"),
-        (("--sni-host", "broker-{node}.kafka.test.", *TLS), "letters, digits and hyphens"),
+        (("--sni-host", "broker-{node}.kafka.test.", *TLS), "with a domain and no dot at its end, as in broker-"),
         (("--sni-host", f"{'b' * 54}{{node}}.test", *TLS), "expected a host that clients send as server name"),
         (("--sni-host", f"{{node}}.{'kafka.' * 41}test", *TLS), "expected a host that clients send as server name"),
         (("--sni-host", "broker-{node}.test:0", *TLS), "the port is a number from 1 to 65535, not '0'"),
@@ -331,7 +331,9 @@ def test_one_port_for_all_brokers_is_refused_in_one_line(flags: tuple[str, ...],
     assert message in found
 
 
-@pytest.mark.parametrize("server", ["127.0.0.1:9000", "localhost:9001", "[::1]:9020", "Proxy.svc:9000"])
+@pytest.mark.parametrize(
+    "server", ["127.0.0.1:9000", "localhost:9001", "[::1]:9020", "Proxy.svc:9000", "proxy.svc.:9000"]
+)
 def test_a_proxy_in_front_of_itself(server: str) -> None:
     (message,) = errors("--bootstrap-servers", server, "--listen", "0.0.0.0:9000", "--advertised-host", "proxy.svc")
     assert message.splitlines()[0].endswith("is a port of this proxy itself")

@@ -36,6 +36,10 @@ from quotas.rates import SMALLEST_RATE, exact
         (" 127.0.0.1:1 ", ("127.0.0.1", 1)),
         ("[::1]:65535", ("::1", 65535)),
         ("[fe80::1%eth0]:9092", ("fe80::1%eth0", 9092)),
+        ("kafka.example.com.:9092", ("kafka.example.com.", 9092)),
+        ("my_broker.example:9092", ("my_broker.example", 9092)),
+        ("b\u00fccher.example:9092", ("b\u00fccher.example", 9092)),
+        (f"{'a' * 63}.example:9092", (f"{'a' * 63}.example", 9092)),
     ],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
@@ -62,6 +66,11 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ("kafka://foo:9092", "remove the scheme: addresses are plain host:port"),
         ("fo o:9092", "'fo o' is not a host name or IP address"),
         ("a,b:9092", "'a,b' is not a host name or IP address"),
+        (
+            f"{'a' * 64}.example:9092",
+            f"'{'a' * 64}.example': each part of a name between two dots has 1 to 63 characters",
+        ),
+        ("kafka..example:9092", "'kafka..example': each part of a name between two dots has 1 to 63 characters"),
     ],
 )
 def test_what_is_no_address(text: str, hint: str | None) -> None:
