@@ -1,6 +1,6 @@
 """Reports of throttling: log lines, metrics, and the list of throttled clients."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from proxy.config.config import EnforcementOptions
@@ -20,7 +20,11 @@ NOTIFY, DELAY, PAUSE, REJECT = "notify", "delay", "pause", "reject"
 #: Why a client is throttled, in logs, metrics and `/throttles`: a limit is nearly used up; is in debt; is in debt and
 #: the one of the whole proxy. Or a bound of the proxy: bytes that are buffered, requests without a response.
 SOFT, DEBT, TOTAL, MEMORY, IN_FLIGHT = "soft", "debt", "total", "memory", "in_flight"
-_BOUNDS: Final = {MEMORY: "max_buffered_bytes", IN_FLIGHT: "max_pending_requests"}
+#: How the clock of each connection, the log and `/throttles` name these two: option and entity.
+BOUNDS: Final[Mapping[str, tuple[str, object]]] = {
+    MEMORY: ("max_buffered_bytes", "proxy"),
+    IN_FLIGHT: ("max_pending_requests", "proxy"),
+}
 
 #: Limits, and connections of each, whose time since their last line is known.
 _MOST: Final = 1_000
@@ -135,11 +139,15 @@ class Report:
         span, debt_ns = _Span(now_ns, now_ns - held_ns, now_ns, until), limit.debt_ns(now_ns)
         self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, span)
 
-    def blocked(self, client: Client, reason: str, now_ns: int) -> None:
-        """A connection is not read because of a bound of the proxy."""
-        self._entities.throttle_reasons[reason] += 1
-        span = _Span(now_ns, now_ns - NS_PER_SECOND, now_ns)  # it is called once a second
-        self._log(_Throttle(*client.names, _BOUNDS[reason], "proxy", None), PAUSE, reason, 0, 0, span)
+    def blocked(self, client: Client, waited_ns: Mapping[tuple[str, object], int], now_ns: int) -> None:
+        """What a connection has waited for since the last call: bounds of the proxy are logged, so that the log has the
+        same times as `explain`.
+        """
+        for reason, bound in BOUNDS.items():
+            if bound in waited_ns:
+                self._entities.throttle_reasons[reason] += 1
+                span = _Span(now_ns, now_ns - waited_ns[bound], now_ns)
+                self._log(_Throttle(*client.names, bound[0], str(bound[1]), None), PAUSE, reason, 0, 0, span)
 
     def connection_waited(self, client: Client, verdict: Verdict, now_ns: int) -> None:
         """A new connection has waited so long for a limit on connections; in a dry run, it would have."""
@@ -278,7 +286,7 @@ def throttle_status(
         remaining_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-queued))  # as the last of the queue
         return _status(_of(client, limit), PAUSE, reason_of(limit), now_ns - since_ns, remaining_ns)
     if bound:
-        return _status(_Throttle(*client.names, _BOUNDS[bound], "proxy", 0), PAUSE, bound, 0, 0)
+        return _status(_Throttle(*client.names, BOUNDS[bound][0], "proxy", 0), PAUSE, bound, 0, 0)
     if notice.limit is not None and notice.until_ns > now_ns:
         return _status(_of(client, notice.limit), NOTIFY, notice.reason, 0, notice.until_ns - now_ns)
     return None

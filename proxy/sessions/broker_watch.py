@@ -33,13 +33,13 @@ class BrokerWatch:
         """Report a broker that does not respond for `SILENT_NS`, and one that does.
 
         Only the oldest request counts, and only if it is on its way to the broker, its response is no long poll, and no
-        limit or client delays what the broker sends.
+        limit or client delays what the broker sends, nor a quota of the broker what it reads.
         """
         in_flight = self._pair.response_stream.in_flight
         head: object = cast("Any", in_flight)[0] if in_flight else None  # typed, a compiled read makes a new tuple
         if head is not self._head:
             self._begun_head_ns = now_ns
-        if head is not self._head or self._pair.responses.paused or not self._is_due():
+        if head is not self._head or self._pair.responses.paused or not self._is_due(now_ns):
             if head is not self._head and self._is_silent:
                 # It has answered after all. Its answers count again though this connection is older than the report.
                 self._is_silent, self._begun_ns = False, now_ns
@@ -58,14 +58,19 @@ class BrokerWatch:
         head: object = cast("Any", in_flight)[0] if in_flight else None
         if head is None or head is not self._head:
             return 0
-        if self._is_due():
+        if self._is_due(now_ns):
             return now_ns - self._since_ns
-        begun_ns, longest_ns = now_ns - self._begun_head_ns, in_flight[0][1].may_last_ns
+        since_ns = max(self._begun_head_ns, self._pair.connection.timer.muted_ns)
+        begun_ns, longest_ns = now_ns - since_ns, in_flight[0][1].may_last_ns
         return begun_ns if 0 < longest_ns <= begun_ns and not self._pair.responses.paused else 0
 
-    def _is_due(self) -> bool:
-        """Whether a broker answers the oldest of the requests in flight as soon as it can."""
+    def _is_due(self, now_ns: int) -> bool:
+        """Whether a broker answers the oldest of the requests in flight as soon as it can: not while it does not
+        read this connection, for a quota of its own.
+        """
         requests, in_flight = self._pair.requests, self._pair.response_stream.in_flight
+        if now_ns < self._pair.connection.timer.muted_ns:
+            return False
         if not in_flight or (len(in_flight) == 1 and requests.stream.remaining and requests.writer.pending is None):
             return False  # the rest of it has not arrived
         return not in_flight[0][1].may_last_ns

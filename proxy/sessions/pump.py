@@ -49,8 +49,8 @@ class Owner(Protocol):
         """A response is delayed: see `ResponseStream.delay`. The pump has been paused."""
 
     @abstractmethod
-    def on_wait(self) -> None:
-        """A wait has begun or ended that may change where the connection's time goes."""
+    def on_wait(self, pump: "Pump", reason: int) -> None:
+        """A wait of this pump has begun or ended that may change where the connection's time goes."""
 
     @abstractmethod
     def on_source_ended(self, pump: "Pump", error: OSError | None = None) -> None:
@@ -115,7 +115,7 @@ class Pump(Turn, Direction):
         if not before:
             self.source.stop_reading()
         if reason & WAITS:
-            self._owner.on_wait()
+            self._owner.on_wait(self, reason)
 
     def resume(self, reason: int) -> None:
         """Remove `reason`; reading resumes when it was the last."""
@@ -124,7 +124,7 @@ class Pump(Turn, Direction):
         self.paused &= ~reason
         self._shared.paused[REASON_NAMES[reason]] -= 1
         if reason & WAITS:
-            self._owner.on_wait()
+            self._owner.on_wait(self, reason)
         if not self.paused:
             # The loop reports what is in the socket, not what was read from it. And a turn of its own, not this one:
             # the caller is in the middle of another connection's, perhaps.

@@ -22,7 +22,7 @@ LOGIN: Final = 512
 REASON_NAMES: Final = {1 << bit: name for bit, name in enumerate(PAUSE_REASONS)}
 
 #: Those for which the time of the connection is counted: see `proxy.sessions.wait_states`.
-WAITS: Final = QUOTA | WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | DELAY | LOGIN
+WAITS: Final = QUOTA | WRITE_BACKPRESSURE | MEMORY | RESPONSE_MEMORY | DELAY | LOGIN | IN_FLIGHT
 #: Not a reason: the pump is done, nothing resumes it.
 STOPPED: Final = 1 << 30
 

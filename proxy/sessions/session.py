@@ -17,10 +17,10 @@ from proxy.sessions.login import BrokerLogin
 from proxy.sessions.opening import Opening
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump import Pump
-from proxy.sessions.pump_set import CONNECTING, IN_FLIGHT, QUOTA
+from proxy.sessions.pump_set import CONNECTING, IN_FLIGHT, QUOTA, WRITE_BACKPRESSURE
 from proxy.sessions.shared import ClientAddress, Shared
 from proxy.sessions.throttling import Throttling
-from proxy.sessions.wait_states import turn
+from proxy.sessions.wait_states import bound_of, turn
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.held_request import HeldRequest, HoldOwner
@@ -99,7 +99,7 @@ class Session(ConnectionPair, HoldOwner):
             return throttle_status(self.identity, None, None, "", now_ns)
         held = self.response_stream.held or self.request_stream.held
         hold = held.hold if isinstance(held, HeldRequest) else None
-        return throttle_status(self.identity, self.response_stream.delay, hold, self.throttling.bound, now_ns)
+        return throttle_status(self.identity, self.response_stream.delay, hold, bound_of(self), now_ns)
 
     # ---- opening
 
@@ -218,7 +218,7 @@ class Session(ConnectionPair, HoldOwner):
         if stream.held is None:
             pump.resume(QUOTA)
         else:  # at another limit, perhaps
-            self.on_wait()
+            self.on_wait(pump, QUOTA)
         for _ in range(reads):
             pump.read_on()
 
@@ -227,9 +227,11 @@ class Session(ConnectionPair, HoldOwner):
     def on_delay(self) -> None:
         self.throttling.begin_delay()
 
-    def on_wait(self) -> None:
+    def on_wait(self, pump: Pump, reason: int) -> None:
         if self.upstream is not None and self.state is not State.CLOSED:
-            self.connection.timer.left = 0  # what waits now is not the broker's time
+            # What waits now is not the broker's time, unless later requests wait: these delay no response.
+            if pump is self.responses or reason == WRITE_BACKPRESSURE:
+                self.connection.timer.left = 0
             self._turn(self.shared.clock())
 
     def _turn(self, now_ns: int) -> None:
@@ -240,7 +242,9 @@ class Session(ConnectionPair, HoldOwner):
         if self.upstream is not None:
             self._turn(now_ns)
         if self.identity.wire_client_id is not None:
-            self.identity.entity.times.add(*self.connection.waits.take())
+            spent_ns, limits_ns = self.connection.waits.take()
+            self.identity.entity.times.add(spent_ns, limits_ns)
+            self.shared.context.measures.report.blocked(self.identity.client, limits_ns, now_ns)
 
     def after_step(self) -> None:
         """See `Connection.needs_session`."""

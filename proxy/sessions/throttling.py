@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, final
 
 from proxy.sessions.pair import ConnectionPair
-from proxy.sessions.pump_set import DELAY, IN_FLIGHT, LOGIN, MEMORY, REASON_NAMES, RESPONSE_MEMORY
+from proxy.sessions.pump_set import DELAY
+from proxy.sessions.wait_states import bound_of
 from proxy.streams.held_request import HeldRequest
 
 #: The throttle time of responses while a bound of the proxy keeps their client from being read.
@@ -20,15 +21,6 @@ class Throttling:
 
     def __init__(self, pair: ConnectionPair) -> None:
         self._pair = pair
-
-    @property
-    def bound(self) -> str:
-        """The bound of the proxy for which the client is not read: a reason of `proxy.enforcement.report`; "": none."""
-        paused = self._pair.requests.paused
-        if paused & (MEMORY | RESPONSE_MEMORY):
-            return REASON_NAMES[MEMORY]
-        # While the proxy logs in, requests in flight are no bound: the client is not read in any case.
-        return REASON_NAMES[IN_FLIGHT] if paused & (IN_FLIGHT | LOGIN) == IN_FLIGHT else ""
 
     def begin_delay(self) -> None:
         """A response is delayed: see `Owner.on_delay`."""
@@ -60,9 +52,9 @@ class Throttling:
 
     def check(self, now_ns: int) -> None:
         """End a delay that memory, or a change of the limits or measures, makes shorter than its timer. Responses to a
-        client that a bound of the proxy blocks contain a throttle time, and the reason is logged.
+        client that a bound of the proxy blocks contain a throttle time.
         """
-        delay, bound = self._pair.response_stream.delay, self.bound
+        delay, bound = self._pair.response_stream.delay, bound_of(self._pair)
         connection = self._pair.response_stream.connection
         context, identity = connection.context, connection.identity
         if delay is not None and (context.memory.is_tight or self._pair.response_stream.is_over(delay, now_ns)):
@@ -72,4 +64,3 @@ class Throttling:
             identity.drop_notices()
         elif bound and not connection.is_closing:
             identity.notice.extend(None, now_ns + _BLOCKED_NS, bound)
-            context.measures.report.blocked(identity.client, bound, now_ns)

@@ -1,11 +1,20 @@
-"""In which state of `proxy.observability.wait_clock` a connection pair is now."""
+"""In which state of `proxy.observability.wait_clock` a connection pair is now, and which bound holds it."""
 
+from proxy.enforcement import report
 from proxy.observability.wait_clock import BROKER, CLIENT, DATA, LIMIT, PROXY, SLOW_READER, Key, key_of
 from proxy.sessions.pair import ConnectionPair
-from proxy.sessions.pump_set import LOGIN, MEMORY, RESPONSE_MEMORY, WRITE_BACKPRESSURE
+from proxy.sessions.pump_set import IN_FLIGHT, LOGIN, MEMORY, RESPONSE_MEMORY, WRITE_BACKPRESSURE
 from proxy.streams.held_request import HeldRequest
 
-_PROXY = MEMORY | RESPONSE_MEMORY | LOGIN
+_STATES = {report.MEMORY: PROXY, report.IN_FLIGHT: BROKER}
+
+
+def bound_of(pair: ConnectionPair) -> str:
+    """The bound of the proxy for which the client is not read: a reason of `proxy.enforcement.report`; "": none."""
+    if (pair.requests.paused | pair.responses.paused) & (MEMORY | RESPONSE_MEMORY):
+        return report.MEMORY
+    # While the proxy or the client logs in, no request may begin: then their number is no bound.
+    return report.IN_FLIGHT if pair.requests.paused & IN_FLIGHT and pair.connection.max_in_flight else ""
 
 
 def turn(pair: ConnectionPair, now_ns: int, *, is_late: bool) -> None:
@@ -29,7 +38,10 @@ def _state_of(pair: ConnectionPair, *, is_late: bool) -> tuple[int, Key | None, 
         return LIMIT, key_of(responses.delay.limit), True
     if pair.responses.paused & WRITE_BACKPRESSURE:
         return SLOW_READER, None, True
-    if (pair.requests.paused | pair.responses.paused) & _PROXY:
+    bound = bound_of(pair)
+    if bound:  # what is in flight waits for the broker, and all else behind it
+        return _STATES[bound], report.BOUNDS[bound], True
+    if (pair.requests.paused | pair.responses.paused) & LOGIN:
         return PROXY, None, True
     if pair.requests.paused & WRITE_BACKPRESSURE:
         return BROKER, None, True

@@ -8,7 +8,8 @@ from protocol.errors import LoginRequired
 from protocol.sasl import Exchange
 from proxy.brokers.response_times import ResponseTimer
 from proxy.enforcement.identity import NS_PER_MS, Identity, Notice
-from proxy.observability.wait_clock import BROKER_QUOTA, LIMIT, PROXY, WaitClock, key_of
+from proxy.enforcement.report import BOUNDS
+from proxy.observability.wait_clock import LIMIT, PROXY, WaitClock, key_of
 from proxy.streams.context import Context
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.topic_charges import TopicChargesCache
@@ -92,14 +93,16 @@ class Connection:
                 return 0
             identity.told_until_ns = now_ns + wait_ns
         if throttle_ms:
-            state = PROXY if notice.limit is None else LIMIT
-            self.waits.told(state, key_of(notice.limit), now_ns, now_ns + wait_ns)
+            state, key = LIMIT, key_of(notice.limit)
+            if key is None:
+                state, key = PROXY, BOUNDS.get(notice.reason)
+            self.waits.told(state, key, now_ns + wait_ns)
         return throttle_ms
 
     def told_by_broker(self, throttle_ms: int, now_ns: int) -> None:
         """A response contains a throttle time of the broker, for a quota of its own."""
         self.timer.muted_ns = now_ns + throttle_ms * NS_PER_MS
-        self.waits.told(BROKER_QUOTA, None, now_ns, self.timer.muted_ns)
+        self.waits.muted(now_ns, self.timer.muted_ns)
         self.context.measures.report.broker_throttled(self.identity.client, throttle_ms, now_ns)
 
     def close(self) -> None:

@@ -125,6 +125,9 @@ class Request(HeldRequest):
         super().__init__(client, kind.reply, size)
         self.kind: Final = kind
 
+    def throttle_place(self) -> int:
+        return self.kind.throttle_at
+
     @abstractmethod
     def admit(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
         """Decide about the request whose frame begins at `pos`, perhaps again after a hold. Returns a step."""
@@ -181,6 +184,9 @@ class Kind(Pending):
         length: int
         length, key, _, tail = self.unpack(buf, pos)
         return length if key == self.key and tail == self.tail else -1
+
+    def throttle_place(self) -> int:
+        return self.throttle_at
 
     def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
         return self.handler.respond(responses, self, pos, end, length, now_ns)

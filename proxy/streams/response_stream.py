@@ -42,6 +42,12 @@ _head = Struct(">ii").unpack_from
 _int32 = Struct(">i").unpack_from
 
 
+def _throttle_ms(buf: bytearray, pos: int, end: int, at: int) -> int:
+    """The throttle time `at` bytes behind the beginning of a response; 0 also where it has not arrived."""
+    throttle_ms: int = _int32(buf, pos + at)[0] if at > 0 and pos + at + 4 <= end else 0
+    return throttle_ms
+
+
 class Pending:
     """What is in flight: a request of the client, its kind if that is enough, or an `Answer` of the proxy.
 
@@ -79,6 +85,10 @@ class Pending:
     def cancel(self, responses: "ResponseStream", now_ns: int) -> None:
         """The connection is closed: no response arrives, or no more of it."""
 
+    def throttle_place(self) -> int:
+        """Where a response has its throttle time, from its length field on; 0: at no fixed place."""
+        return 0
+
     @property
     def holds_response(self) -> bool:
         """Whether its response waits for a limit, in part perhaps."""
@@ -87,6 +97,11 @@ class Pending:
 
 InFlight = deque[tuple[int, Pending]]
 """Correlation id, and what is to be answered. Brokers answer the requests of a connection in order."""
+
+
+def _is_unseen(pending: Pending, buf: bytearray, pos: int, end: int) -> bool:
+    """Whether the response at `pos` need not be parsed: it contains no throttle time either."""
+    return pending.unseen and not _throttle_ms(buf, pos, end, pending.throttle_place())
 
 
 @final
@@ -251,7 +266,11 @@ class ResponseStream(Stream):
         if expected != correlation_id and not isinstance(pending, Answer):
             raise CorrelationMismatch(expected, correlation_id)
         self._shown_delay_ms = 0
-        return pending.respond(self, pos, end, length, now_ns)
+        count, throttle_ms = len(in_flight), _throttle_ms(self.buf, pos, end, pending.throttle_place())
+        step = pending.respond(self, pos, end, length, now_ns)
+        if throttle_ms > 0 and len(in_flight) < count:  # once: the response may have to wait
+            self.connection.told_by_broker(throttle_ms, now_ns)
+        return step
 
     def _take_batch(self, pos: int, end: int) -> int:
         """Forward responses that need no change: those that are not parsed, and Produce responses of the common shape.
@@ -272,7 +291,7 @@ class ResponseStream(Stream):
             frame_end = pos + 4 + length
             version = pending.produce_version
             if version < 0:
-                if not pending.unseen:
+                if not _is_unseen(pending, buf, pos, end):
                     break
             elif frame_end > end or not finish_usual_produce_response(buf, pos + 4, frame_end, version, 0):
                 break

@@ -16,7 +16,6 @@ from protocol.request_header import RequestHeader
 from protocol.share import ShareFetchResponseWalk
 from protocol.throttle_time import raise_throttle
 from protocol.walk import FrameWalk
-from protocol.wire import unpack_int32
 from proxy.enforcement.identity import NS_PER_MS, Client
 from proxy.enforcement.report import NOTIFY
 from proxy.observability.topic_traffic import OTHER_TOPICS
@@ -98,7 +97,6 @@ class FetchRequest(Request):
         if self.delay is not None and responses.postpone(self.delay, now_ns) != PASS:
             return DELAY_RESPONSE
         read_to = pos + self.size - self.unread
-        self._read_broker_throttle(responses, pos, end, now_ns)
         throttle_ms = responses.throttle_ms(now_ns)
         if throttle_ms:
             raise_throttle(responses.buf, pos + 4, read_to, kind.header.api, kind.version, throttle_ms)
@@ -106,13 +104,6 @@ class FetchRequest(Request):
         if walk is None:
             return responses.begin_charged(pos, read_to, length, now_ns)
         return responses.begin_walk(walk, pos, read_to, length, now_ns)
-
-    def _read_broker_throttle(self, responses: ResponseStream, pos: int, end: int, now_ns: int) -> None:
-        at = self.kind.throttle_at
-        if at and pos + at + 4 <= end:
-            throttle_ms = unpack_int32(responses.buf, pos + at)[0]
-            if throttle_ms > 0:
-                responses.connection.told_by_broker(throttle_ms, now_ns)
 
     def _begin_response(self, connection: Connection, size: int, now_ns: int) -> None:
         """The response has arrived, in part: its size is known."""

@@ -31,6 +31,7 @@ async def test_a_bound_of_the_proxy_is_a_reason(
             b"".join(heartbeat(number) for number in range(2, SecurityOptions().max_pending_requests + 2))
         )
     await until(lambda: stage.paused() == {reason: 1})
+    stage.clock.pass_seconds(1)
     session.sweep(stage.clock())
     [waiting] = stage.waiting()
     assert (waiting.reason, waiting.entity) == (reason, "proxy")

@@ -45,7 +45,7 @@ class Recorded:
     def on_delay(self) -> None:
         self.told.append("delay")
 
-    def on_wait(self) -> None:
+    def on_wait(self, pump: Pump, reason: int) -> None:
         """Not asserted: see `test_wait_states`."""
 
     def on_source_ended(self, pump: Pump, error: OSError | None = None) -> None:

@@ -1,5 +1,6 @@
 """Where the time of a connection goes: each state of `proxy.observability.wait_clock`, and that nothing is lost."""
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -8,12 +9,14 @@ from hypothesis import strategies as st
 
 from proxy.observability.wait_clock import STATES
 from proxy.sessions.lifecycle import State
-from tests.proxy.conversation import without_burst
+from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.frames import (
     fetch,
     fetched,
     heartbeat,
     heartbeat_answer,
+    metadata,
+    metadata_answer,
     produce,
     produced,
     produced_widely,
@@ -186,6 +189,78 @@ def test_a_consumer_keeps_the_throttle_time_of_the_broker() -> None:
     assert scene.spent() == {"data": 10, "broker_quota": 250}
 
 
+def test_a_consumer_that_fetches_on_waits_for_the_quota_of_the_broker_and_then_for_data() -> None:
+    """librdkafka and aiokafka send the next fetch at once, and the broker does not read it."""
+    scene = Scene()
+    scene.pair.client_sends(fetch(1))
+    scene.wait(10)
+    scene.pair.broker_sends(fetched(1, throttle_ms=300))
+    scene.pair.client_sends(fetch(2))
+    scene.look()
+    scene.wait(700)
+    scene.pair.broker_sends(fetched(2))
+    assert scene.spent() == {"data": 410, "broker_quota": 300}
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+def test_a_socket_that_fills_while_the_broker_throttles_is_its_quota(looks_first: bool) -> None:
+    """librdkafka pipelines large requests: the broker answers one, mutes the connection, and takes no more bytes."""
+    scene = Scene()
+    scene.pair.client_sends(produce(1, 3_000))
+    scene.wait(10)
+    scene.pair.broker.room = 1_000
+    if looks_first:  # the socket is full before the response tells why
+        scene.pair.client_sends(produce(2, 3_000), produce(3, 3_000))
+        scene.wait(5)
+        scene.pair.broker_sends(produced(1, throttle_ms=9_000))
+    else:
+        scene.pair.broker_sends(produced(1, throttle_ms=9_000))
+        scene.wait(5)
+        scene.pair.client_sends(produce(2, 3_000), produce(3, 3_000))
+    assert scene.world.metrics.connections.paused["write_backpressure"] == 1
+    for _ in range(10):
+        scene.wait(1_000)
+        scene.look()
+    assert scene.world.shared.health.outages(0) == [], "a broker that has muted a connection is not silent"
+    scene.pair.broker.room = None
+    scene.pair.broker.on_writable()  # type: ignore[misc]
+    scene.wait(20)
+    scene.pair.broker_sends(produced(2))
+    quota_ms = 9_000
+    assert scene.spent() == {"broker": 10_035 - quota_ms, "broker_quota": quota_ms}
+
+
+def test_the_limits_of_the_proxy_and_of_the_broker_are_told_apart() -> None:
+    """What the proxy holds is held by the proxy; what waits at the broker meanwhile, and afterwards, by its quota."""
+    scene = Scene("client-id=etl,producer_byte_rate=1000")
+    scene.pair.client_sends(produce(1, 400))
+    scene.pair.broker_sends(produced(1, throttle_ms=2_000))
+    debt_ms = 1_000 * sum(scene.world.debts().values())
+    scene.pair.client_sends(produce(2, 10))
+    scene.look()
+    pass_holds(scene.world)
+    held_ms = (scene.world.clock() - scene.began_ns) / MS
+    assert held_ms == pytest.approx(debt_ms, abs=1)
+    scene.wait(3_000 - held_ms)
+    assert scene.spent() == {"limit": held_ms, "broker_quota": 2_000 - held_ms, "broker": 1_000}
+
+
+def test_the_request_quota_of_the_broker_is_read_from_other_responses() -> None:
+    scene = Scene()
+    scene.pair.client_sends(heartbeat(1), heartbeat(2))
+    scene.wait(10)
+    scene.pair.broker_sends(heartbeat_answer(1, throttle_ms=400))
+    scene.wait(500)
+    scene.pair.broker_sends(heartbeat_answer(2))
+    scene.pair.client_sends(metadata(3))
+    answer = bytearray(metadata_answer(3, {1: ("broker", 9092)}))
+    answer[9:13] = (200).to_bytes(4, "big")
+    scene.pair.broker_sends(bytes(answer))
+    scene.wait(300)
+    assert scene.spent() == {"broker": 110, "broker_quota": 600, "client": 100}
+    assert scene.world.metrics.entities.of(*ETL).times.broker_throttled_seconds == pytest.approx(0.6)
+
+
 def test_a_request_with_many_partitions_keeps_the_throttle_time_of_the_broker() -> None:
     scene = Scene()
     scene.pair.client_sends(produce(1, version=9))
@@ -195,6 +270,49 @@ def test_a_request_with_many_partitions_keeps_the_throttle_time_of_the_broker() 
     scene.wait(100)
     assert scene.pair.received() == [bytes(answer)]
     assert scene.spent() == {"broker_quota": 70, "client": 30}
+
+
+@pytest.mark.parametrize("throttle_ms", [0, 600])
+def test_many_requests_in_flight_wait_by_name_and_the_log_has_the_same_time(
+    throttle_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those behind `--max-pending-requests` wait for the broker with those in flight, or for its quota."""
+    caplog.set_level(logging.WARNING)
+    scene = Scene()
+    most = scene.pair.connection.max_in_flight
+    scene.pair.client_sends(*(heartbeat(number) for number in range(most + 9)))
+    assert scene.world.metrics.connections.paused["in_flight"] == 1
+    scene.pair.broker_sends(heartbeat_answer(0, throttle_ms=throttle_ms))
+    for _ in range(7):
+        scene.wait(1_000)
+        scene.look()
+    scene.pair.broker_sends(*(heartbeat_answer(number) for number in range(1, most)))
+    scene.wait(100)
+    waited_ms = 7_000 - throttle_ms
+    expected = {"broker": waited_ms + 100, "broker_quota": throttle_ms}
+    assert scene.spent() == {state: each for state, each in expected.items() if each}
+    assert scene.limits() == {("max_pending_requests", "proxy"): waited_ms}
+    first, second = [fields for event, fields in lines_of(caplog.records) if event == "throttled"]
+    assert {each["limit"] for each in (first, second)} == {"max_pending_requests"}
+    assert (second["held_seconds"], second["of"]) == (5.0, 5.0)
+
+
+def test_requests_behind_those_in_flight_wait_for_a_limit_and_the_broker_is_timed_all_the_same() -> None:
+    """A producer that pipelines at its limit, as librdkafka does: a request waits for it at each moment."""
+    scene = Scene("client-id=etl,producer_byte_rate=1000")
+    scene.pair.client_sends(produce(0, 300))
+    for number in range(1, 6):
+        scene.look()
+        scene.pair.client_sends(produce(number, 300))
+        assert scene.world.metrics.connections.paused["quota"] == 1
+        pass_holds(scene.world)
+        scene.wait(15)
+        scene.pair.client_sends(produce(100 + number, 300))
+        scene.pair.broker_sends(produced(number - 1 if number == 1 else 99 + number), produced(number))
+        pass_holds(scene.world)
+    ((_, times),) = scene.world.shared.brokers.items()
+    assert times.produce.count >= 4
+    assert times.produce.sum_seconds / times.produce.count == pytest.approx(0.015)
 
 
 def test_a_request_that_arrives_slowly_is_the_clients_time() -> None:
