@@ -301,8 +301,8 @@ _proxy_option = setting(
 @cloup.argument("client", required=False, metavar="[CLIENT]", help="Only the clients with this client id or user.")
 @click.pass_context
 def explain(ctx: click.Context, /, proxy: Any, client: str | None, *, as_json: bool) -> None:
-    """Say where the time of each client went in the last minute: at a limit of this proxy, at brokers, at a quota of
-    the brokers, or by itself; which limit, who shares it, and what would help.
+    """Say whether it is the proxy, and where the time of each client went in the last minute: at a limit of this proxy,
+    at brokers, at a quota of the brokers, or by itself; which limit, who shares it, and what would help.
 
     \b
       kafka-quota-proxy explain etl
@@ -321,8 +321,17 @@ def explain(ctx: click.Context, /, proxy: Any, client: str | None, *, as_json: b
     if as_json:
         click.echo(json.dumps([each._asdict() for each in shown]))
     else:
+        click.echo(_answer(ctx, proxy, client), nl=False)
         brokers = json.loads(_page(ctx, proxy, "/brokers")) if all(each.is_refused for each in shown) else []
         click.echo("\n".join(text_of(shown, brokers)))
+
+
+def _answer(ctx: click.Context, proxy: Any, client: str | None) -> str:
+    """Is it the proxy? For all clients: a line for each cause, and an empty one."""
+    from proxy.admin.answer import Cause
+
+    found = [] if client is not None else json.loads(_page(ctx, proxy, "/answer"))["answers"]
+    return "".join(f"{each}\n" for each in [*(Cause(**cause) for cause in found), *[""] * bool(found)])
 
 
 @main.command("top", short_help="Watch clients, limits or brokers of a running proxy.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from time import thread_time
 from typing import Final
 
 from proxy.observability.past import SNAPSHOT_NS, Past, Span
@@ -43,13 +44,18 @@ class Recorder:
 
     def late_seconds(self, now_ns: int) -> float:
         """By how much the ticks of the last minute were late, in the mean, if that is too much; else 0."""
-        late, ticks = self._lag.last(60, now_ns, self._late).counts
+        late, ticks, _ = self._lag.last(60, now_ns, self._late).counts
         mean_seconds = late / max(ticks, 1)
         return mean_seconds if mean_seconds > MOST_LATE_SECONDS else 0
 
+    def busy_ratio(self, now_ns: int) -> float:
+        """For which part of the last minute the event loop had the CPU; 0 while that is not known."""
+        span = self._lag.last(60, now_ns, self._late)
+        return span.counts[2] / span.seconds if span.seconds >= SNAPSHOT_NS / 1e9 else 0
+
     @property
-    def _late(self) -> tuple[float, int]:
-        return self._metrics.loop_lag.sum_seconds, self._ticks
+    def _late(self) -> tuple[float, int, float]:
+        return self._metrics.loop_lag.sum_seconds, self._ticks, thread_time()
 
     def tick(self, now_ns: int) -> None:
         """Ten times a second."""

@@ -24,6 +24,7 @@ INDEX: Final = """kafka-quota-proxy
 /healthz    200: the process works; also while it drains
 /readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
 /throttles  connections that a quota holds now: limit, entity, time; exemptions (JSON; a table for Accept: text/plain)
+/answer     is it the proxy? One line for each cause, the worst first (JSON: also what the page in a browser draws)
 /explain    where each client's time went in the last minute, in sentences (JSON; text for Accept: text/plain)
 /clients    clients of the last minute: rates, and where their time went (JSON; a table for Accept: text/plain)
 /limits     limits in use: rate, share of the limit, who waits and who shares it (the same)

@@ -3,6 +3,7 @@
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from math import nan
 from typing import Final, NamedTuple
 
 SNAPSHOT_NS: Final = 10_000_000_000
@@ -21,7 +22,7 @@ class Span(NamedTuple):
 
 class Past:
     """The snapshots of some counters, always as many. `line`: between two snapshots, the first one per second, or per
-    `per`, the place of another one; the latest last.
+    `per`, the place of another one; the latest last. Where there was nothing to divide by, it has no figure (NaN).
     """
 
     __slots__ = ("_per", "_snapshots", "line")
@@ -37,7 +38,7 @@ class Past:
         if now_ns > before_ns:
             per = self._per
             divisor = (now_ns - before_ns) / 1e9 if per is None else counts[per] - before[per]
-            self.line.append((counts[0] - before[0]) / divisor if divisor else 0.0)
+            self.line.append((counts[0] - before[0]) / divisor if divisor else nan)
             del self.line[:-_LINE]
             self._snapshots.append((now_ns, tuple(counts)))
 

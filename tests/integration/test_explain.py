@@ -108,6 +108,11 @@ def test_the_command_names_the_limit_of_a_client_and_who_shares_it(proxy: ProxyP
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert text.startswith(f"{names.etl}: a limit of this proxy holds it\n")
         assert f"producer_byte_rate of client-id:{names.etl} allows 100 kB/s" in text
+        command.remove(names.etl)
+        whole = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert whole.startswith("Yes, as configured: ")
+        assert f"{names.etl} is held to 100 kB/s by producer_byte_rate of client-id:{names.etl} (--quota)\n" in whole
+        command.append(names.etl)
         (found,) = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
         assert (found["client_id"], found["verdict"], keys_of(found)) == (names.etl, "limit", [limit])
 

@@ -1,5 +1,7 @@
 """Windows over counters that only grow."""
 
+from math import nan
+
 import pytest
 
 from proxy.observability.past import SNAPSHOT_NS, Past
@@ -29,8 +31,9 @@ def test_the_line_has_ten_minutes_of_rates() -> None:
     assert list(past.line) == [10.0] * 60
 
 
-def test_the_line_of_a_mean() -> None:
+def test_the_line_of_a_mean_has_no_figure_where_nothing_was_measured() -> None:
     past = Past(0, (0.0, 0), per=1)
     past.add(SNAPSHOT_NS, (3.0, 6))
     past.add(2 * SNAPSHOT_NS, (3.0, 6))
-    assert list(past.line) == [pytest.approx(0.5), 0.0]
+    past.add(3 * SNAPSHOT_NS, (4.0, 7))
+    assert list(past.line) == [pytest.approx(0.5), pytest.approx(nan, nan_ok=True), 1.0]

@@ -1,0 +1,157 @@
+"""What the page for browsers shows, as text and figures between 0 and 1: its script only draws. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from proxy.admin.explain import Finding, name_of
+from proxy.admin.plain_text import amount_of, bytes_of, seconds_of
+from proxy.admin.verdict import Row, answers_none, is_silent
+from proxy.observability.logs import one_line
+
+#: What holds a client, in a cell; other verdicts do not hold it.
+_HOLDS: Final = {
+    "proxy": "memory of this proxy",
+    "broker": "slow broker",
+    "broker_quota": "a quota of the brokers",
+    "limit": "at a limit",
+    "slow_reader": "does not read",
+}
+_RANKS: Final = tuple(_HOLDS)
+#: Of the time of a client: less is not seen in a bar.
+_LEAST_PART: Final = 0.005
+#: A limit so far above what is used is not drawn to scale: the line of what is used would be flat.
+_OFF_THE_CHART: Final = 4
+
+Shown = dict[str, Any]
+
+
+def client_row(row: Row, finding: Finding, limits: Mapping[tuple[str, str], Row]) -> Shown:
+    """`row`: with its verdict. By `order`, those that wait most come first."""
+    level, rank, holds = _holds(finding)
+    held = finding.states.get(finding.verdict, 0) if level != "ok" else 0
+    rate, used = row["produce_bytes_per_second"] + row["fetch_bytes_per_second"], row["used_ratio"]
+    who = filter(None, (row["user"] != "ANONYMOUS" and f"user {row['user']}", row["software"]))
+    return {
+        "key": f"{row['user']}\n{row['client_id']}",
+        "name": one_line(row["client_id"]) or "(no client id)",
+        "level": level,
+        "cells": [holds, "", f"{bytes_of(rate)}/s", _part(used), str(row["connections"])],
+        "sort": [held, held, rate, used or 0, row["connections"]],
+        "order": [rank, -round(held, 1), -rate, row["client_id"]],
+        "parts": {state: part for state, part in finding.states.items() if part >= _LEAST_PART},
+        "text": [*map(one_line, filter(None, [", ".join(who)])), *finding.sentences],
+        "chart": _client_chart(row, limits),
+    }
+
+
+def _holds(finding: Finding) -> tuple[str, int, str]:
+    """The level of a client, its rank in the list, and what holds it."""
+    verdict = finding.verdict
+    if verdict not in _HOLDS:
+        return "ok", len(_RANKS), "nothing"
+    if verdict == "broker" and any(map(answers_none, finding.brokers)):
+        return "bad", -1, "broker does not answer"
+    words = f"{_HOLDS[verdict]} {finding.states.get(verdict, 0):.0%}"
+    return "held" if verdict == "limit" else "bad", _RANKS.index(verdict), words
+
+
+def _client_chart(row: Row, limits: Mapping[tuple[str, str], Row]) -> Shown:
+    """Of its bytes, with its nearest limit; or of that limit, if it counts no bytes."""
+    nearest = _nearest(row, limits)
+    if nearest is not None and "byte" not in nearest["limit"]:
+        return _limit_chart(nearest)
+    return _chart("bytes a second", row["line"], lambda value: f"{bytes_of(value)}/s", nearest)
+
+
+def _nearest(row: Row, limits: Mapping[tuple[str, str], Row]) -> Row | None:
+    """The limit that a client waited for most; otherwise the one of which most is used, if any is."""
+    waits = [limits.get((each["limit"], each["entity"])) for each in row["waits"]]
+    used = [each for key in row["limits"] if (each := limits.get(tuple(key))) and each["used_ratio_60s"]]
+    used.sort(key=lambda each: -each["used_ratio_60s"])
+    return next(filter(None, [*waits, *used]), None)
+
+
+def limit_row(row: Row) -> Shown:
+    amount = _amounts(row)
+    rates = ["unknown" if each is None else amount(each) for each in (row["rate_10s"], row["rate_60s"])]
+    waiting, used = row["queued_connections"], row["used_ratio_60s"]
+    shared = ", ".join(name_of(each) for each in row["clients"])
+    rest = row["client_count"] - len(row["clients"])
+    text = [f"Used in the last 10 s: {rates[0]}, in the last 60 s: {rates[1]}."]
+    text += [f"Its value comes from {one_line(row['source'])}."] if row["source"] else []
+    text += [f"Clients: {shared}{f' and {rest} more' if rest > 0 else ''}."] if shared else []
+    if "fleet" in row:
+        whole = f"{row['fleet_members']} members of the fleet {one_line(row['fleet'])}"
+        text.append(f"It is this proxy's share of {amount(row['fleet_value'])}, which {whole} share.")
+    return {
+        "key": f"{row['limit']}\n{row['entity']}",
+        "name": f"{one_line(row['entity'])} {row['limit']}",
+        "level": "held" if waiting else "ok",
+        "cells": [amount(row["limit_value"]), _part(used), str(waiting), str(row["client_count"])],
+        "sort": [row["limit_value"] or 0, used or 0, waiting, row["client_count"]],
+        "order": [-waiting, -(used or 0), row["entity"], row["limit"]],
+        "text": text,
+        "chart": _limit_chart(row),
+    }
+
+
+def _limit_chart(row: Row) -> Shown:
+    return _chart(f"used of {row['limit']}", row["line"], _amounts(row), row)
+
+
+def broker_row(row: Row, waiting: int) -> Shown:
+    """By `order`, those that do not answer come first. `waiting`: clients that wait for it."""
+    silent = f"no answer for {row['oldest_request_seconds']:.0f} s" if is_silent(row) else ""
+    status = silent or (f"cannot be used: {row['failing']}" if row["failing"] else "answers")
+    times = [_times(row[kind], is_known=status == "answers") for kind in ("produce", "others")]
+    latencies = [row[kind]["p50_seconds"] or 0 for kind in ("produce", "others")]
+    text = [f"{what}: {time}." for what, time in zip(("Produce requests", "Other requests"), times, strict=True)]
+    text.append(f"{row['connections']} connections, {row['in_flight']} requests that it has not answered yet.")
+    text += [f"Hint: {row['hint']}."] if row["hint"] else []
+    is_bad = answers_none(row)
+    return {
+        "key": row["address"],
+        "name": row["address"],
+        "level": "bad" if is_bad else "ok",
+        "cells": [status, *(each.partition(",")[0] for each in times), str(waiting)],
+        "sort": [row["oldest_request_seconds"], *latencies, waiting],
+        "order": [not is_bad, -waiting, -row["oldest_request_seconds"] if is_bad else -max(latencies), row["address"]],
+        "text": text,
+        "chart": _chart("mean time to answer", row["line"], seconds_of) | {"now": silent},
+    }
+
+
+def _times(times: Row, *, is_known: bool) -> str:
+    """Of a broker that does not answer, the figures are from the time before."""
+    if not times["count"]:
+        return "unknown"
+    median = seconds_of(times["p50_seconds"])
+    return f"{median}, 99 % within {seconds_of(times['p99_seconds'])}" if is_known else f"was {median}"
+
+
+def _chart(what: str, line: Sequence[float | None], write: Callable[[float], str], limit: Row | None = None) -> Shown:
+    """`points` and `mark`, the limit, are parts of `top`. A limit that is far above has no mark."""
+    most = max(filter(None, line), default=0.0)
+    mark: float = (limit or {}).get("limit_value") or 0
+    is_near = 0 < mark <= most * _OFF_THE_CHART
+    top = max(most, mark * is_near) or 1
+    return {
+        "what": what,
+        "points": [None if each is None else round(each / top, 2) for each in line],
+        "top": write(top) if most else "",
+        "mark": round(mark / top, 2) if is_near else None,
+        "limit": f"{_named(limit)}: {write(mark)}{'' if is_near else ', above this chart'}" if limit else "",
+    }
+
+
+def _named(limit: Row) -> str:
+    shared = f", shared by {limit['client_count']} clients" if limit["client_count"] > 1 else ""
+    return f"{limit['limit']} of {one_line(limit['entity'])}{shared}"
+
+
+def _amounts(limit: Row) -> Callable[[float], str]:
+    return lambda value: f"{amount_of(limit['limit'], value)}/s"
+
+
+def _part(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.0%}"
