@@ -36,6 +36,7 @@ from proxy.fleet.fleet import fleet_of
 from proxy.fleet.shared_limits import shared_and_own
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import Clock
+from proxy.observability.output import stuck
 from proxy.observability.supervisor import Supervisor
 from proxy.ports import Ports
 from proxy.sessions.gate import Gate
@@ -298,7 +299,8 @@ class Server:
     def _health(self) -> Status:
         if self._drained is not None:
             return Status(True, "draining")
-        return Status(True, f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections")
+        text = f"listening on {len(self.ports)} ports, {self.metrics.connections.open} connections"
+        return Status(True, text + (f"; log lines are dropped: {stuck()} takes none" if stuck() else ""))
 
     def _effective(self) -> dict[str, Any]:
         """For /config."""

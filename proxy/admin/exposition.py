@@ -24,6 +24,7 @@ from proxy.observability.client_reports import REPORTED, ClientReports
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics, UsageMetrics
+from proxy.observability.output import dropped_lines
 from proxy.observability.tallies import EntityMetrics, Histogram
 from proxy.observability.wait_clock import STATES
 from quotas.fleet.parameters import WHOLE
@@ -218,6 +219,8 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _counter("client_logins_refused", text, errors.logins)
     text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
     yield _counter("dropped_frames", text, connections.dropped_frames)
+    text = "Lines that stderr or stdout did not take: their reader had stopped, or the disk was full."
+    yield _counter("log_lines_dropped", text, dropped_lines())
     text, lag = "How late a timer of the event loop fired.", metrics.loop_lag
     yield HistogramMetricFamily, "event_loop_lag_seconds", text, (), [((), _buckets(lag), lag.sum_seconds)]
     requests = [(labels, cell.value) for labels, cell in metrics.requests.items()]

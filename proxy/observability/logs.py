@@ -8,6 +8,8 @@ several values, a second line or a terminal command, and a long value is cut. No
 
 import json
 import logging
+import math
+import re
 import sys
 import traceback
 from collections import OrderedDict
@@ -16,11 +18,14 @@ from datetime import UTC, datetime
 from functools import partialmethod
 from typing import Final, TextIO
 
+from proxy.observability.output import report_gaps
+
 MAX_VALUE_CHARS: Final = 512
 """Longer values are cut: they may come from the wire."""
 
 _LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _NEEDS_QUOTES: Final = frozenset(' "=\\')
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _OVERFLOW: Final = object()
 
 
@@ -82,9 +87,10 @@ def _plain(value: object) -> str:
 def _json_value(value: object) -> object:
     if value is None or isinstance(value, bool | int):
         return value
-    if isinstance(value, float):
+    if isinstance(value, float) and math.isfinite(value):
         return round(value, 6)
-    return _plain(value)
+    # JSON has no infinity, and half of a surrogate pair makes strict parsers refuse the whole line.
+    return _SURROGATE.sub("\ufffd", _plain(value))
 
 
 class EventFormatter(logging.Formatter):
@@ -110,11 +116,12 @@ class EventFormatter(logging.Formatter):
             error = record.exc_info[1]
             fields.setdefault("error", f"{type(error).__name__}: {error}")
             if self._tracebacks:
-                trace = "".join(traceback.format_exception(error)).splitlines()
+                # Their texts may come from the wire, too.
+                trace = [one_line(each) for each in "".join(traceback.format_exception(error)).split("\n") if each]
         shown = {key: value for key, value in fields.items() if value is not None}
         if self._is_json:
             line = {"ts": at, "level": level, "event": name} | {key: _json_value(shown[key]) for key in shown}
-            return json.dumps(line | ({"traceback": trace} if trace else {}))
+            return json.dumps(line | ({"traceback": list(map(_json_value, trace))} if trace else {}))
         first = " ".join([at, level, name, *(f"{key}={text_value(value)}" for key, value in shown.items())])
         return "\n".join([first, *(f"    | {line}" for line in trace)])
 
@@ -130,9 +137,15 @@ def configure(log_format: str, log_level: str, *, stream: TextIO | None = None) 
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(EventFormatter(is_json=log_format == "json", tracebacks=tracebacks))
     logging.raiseExceptions = False  # a closed stderr must not print tracebacks into what is left of it
+    report_gaps(_report_gap)
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING) if not tracebacks else level, force=True)
     for package in ("proxy", "protocol", "quotas"):
         logging.getLogger(package).setLevel(level)
+
+
+def _report_gap(stream: str, lines: int) -> None:
+    hint = "these lines are lost: whatever reads them had stopped, or the disk was full"
+    EventLog(__name__).warning("log_lines_dropped", stream=stream, lines=lines, hint=hint)
 
 
 class RateLimited:

@@ -9,13 +9,15 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from proxy.admin.healthcheck import get
 from proxy.config.config import Config, SecurityOptions
 from proxy.server import raise_descriptor_limit
 from quotas.parsing.parse import parse_spec
@@ -45,6 +47,7 @@ class Process:
         self._process = process
         self.scope = ""
         self._port = 0
+        self._admin = LOOPBACK, 0
         self._peers: list[Peer] = []
 
     async def event(self, name: str) -> dict[str, Any]:
@@ -58,8 +61,21 @@ class Process:
         raise AssertionError(f"it ended without {name}")
 
     async def started(self) -> None:
-        self._port = int((await self.event("listening"))["bootstrap"].rpartition(":")[2])
+        listening = await self.event("listening")
+        self._port = int(listening["bootstrap"].rpartition(":")[2])
+        self._admin = LOOPBACK, urlsplit(listening["metrics"]).port or 0
         self.scope = (await self.event("quotas"))["scope"]
+
+    @contextmanager
+    def unread(self) -> Iterator[None]:
+        """What it writes to stderr meanwhile stays in the pipe."""
+        transport = self._process._transport.get_pipe_transport(2)  # type: ignore[attr-defined] # it has no public name
+        transport.pause_reading()
+        yield
+        transport.resume_reading()
+
+    async def health(self) -> str:
+        return (await asyncio.to_thread(get, self._admin, "/healthz", PATIENCE_SECONDS))[1]
 
     async def answer_probe(self) -> None:
         """The proxy asks by itself whether the server answers, until it does."""
@@ -101,7 +117,9 @@ ANSWER_TO_PROBE = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
 
 
 @asynccontextmanager
-async def running(*flags: str, broker: ScriptedBroker | None = None) -> AsyncIterator[Process]:
+async def running(
+    *flags: str, broker: ScriptedBroker | None = None, stderr: int = asyncio.subprocess.PIPE
+) -> AsyncIterator[Process]:
     broker = broker or ScriptedBroker()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_QUOTA_PROXY_")}
     process = await asyncio.create_subprocess_exec(
@@ -154,6 +172,22 @@ async def test_a_second_signal_ends_the_drain(second: signal.Signals) -> None:
         proxy.send(second)
         await client.closed()
         assert await proxy.exit_code() == 1
+
+
+async def test_a_stderr_that_nobody_reads_stops_neither_clients_nor_the_end() -> None:
+    """A container's runtime or an agent for logs that stands still. 150 lines fill a pipe."""
+    limit = ("--quota", "client-id=<default>,producer_byte_rate=1,mode=pause")
+    async with running(*limit, "--drain-timeout", "100ms") as proxy:
+        with proxy.unread():
+            for number in range(150):
+                name = f"{number:0500}"
+                client, broker = await proxy.pair()
+                await client.send(produce(1, client_id=name) + produce(2, client_id=name))  # the second one is held
+                assert await broker.frame() == produce(1, client_id=name)
+            assert "listening on " in await proxy.health()
+            proxy.send(signal.SIGTERM)
+            assert await proxy.exit_code() == 1, "requests are held"
+        assert (await proxy.event("throttled"))["client_id"].startswith("0000"), "what was in the pipe is not lost"
 
 
 def shared_ports() -> tuple[str, ...]:

@@ -66,6 +66,7 @@ CONTRACT = {
     "throttle_reasons": ("counter", {"reason"}),
     "connections_rejected": ("counter", {"reason"}),
     "accept_errors": ("counter", {"reason"}),
+    "log_lines_dropped": ("counter", set()),
     "buffered_bytes": ("gauge", set()),
     "memory_used_ratio": ("gauge", set()),
     "memory_paused": ("gauge", set()),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.observability import logs
@@ -105,6 +105,30 @@ def test_how_values_are_written(value: object, text: str) -> None:
 
 def test_a_sentence_with_words_of_a_broker_has_no_quotes_and_one_line() -> None:
     assert one_line('it says "no"\n\x85' + "x" * 600) == r'it says "no"\n\u0085' + "x" * 498 + "…(+102)"
+
+
+@given(st.text(st.characters(codec=None)) | st.floats() | st.just("\ud800half"), st.booleans())
+@example("\ud800\n\x1b", False)
+@example(float("inf"), True)
+def test_each_line_of_json_can_be_read_by_strict_parsers(value: object, is_error: bool) -> None:
+    """They know no infinity and no half of a surrogate pair, and a line ends an object."""
+    error = ValueError(str(value))
+    event = {"event": "failed", "fields": {"value": value}, "exc_info": (type(error), error, None)}
+    record = logging.makeLogRecord(event if is_error else {"msg": str(value)})
+    line = logs.EventFormatter(is_json=True, tracebacks=True).format(record)
+
+    def fail(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert line.isprintable()
+    assert json.dumps(json.loads(line, parse_constant=fail), ensure_ascii=False).encode()
+
+
+def test_a_traceback_with_text_from_the_wire_gives_no_command_to_a_terminal() -> None:
+    error = ValueError("\x1b[31mred\x85next\rline" + "x" * 10_000)
+    record = logging.makeLogRecord({"event": "failed", "fields": {}, "exc_info": (type(error), error, None)})
+    lines = logs.EventFormatter(is_json=False, tracebacks=True).format(record).split("\n")
+    assert all(each.isprintable() and len(each) < 2_000 for each in lines)
 
 
 @given(client_id=st.text(), user=st.text())
