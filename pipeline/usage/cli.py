@@ -20,6 +20,7 @@ from pipeline.usage import owners, price_list, quotas_in_force
 from pipeline.usage.jobs import apply, closing, export, ingest, maintain, report, runs, snapshots
 from pipeline.usage.page.content import render
 from pipeline.usage.session import FEW_ROWS, session
+from pipeline.usage.strict_toml import text_of
 from pipeline.usage.tables import Warehouse
 
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -202,8 +203,8 @@ def _ingest(given: argparse.Namespace) -> int:
 def _report(given: argparse.Namespace) -> int:
     rules = report.Rules(
         owners.load(given.owners) if given.owners else (),
-        price_list.parse(given.prices.read_text(encoding="utf-8")) if given.prices else None,
-        quotas=given.quotas.read_text(encoding="utf-8") if given.quotas else "",
+        price_list.load(given.prices) if given.prices else None,
+        quotas=text_of(given.quotas) if given.quotas else "",
     )
     if rules.quotas:
         quotas_in_force.load(rules.quotas)  # errors before anything is written
@@ -224,9 +225,9 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _close(given: argparse.Namespace) -> int:
-    prices = price_list.parse(given.prices.read_text(encoding="utf-8"))
+    prices = price_list.load(given.prices)
     with _warehouse(given, "report", "usage_deltas") as warehouse:
-        closed = closing.close(warehouse, given.period, prices, given.owners.read_text(encoding="utf-8"))
+        closed = closing.close(warehouse, given.period, prices, text_of(given.owners))
     print(f"{closed.period} is closed")
     return 0
 
@@ -251,7 +252,7 @@ def _export(given: argparse.Namespace) -> int:
     with _warehouse(given, "report", "usage_hourly") as warehouse:
         written = export.export(warehouse, given.folder, given.format)
         if given.focus:
-            prices = price_list.parse(given.focus.read_text(encoding="utf-8"))
+            prices = price_list.load(given.focus)
             written.append(export.export_focus(warehouse, given.folder, given.format, prices))
     print("\n".join(written))
     return 0
@@ -272,7 +273,7 @@ def _simulate(given: argparse.Namespace) -> int:
     # Here, since clusters that never simulate need no `quotas`.
     from pipeline.usage.jobs.simulate import simulate
 
-    text = given.quotas.read_text(encoding="utf-8")
+    text = text_of(given.quotas)
     with _warehouse(given, "ingest", "records") as warehouse:
         chosen = " and ".join(
             f"date {operator} date'{day}'" for operator, day in ((">=", given.since), ("<", given.until)) if day

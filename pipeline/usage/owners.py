@@ -5,28 +5,22 @@ docs/pipeline/README.md#owners has an example.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from pipeline.failures import InputError
 from pipeline.usage.schemas import UNALLOCATED
+from pipeline.usage.strict_toml import RuleFileError, Table, parsed, text_of
 
 FIELDS: Final = {"user": "user", "client-id": "client_id", "topic": "topic"}
 """Key in the file → column."""
-_KEYS: Final = {"team", "labels", "from", "until", *FIELDS}
 # What one of the two languages reads otherwise than the other, or not at all.
 _UNCOMMON: Final = re.compile(r"\(\?P|\(\?[aLu]|\\[pPAZzGhHvVRXQEkN]|&&|[*+?}]\+|\[\[|\[:")
-
-
-class OwnersError(InputError):
-    """An owners file is wrong; the text contains the rule and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +45,16 @@ class Match:
 
 
 def load(path: Path) -> list[Rule]:
-    """The rules of a file, in its order. Raises OwnersError, OSError."""
-    return parse(path.read_text(encoding="utf-8"))
+    """The rules of a file, in its order. Raises RuleFileError, OSError."""
+    return parse(text_of(path))
 
 
 def parse(text: str) -> list[Rule]:
-    """The rules of an owners file's text. Raises OwnersError."""
-    try:
-        tables = tomllib.loads(text).get("owner", [])
-    except tomllib.TOMLDecodeError as error:
-        raise OwnersError(f"not TOML: {error}") from error
-    if not isinstance(tables, list):
-        raise OwnersError("owner: write [[owner]], with two brackets")
-    return [_rule(f"owner[{index}]", table) for index, table in enumerate(tables)]
+    """The rules of an owners file's text. Raises RuleFileError."""
+    file = parsed(text)
+    rules = [_rule(table) for table in file.tables("owner")]
+    file.end()
+    return rules
 
 
 def team_of(rules: Sequence[Rule]) -> Column:
@@ -118,47 +109,31 @@ def _whole(pattern: str) -> str:
     return f"^(?:{pattern})\\z"
 
 
-def _rule(place: str, table: object) -> Rule:
-    if not isinstance(table, dict):
-        raise OwnersError(f"{place}: expected a table")
-    unknown = sorted(set(table) - _KEYS)
-    if unknown:
-        raise OwnersError(f"{place}.{unknown[0]}: unknown key; allowed: {', '.join(sorted(_KEYS))}")
-    if not isinstance(table.get("team"), str) or not table["team"]:
-        raise OwnersError(f"{place}.team: a team's name is needed")
-    patterns = {column: _pattern(place, name, table[name]) for name, column in FIELDS.items() if name in table}
-    labels = table.get("labels", {})
+def _rule(table: Table) -> Rule:
+    place, team = table.place, table.text("team", "", needs="a team's name is needed")
+    given = {column: (name, table.take(name)) for name, column in FIELDS.items()}
+    patterns = {column: _pattern(place, *each) for column, each in given.items() if each[1] is not None}
+    labels = table.take("labels", {})
+    first, until = table.days(needs_first=False)
+    table.end()
     if not isinstance(labels, dict):
-        raise OwnersError(f"{place}.labels: expected a table of label to pattern")
+        raise RuleFileError(f"{place}.labels: expected a table of label to pattern")
     if any("'" in name for name in labels):
-        raise OwnersError(f"{place}.labels: a label's name has no single quote")
+        raise RuleFileError(f"{place}.labels: a label's name has no single quote")
     if not patterns and not labels:
-        raise OwnersError(f"{place}: give at least one of {', '.join(FIELDS)}, labels; '.*' matches all")
-    return Rule(
-        place,
-        table["team"],
-        patterns,
-        {name: _pattern(place, f"labels.{name}", each) for name, each in labels.items()},
-        _day(place, "from", table),
-        _day(place, "until", table),
-    )
+        raise RuleFileError(f"{place}: give at least one of {', '.join(FIELDS)}, labels; '.*' matches all")
+    of_labels = {name: _pattern(place, f"labels.{name}", each) for name, each in labels.items()}
+    return Rule(place, team, patterns, of_labels, first, until)
 
 
 def _pattern(place: str, name: str, pattern: object) -> str:
     if not isinstance(pattern, str):
-        raise OwnersError(f"{place}.{name}: expected a regular expression in quotes")
+        raise RuleFileError(f"{place}.{name}: expected a regular expression in quotes")
     uncommon = _UNCOMMON.search(pattern)
     if uncommon:
-        raise OwnersError(f"{place}.{name}: {uncommon[0]!r} does not mean the same to Java and Python")
+        raise RuleFileError(f"{place}.{name}: {uncommon[0]!r} does not mean the same to Java and Python")
     try:
         re.compile(pattern, re.ASCII)
     except re.error as error:
-        raise OwnersError(f"{place}.{name}: {pattern!r}: {error}") from error
+        raise RuleFileError(f"{place}.{name}: {pattern!r}: {error}") from error
     return pattern
-
-
-def _day(place: str, name: str, table: Mapping[str, Any]) -> date | None:
-    day = table.get(name)
-    if day is not None and type(day) is not date:
-        raise OwnersError(f"{place}.{name}: expected a day such as 2026-01-31, without quotes")
-    return day

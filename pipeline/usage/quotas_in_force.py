@@ -1,11 +1,11 @@
 """The limits of each client by a quotas file, as the proxy resolves them. Needs the package `quotas`."""
 
-import tomllib
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
 from pipeline.failures import InputError
+from pipeline.usage.strict_toml import parsed
 from pipeline.usage.transforms.members import IN_FORCE, cluster
 
 if TYPE_CHECKING:
@@ -17,15 +17,12 @@ class QuotasError(InputError):
 
 
 def load(text: str) -> "tuple[QuotaEntry, ...]":
-    """The entries of a quotas file's text. Raises QuotasError."""
+    """The entries of a quotas file's text. Raises InputError."""
     # Not on clusters that give no quotas file.
     from quotas.parsing.batch import threshold_errors
     from quotas.parsing.file import load_quotas
 
-    try:
-        found = load_quotas(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise QuotasError(f"not TOML: {error}") from error
+    found = load_quotas(parsed(text).values)
     entries = tuple(placed.entry for placed in found.placed if placed.entry is not None)
     if errors := found.errors or threshold_errors(entries):
         raise QuotasError("; ".join(str(error) for error in errors))
@@ -33,7 +30,7 @@ def load(text: str) -> "tuple[QuotaEntry, ...]":
 
 
 def in_force(clients: DataFrame, text: str) -> DataFrame:
-    """Each client of `clients` with each of its limits: columns of `members.IN_FORCE`. Raises QuotasError."""
+    """Each client of `clients` with each of its limits: columns of `members.IN_FORCE`. Raises InputError."""
     from quotas.registry.registry import Registry
 
     registry = Registry(load(text))

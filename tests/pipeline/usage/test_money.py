@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from demo.fleet import EXAMPLE_PRICES
 from pipeline.usage import price_list
 from pipeline.usage.jobs.export import _write
-from pipeline.usage.price_list import PriceListError
+from pipeline.usage.strict_toml import RuleFileError
 from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, folded, quantities, team_months
 from pipeline.usage.transforms.focus import focus
 from tests.pipeline.usage.focus_columns import MANDATORY
@@ -32,6 +32,8 @@ fixed = "100.00"
 from = 2026-01-01
 until = 2026-02-01
 """
+PRICE = 'currency = "EUR"\n[[price]]\naxis = "requests"\namount = "1"\nper = "request"\nfrom = 2020-01-01\n'
+BUDGET = '[[budget]]\nteam = "a"\namount = "1"\n'
 
 
 def measured(spark: SparkSession, rows: list[tuple[Any, ...]]) -> DataFrame:
@@ -333,9 +335,25 @@ def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession)
         ('currency = "EUR"\n[[budget]]\nteam = "a"', "budget[0].amount: write the amount in quotes"),
         (EXAMPLE_PRICES + EXAMPLE_PRICES.split("\n\n", 1)[1], "price: network_in has two prices"),
         ('currency = "EUR"\n' + INVOICE.replace('"100.00"', '"2000"'), "invoice[0].fixed: 2000 is more"),
+        (EXAMPLE_PRICES.replace("[[price]]", "[price]", 1).split("[[price]]")[0], "price: write [[price]], with two"),
+        ('currency = "EUR"\nprice = "0.09"', "price: write [[price]], with two"),
+        ('currency = "EUR"\nbudget = [1]', "budget: write [[budget]], with two"),
+        ('currency = "EUR"\nprovider = 7', "provider: expected text in quotes"),
+        ('currency = "EUR"\nzone = ["UTC"]', "zone: expected text in quotes"),
+        (EXAMPLE_PRICES.replace("from =", "form =", 1), "price[0].from: expected a day"),
+        (PRICE + "untill = 2026-01-01", "price[0].untill: unknown key; did you mean 'until'? allowed:"),
+        (PRICE + "until = 2019-01-01", "until: 2019-01-01 is not after 2020-01-01"),
+        (PRICE + 'until = "2026-01-01"', "until: expected a day such as 2026-01-31, without quotes"),
+        (PRICE + "until = 2026-01-01T00:00:00Z", "until: expected a day such as 2026-01-31, without quotes"),
+        ('currency = "EUR"\n' + INVOICE + 'per = "GB"', "invoice[0].capacity: write the amount in quotes"),
+        ('currency = "EUR"\n' + INVOICE + 'idel = "apart"', "invoice[0].idel: unknown key; did you mean 'idle'?"),
+        ('currency = "EUR"\n' + INVOICE * 2, "invoice: two invoices have the id 'INV-1'"),
+        ('currency = "EUR"\n' + BUDGET * 2, "budget[1].team: 'a' has another budget above"),
+        ('currency = "EUR"\n' + BUDGET + "amount_ = 1", "budget[0].amount_: unknown key; did you mean 'amount'?"),
+        ("currency = EUR", "not TOML: "),
     ],
 )
 def test_a_wrong_price_list_is_refused_with_its_place(text: str, message: str) -> None:
-    with pytest.raises(PriceListError) as raised:
+    with pytest.raises(RuleFileError) as raised:
         price_list.parse(text)
     assert message in str(raised.value)

@@ -2,11 +2,13 @@
 
 import json
 from datetime import date, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.usage import owners
+from pipeline.usage.strict_toml import RuleFileError
 
 TEXT = """
 [[owner]]
@@ -76,9 +78,23 @@ def test_the_tester_says_why_earlier_rules_do_not_match() -> None:
         ("[[owner]]\nteam='a'\nuser='('", "owner[0].user: '('"),
         ("[[owner]]\nteam='a'\nuser='(?P<x>a)'", "'(?P' does not mean the same to Java and Python"),
         ("[[owner]]\nteam='a'\nuser='b'\nfrom='2026-01-01'", "owner[0].from: expected a day"),
+        ("[[owners]]\nteam='a'\nuser='b'", "owners: unknown key; did you mean 'owner'? allowed: owner"),
+        ("owner = ['a']", "owner: write [[owner]], with two brackets"),
+        ("[[owner]]\nteam='a'\nuser='b'\nuntill=2026-01-01", "owner[0].untill: unknown key; did you mean 'until'?"),
+        ("[[owner]]\nteam='a'\nuser='b'\nfrom=2026-02-01\nuntil=2026-01-01", "2026-01-01 is not after 2026-02-01"),
+        ("[[owner]]\nteam=' '\nuser='b'", "owner[0].team: a team's name is needed"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(text: str, message: str) -> None:
-    with pytest.raises(owners.OwnersError) as raised:
+    with pytest.raises(RuleFileError) as raised:
         owners.parse(text)
     assert message in str(raised.value)
+
+
+def test_a_file_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "owners.toml"
+    path.write_bytes(b"[[owner]]\nteam='B\xfcro'\nuser='b'")
+    with pytest.raises(RuleFileError, match=r"owners\.toml: not UTF-8 at byte 17: save the file as UTF-8"):
+        owners.load(path)
+    path.write_bytes(b"\xef\xbb\xbf[[owner]]\nteam='a'\nuser='b'")
+    assert [rule.team for rule in owners.load(path)] == ["a"]
