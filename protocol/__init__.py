@@ -26,6 +26,7 @@ asn1crypto.
     fetch             Fetch requests: budget, brokers refused; responses: node endpoints hidden, bytes of each topic
     records_walk      the base of walks over responses that count record bytes
     record_batch      the header of a record batch: messages, producer id
+    stored_records    the values of records in a partition that the proxy reads itself
     share             ShareFetch and ShareAcknowledge responses: node endpoints hidden, record bytes counted
     topic_mutations   CreateTopics, DeleteTopics, CreatePartitions: partitions counted, the response that refuses all
     sasl              SASL: which name a client claims, and whether the broker accepted it

@@ -21,6 +21,7 @@ From the outside in; each imports only what is listed after it:
     usage/          records of who used what, to a topic or a file
     fleet/          limits that several proxies share, through a topic
     brokers/        the map between brokers and ports, and connections to them
+    retries         when the proxy's own clients try again
     own_client      how the proxy's own Kafka clients connect
     own_topic       how topics of its own are read and made
     tls             contexts of connections, made of files again when these change

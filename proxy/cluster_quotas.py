@@ -26,6 +26,7 @@ from proxy.config.errors import ConfigError
 from proxy.config.quota_sources import CLUSTER
 from proxy.observability.logs import EventLog, one_line
 from proxy.observability.metrics import Metrics
+from proxy.retries import Retries
 from proxy.tls import context_to_brokers
 from quotas.entry import QuotaEntry
 from quotas.problems import Problem
@@ -119,8 +120,7 @@ class ClusterQuotas:
         #: The latest answer, and what is wrong with it: an unchanged one is not read twice.
         self._answer: ClusterAnswer | None = None
         self._fault: Exception | None = None
-        #: Why the latest reading failed: the reason that was logged. "": it did not.
-        self._failing = ""
+        self._retries = Retries()
         self._left_out: set[str] = set()
         self._asked = asyncio.Event()
         metrics.reload_ok["cluster"] = True
@@ -130,7 +130,10 @@ class ClusterQuotas:
             await self.poll()
             await asyncio.sleep(REST_SECONDS)
             with suppress(TimeoutError):
-                async with asyncio.timeout(uniform(*PAUSE_SECONDS)):  # noqa: S311 - no secret
+                seconds = uniform(*PAUSE_SECONDS)  # noqa: S311 - no secret
+                if self._retries.is_failing:
+                    seconds = max(seconds, self._retries.pause_seconds())
+                async with asyncio.timeout(seconds):
                     await self._asked.wait()
             self._asked.clear()
 
@@ -169,13 +172,12 @@ class ClusterQuotas:
         """For the metric and the page /config; in the log once, for each reason."""
         if error is None:
             self._metrics.note_reload("cluster")
-            if self._failing:
+            if self._retries.is_failing:
                 _log.info("cluster_quotas_recovered")
-            self._failing = ""
+            self._retries.worked()
             return
         reason, problem = self._reader.problem(error)
         self._metrics.note_reload("cluster", problem)
-        if reason != self._failing:
+        if self._retries.failed(reason):
             effect = "what was read last, if anything, stays in force"
             _log.warning("cluster_quotas_failed", message=problem.message, hint=problem.hint, effect=effect)
-        self._failing = reason

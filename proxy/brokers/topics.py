@@ -9,7 +9,8 @@ from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Iterable
 
 from protocol.topics import NO_TOPIC_ID, Topic, TopicPartitions
-from proxy.observability.logs import EventLog, RateLimited
+from proxy.observability.logs import EventLog
+from proxy.retries import Retries
 
 #: Further topics are not stored: their records count for the limits that need no topic.
 MAX_TOPICS = 1_000_000
@@ -33,7 +34,7 @@ class Topics:
         self._partitions: dict[str, int] = {}
         self._unknown: set[bytes] = set()
         self._task: Task[None] | None = None
-        self._lines = RateLimited()
+        self._retries = Retries()
 
     def learn(self, topics: Iterable[TopicPartitions]) -> None:
         for topic in topics:
@@ -76,10 +77,12 @@ class Topics:
                 try:
                     self.learn(await self._ask(wanted))
                 except OSError as error:
-                    now_ns = int(self._loop.time() * 1_000_000_000)
-                    effect = "their records count only for limits that need no topic"
-                    fields = {"topics": len(wanted), "detail": str(error), "effect": effect}
-                    self._lines.event(_log.warning, "topic_ids_unknown", "topic_ids_unknown", now_ns, **fields)
+                    if self._retries.failed(getattr(error, "reason", "unreachable")):
+                        effect = "their records count only for limits that need no topic"
+                        _log.warning("topic_ids_unknown", topics=len(wanted), detail=str(error), effect=effect)
+                    await asyncio.sleep(self._retries.pause_seconds())
+                else:
+                    self._retries.worked()
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
             self._task = None

@@ -10,7 +10,6 @@ import socket
 from asyncio import AbstractEventLoop, Task, TimerHandle
 from collections.abc import Callable, Sequence
 from functools import partial
-from random import uniform
 from typing import Final
 
 from proxy.config.config import Config
@@ -18,6 +17,7 @@ from proxy.fleet.log import Log, LogChanged, LogFailed, LogRefused
 from proxy.fleet.shared_limits import SharedLimit, SharedLimits
 from proxy.observability.fleet import FleetMetrics
 from proxy.observability.logs import EventLog, RateLimited
+from proxy.retries import MOST_SECONDS, Retries
 from quotas.fleet.member import Member
 from quotas.fleet.parameters import Parameters
 from quotas.registry.registry import Registry
@@ -27,14 +27,13 @@ REST_SECONDS: Final = 1.0
 """Between ticks of a member at rest. A wake-up of the process costs more than what it does, so that a member reads with
 its ticks, and at once only what it has written itself.
 """
-RETRY_SECONDS: Final = 1.0
-REFUSED_SECONDS: Final = 30.0
-"""Between two attempts to use a topic of another kind."""
 SILENT_NS: Final = 20_000_000_000
 """Without an own record read back for so long, the log is opened again: a library may have stopped trying."""
 MAX_SENDING: Final = 32
 """Records on their way; further ones are dropped, as a log may do."""
 EXIT_SECONDS: Final = 2.0
+BUSY_NS: Final = 1_000_000
+"""What applying records may take without a pause after it."""
 SAME_EVENT_NS: Final = 60_000_000_000
 
 _log = EventLog("proxy.fleet")
@@ -65,6 +64,7 @@ class Fleet:
         #: Whether the newest own record has not been read back.
         self._is_owed = False
         self._lines = RateLimited(SAME_EVENT_NS)
+        self._retries = Retries()
         self._following: Task[None] | None = None
         self._timer: TimerHandle | None = None
 
@@ -142,7 +142,7 @@ class Fleet:
         try:
             place = await self._topic.append(record)
         except LogFailed as error:
-            self._report(error)
+            self._report(error, self._retries.is_new(error.reason))
             return
         if place.offset < position and self._is_open:  # what was read there has gone
             self._begin(is_covered=False)
@@ -152,21 +152,18 @@ class Fleet:
 
     async def _follow_forever(self) -> None:
         while True:
-            pause_seconds = RETRY_SECONDS
             try:
                 await self._follow_and_close()
             except LogFailed as error:
-                self._report(error)
-                if isinstance(error, LogRefused):
-                    pause_seconds = REFUSED_SECONDS
+                self._report(error, self._retries.failed(error.reason))
             except (Exception, asyncio.CancelledError):  # a defect here must end neither the fleet nor the proxy
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
                 self.metrics.errors["defect"] += 1
-                if self._lines.admit("defect", self.clock()) is not None:
+                if self._retries.failed("defect"):
                     _log.exception("fleet_failed")
-            await asyncio.sleep(pause_seconds * uniform(0.5, 1.5))  # noqa: S311 - no secret
+            await asyncio.sleep(self._retries.pause_seconds())
 
     async def _follow_and_close(self) -> None:
         try:
@@ -192,7 +189,12 @@ class Fleet:
             if not self._is_owed:  # what others have written since comes at once, with the next tick
                 self._ticked.clear()
                 await self._ticked.wait()
-            self.take(await self._topic.read())
+            records = await self._topic.read()
+            began_ns = self.clock()
+            self.take(records)
+            took_ns = self.clock() - began_ns
+            if took_ns >= BUSY_NS:  # whatever others write, sessions have half of the loop's time
+                await asyncio.sleep(took_ns / 1e9)
             if self._changed:
                 raise LogChanged("behind", self._changed)
             if self.clock() - self._heard_ns > SILENT_NS:
@@ -205,6 +207,7 @@ class Fleet:
             sent_ns = self._sent.pop(record, None)
             if sent_ns is not None:
                 self._heard_ns, self._is_owed = now_ns, False
+                self._retries.worked()
                 self.metrics.delivery.observe((now_ns - sent_ns) / 1e9)
             self.member.apply(record, now_ns)
         self.metrics.read += len(records)
@@ -236,12 +239,15 @@ class Fleet:
             effect = f"this proxy uses at most {rest}, until it reads the topic again"
             _log.warning("fleet_away", fleet=self.member.caps.fleet, effect=effect)
 
-    def _report(self, error: LogFailed) -> None:
+    def _report(self, error: LogFailed, is_new: bool) -> None:
+        """Once for each reason, until it works again."""
         self.metrics.errors[error.reason] += 1
+        if not is_new:
+            return
         log = _log.error if isinstance(error, LogRefused) else _log.warning
         name = {LogRefused: "fleet_topic_refused", LogChanged: "fleet_topic_changed"}.get(type(error), "fleet_failed")
-        key = name, error.reason
-        self._lines.event(log, name, key, self.clock(), reason=error.reason, message=error.message)
+        effect = f"it is tried again, every {MOST_SECONDS:g} s or so at last; this is not repeated in the log"
+        log(name, reason=error.reason, message=error.message, effect=effect)
 
     def _report_clash(self) -> None:
         names = {"member": self._name, "now": self.member.caps.name}

@@ -1,6 +1,6 @@
 """The topic of fleets: created if it is missing, refused if its records would not be those of one log, in one order."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -13,57 +13,77 @@ REPLICAS: Final = 3
 MUST_BE: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",  # a compacted topic accepts no records without keys
     "message.timestamp.type": "LogAppendTime",  # a new member asks how far back it has read by the broker's clock
+    "compression.type": "uncompressed",  # compressed batches are not read
 }
 _NEW: Final[Mapping[str, str]] = {
     **MUST_BE,
     "retention.ms": "3600000",
     "segment.ms": "600000",  # only whole segments are deleted
+    "max.message.bytes": "1048588",  # whatever the brokers' own bound is, since a batch is fetched as a whole
     "unclean.leader.election.enable": "false",
 }
+_UNFIXED: Final = "compression.type", "producer"
+"""As topics of older versions have it: records of proxies are not compressed, those of others are skipped."""
 
 _log = EventLog("proxy.fleet")
 
+Warnings = list[tuple[str, dict[str, str]]]
+"""Events with their fields, which may contain a broker's words."""
 
-async def check_topic(client: Mapping[str, Any], topic: str, masked: Callable[[str], str]) -> None:
-    """Create the topic if it is missing. `client`: arguments of aiokafka's clients. `masked`: for what is logged here;
-    errors have the broker's own words.
+
+async def check_topic(client: Mapping[str, Any], topic: str) -> Warnings:
+    """Create the topic if it is missing. `client`: arguments of aiokafka's clients.
 
     Raises LogRefused for a topic of another kind, LogFailed if it is missing and cannot be created, and errors of
-    aiokafka.
+    aiokafka. All of these may contain a broker's words.
     """
     admin = AIOKafkaAdminClient(**client)
     try:
         await admin.start()
-        found = await _config_of(admin, topic, masked)
-        if found is None:
-            await _create(admin, topic)
-            found = await _config_of(admin, topic, masked) or {}
+        try:
+            found = await config_of(admin, topic, MUST_BE)
+            if found is None:
+                await _create(admin, topic)
+                found = await config_of(admin, topic, MUST_BE) or {}
+        except NotAllowed as error:
+            hint = f"allow DescribeConfigs on the topic, or check that it has {written(MUST_BE)}"
+            found, warnings = {}, [("fleet_topic_not_checked", {"message": str(error), "hint": hint})]
+        else:
+            warnings = list(_unfixed(topic, found))
         [described] = await admin.describe_topics([topic])
         wrong = list(_differences(topic, found, len(described["partitions"])))
         if wrong:
             raise LogRefused("topic_differs", f"--fleet-topic {topic}: {'; '.join(wrong)}")
     finally:
         await admin.close()
+    return warnings
+
+
+def wrong_timestamps(topic: str) -> str:
+    """What to do about a topic whose records have the times of their producers."""
+    [difference] = _differences(topic, {"message.timestamp.type": "CreateTime"}, 1)
+    return f"--fleet-topic {topic}: {difference}"
 
 
 def _differences(topic: str, config: Mapping[str, str], partitions: int) -> Iterator[str]:
     """What differs, and what to change."""
     for key, value in MUST_BE.items():
-        if config.get(key, value) != value:
-            tool = f"kafka-configs.sh --alter --topic {topic} --add-config {key}={value}"
-            yield f"{key} is {config[key]}, and must be {value}: {tool}"
+        if config.get(key, value) != value and (key, config[key]) != _UNFIXED:
+            yield f"{key} is {config[key]}, and must be {value}: {_alter(topic, key)}"
     if partitions > 1:
         yield f"it has {partitions} partitions, and must have one: delete the topic, or name another one"
 
 
-async def _config_of(admin: Any, topic: str, masked: Callable[[str], str]) -> dict[str, str] | None:
-    """Its configuration; None: there is no such topic. Empty: this client may not read it."""
-    try:
-        return await config_of(admin, topic, MUST_BE)
-    except NotAllowed as error:
-        hint = f"allow DescribeConfigs on the topic, or check that it has {written(MUST_BE)}"
-        _log.warning("fleet_topic_not_checked", topic=topic, message=masked(str(error)), hint=hint)
-        return {}
+def _unfixed(topic: str, config: Mapping[str, str]) -> Warnings:
+    key, value = _UNFIXED
+    if config.get(key) != value:
+        return []
+    effect = "anyone who may write to the topic can store compressed batches in it, which proxies fetch and skip"
+    return [("fleet_topic_accepts_compression", {"effect": effect, "hint": _alter(topic, key)})]
+
+
+def _alter(topic: str, key: str) -> str:
+    return f"kafka-configs.sh --alter --topic {topic} --add-config {key}={MUST_BE[key]}"
 
 
 async def _create(admin: Any, topic: str) -> None:

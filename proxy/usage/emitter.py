@@ -15,8 +15,9 @@ from typing import Final
 
 from proxy.config.config import Config
 from proxy.observability.labels import label_value
-from proxy.observability.logs import EventLog, RateLimited
+from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics, UsageMetrics
+from proxy.retries import Retries
 from proxy.usage.collector import Collector
 from proxy.usage.records import NS_PER_MS, Origin
 from proxy.usage.sink import FileSink, Sink, SinkFailed, SinkRefused
@@ -31,7 +32,6 @@ RECORDS_AT_ONCE: Final = 100
 WRITE_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 5.0
 """How long the end of the process waits for the last records."""
-SAME_FAILURE_NS: Final = 60_000_000_000
 
 _log = EventLog("proxy.usage")
 
@@ -51,7 +51,8 @@ class Emitter:
         self._has_new = asyncio.Event()
         self._writing = asyncio.Lock()
         self._tasks: list[Task[None]] = []
-        self._failures = RateLimited(SAME_FAILURE_NS)
+        #: Of writing, and of defects in reading.
+        self._retries, self._defects = Retries(), Retries()
 
     def start(self, loop: AbstractEventLoop) -> None:
         forever = (
@@ -128,7 +129,10 @@ class Emitter:
             try:
                 await self._write(PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - as above
+                self._retries.failed("defect")
                 self._report_defect()
+            if self._retries.is_failing:
+                await asyncio.sleep(self._retries.pause_seconds())
 
     async def _write(self, pause_seconds: float) -> None:
         """Write all samples, the oldest first; after a failure the rest stays for the next time."""
@@ -152,6 +156,7 @@ class Emitter:
                 await self.sink.write(self._unsent)
         except TimeoutError as error:
             raise SinkFailed("timeout", f"no acknowledgement within {WRITE_SECONDS:g} s") from error
+        self._retries.worked()
         self.metrics.sent += len(self._unsent)
         self.metrics.last_success_seconds = self.wall_ms() / 1000
         self._unsent = []
@@ -165,16 +170,18 @@ class Emitter:
 
     def _report(self, error: SinkFailed) -> None:
         self.metrics.errors[error.reason] += 1
+        if not self._retries.failed(error.reason):
+            return
         log, name = _log.warning, "usage_records_not_written"
         if isinstance(error, SinkRefused):
             log, name = _log.error, "usage_records_refused"
         counts = {"pending": self.metrics.pending, "lost": self.collector.lost}
         about = {"reason": error.reason, "message": error.message, **counts}
-        self._failures.event(log, name, error.reason, time.monotonic_ns(), **about)
+        log(name, **about, effect="it is tried again, ever more rarely; this is not repeated in the log")
 
     def _report_defect(self) -> None:
         self.metrics.errors["defect"] += 1
-        if self._failures.admit("defect", time.monotonic_ns()) is not None:
+        if self._defects.failed("defect"):
             _log.exception("usage_failed")
 
 

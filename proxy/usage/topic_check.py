@@ -3,7 +3,7 @@
 A compacted topic keeps the last record of each key, and the key is the process: it would lose all series but one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -27,19 +27,23 @@ _POLICY: Final = "cleanup.policy"
 _log = EventLog("proxy.usage")
 
 
-async def check_topic(client: Mapping[str, Any], topic: str, masked: Callable[[str], str]) -> None:
-    """Create the topic if it is missing. `client`: arguments of aiokafka's clients. `masked`: for what is logged here;
-    errors have the broker's own words.
+async def check_topic(client: Mapping[str, Any], topic: str) -> str:
+    """Create the topic if it is missing. `client`: arguments of aiokafka's clients. Returns why it is unchecked, or "".
 
     Raises SinkRefused for a compacted topic, SinkFailed if it is missing and cannot be created, and errors of aiokafka.
+    All of these, and what is returned, may contain a broker's words.
     """
     admin = AIOKafkaAdminClient(**client)
     try:
         await admin.start()
-        policy = await _policy_of(admin, topic, masked)
-        if policy is None:
-            await _create(admin, topic)
-            policy = await _policy_of(admin, topic, masked) or TOPIC_CONFIG[_POLICY]
+        try:
+            found = await config_of(admin, topic, [_POLICY])
+            if found is None:
+                await _create(admin, topic)
+                found = await config_of(admin, topic, [_POLICY])
+        except NotAllowed as error:
+            return str(error)
+        policy = (found or TOPIC_CONFIG)[_POLICY]
         if "compact" in policy:
             raise SinkRefused(
                 "topic_compacted",
@@ -48,17 +52,7 @@ async def check_topic(client: Mapping[str, Any], topic: str, masked: Callable[[s
             )
     finally:
         await admin.close()
-
-
-async def _policy_of(admin: Any, topic: str, masked: Callable[[str], str]) -> str | None:
-    """The cleanup policy; None: there is no such topic. `unknown`: this client may not read it."""
-    try:
-        found = await config_of(admin, topic, [_POLICY])
-    except NotAllowed as error:
-        hint = "allow DescribeConfigs on the topic: a compacted one would lose records"
-        _log.warning("usage_topic_not_checked", topic=topic, message=masked(str(error)), hint=hint)
-        return "unknown"
-    return None if found is None else found[_POLICY]
+    return ""
 
 
 async def _create(admin: Any, topic: str) -> None:

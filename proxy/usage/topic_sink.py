@@ -4,6 +4,7 @@ All records of a process have one key and so one partition. A batch is sent when
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,12 +12,16 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from proxy.config.config import Config
+from proxy.observability.logs import EventLog, RateLimited
 from proxy.own_client import OwnClient
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_check import check_topic
 
 BATCH_BYTES: Final = 65_536
 CLOSE_SECONDS: Final = 2.0
+SAME_WARNING_NS: Final = 3_600_000_000_000
+
+_log = EventLog("proxy.usage")
 
 
 class TopicSink:
@@ -28,6 +33,7 @@ class TopicSink:
         self._key = key
         self._client = OwnClient(config, "kafka-quota-proxy-usage")
         self._producer: Any = None
+        self._warnings = RateLimited(SAME_WARNING_NS)
 
     async def write(self, records: Sequence[bytes]) -> None:
         """Send the records to the partition of their key, in order. Raises SinkFailed, or SinkRefused."""
@@ -55,7 +61,11 @@ class TopicSink:
         """The producer, after a check of the topic."""
         if self._producer is None:
             client = await self._client.arguments()
-            await check_topic(client, self._topic, self._client.masked)
+            unchecked = self._client.masked(await check_topic(client, self._topic))
+            if unchecked:
+                hint = "allow DescribeConfigs on the topic: a compacted one would lose records"
+                about = {"topic": self._topic, "message": unchecked, "hint": hint}
+                self._warnings.event(_log.warning, "usage_topic_not_checked", unchecked, time.monotonic_ns(), **about)
             self._producer = AIOKafkaProducer(**client, acks="all", max_batch_size=BATCH_BYTES)
             await self._producer.start()
         return self._producer

@@ -11,10 +11,12 @@
 
 A record is valid as a whole or void. Whatever one member writes must be valid for all: a new version may add fields and
 elements, which older ones ignore, but may not change the meaning of these, nor exceed the bounds below. What does needs
-a topic of its own.
+a topic of its own. Above `MAX_FREE_BYTES` a record must be written exactly as `encode` does: anyone may write to the
+topic, and a parser for any JSON takes 70 ms for 570 kB of empty lists.
 """
 
 import json
+import re
 from typing import Any, Final, NamedTuple
 
 from quotas.fleet.parameters import WHOLE
@@ -22,6 +24,8 @@ from quotas.fleet.parameters import WHOLE
 VERSION: Final = 1
 MAX_RECORD_BYTES: Final = 600_000
 """Below the 1 MiB that brokers accept by default."""
+MAX_FREE_BYTES: Final = 16_384
+"""Of a record that may be any JSON: 2 ms."""
 MAX_STATEMENTS: Final = 1_000
 MAX_KEY_BYTES: Final = 400
 """Of a key as JSON: `MAX_STATEMENTS` of the longest fit into a record."""
@@ -29,6 +33,13 @@ MAX_NAME_LENGTH: Final = 64
 MAX_QUOTA: Final = 1_000 << 63
 """Kafka's largest LONG, in thousandths."""
 _MAX_NUMBER: Final = (1 << 63) - 1
+_TEXT: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_STATEMENT: Final = rb"\[%s,\d++,\d++,\d++\]" % _TEXT
+_HEAD: Final = rb'\{"v":1,"f":%s,"m":%s,"s":\d++,"n":\d++,' % (_TEXT, _TEXT)
+#: Nothing is tried twice, so that it takes a few ms for any bytes.
+_is_as_written: Final = re.compile(
+    rb'%s"e":\[%s(?:,%s){0,%d}+\]\}' % (_HEAD, _STATEMENT, _STATEMENT, MAX_STATEMENTS - 1)
+).fullmatch
 
 
 class Statement(NamedTuple):
@@ -58,7 +69,7 @@ def encode(record: Record) -> bytes:
 
 def parse(data: bytes) -> Record | None:
     """The record; None: void. Accepts any bytes."""
-    if len(data) > MAX_RECORD_BYTES:
+    if len(data) > MAX_RECORD_BYTES or (len(data) > MAX_FREE_BYTES and not _is_as_written(data)):
         return None
     try:
         fields = json.loads(data.decode())

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import OFFSET_END, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from demo.moving_client import now_ns
 from deploy.local.cluster import KafkaCluster
@@ -126,6 +128,12 @@ def page_of(proxy: ProxyProcess) -> dict[str, Any]:
     return page
 
 
+def most_memory_kb(proxy: ProxyProcess) -> int:
+    """The largest that it ever was."""
+    [size] = re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{proxy.pid}/status").read_text())
+    return int(size)
+
+
 def allowed(proxy: ProxyProcess) -> float:
     """What it may use now. While nobody has stated anything, /fleet lists no limit."""
     limits = page_of(proxy)["limits"]
@@ -206,6 +214,39 @@ def test_a_topic_of_another_kind_is_refused_with_what_to_change(fleet: Fleet) ->
     assert "3 partitions, and must have one" in refused["message"]
     assert proxy.metric("fleet_errors_total", reason="topic_differs") >= 1
     assert proxy.get("/readyz", "text/plain")[0] == 200
+
+
+@pytest.mark.timeout(180)
+def test_what_others_write_stops_no_member(fleet: Fleet) -> None:
+    """100 MB of spaces are 10 kB in a compressed batch, which the topic refuses, or members skip."""
+    proxy = fleet.join()
+    fleet.wait_for_join()
+    admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
+    spaces, failures = b" " * 100_000_000, []
+    names = {"compression.type": "zstd", "message.max.bytes": len(spaces) + 1_000, "linger.ms": 0}
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": fleet.cluster.bootstrap_servers, **names})
+        producer.produce(fleet.topic, spaces, on_delivery=lambda error, _: failures.append(error))
+        assert producer.flush(60) == 0
+
+    write()
+    assert failures.pop().code() == KafkaError.MSG_SIZE_TOO_LARGE
+    change = ConfigResource(
+        ResourceType.TOPIC,
+        fleet.topic,
+        incremental_configs=[
+            ConfigEntry("compression.type", "producer", incremental_operation=AlterConfigOpType.SET),
+        ],
+    )
+    for altered in admin.incremental_alter_configs([change]).values():
+        altered.result(30)
+    before = most_memory_kb(proxy)
+    write()
+    assert failures.pop() is None
+    eventually(lambda: proxy.metric("fleet_refused_records_total", reason="void") >= 1, 30, "it was skipped")
+    assert most_memory_kb(proxy) - before < 50_000, "nothing was decompressed"
+    fleet.check()
 
 
 @pytest.mark.nightly

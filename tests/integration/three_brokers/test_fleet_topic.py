@@ -11,11 +11,12 @@ from proxy.fleet.topic_check import check_topic
 async def test_the_topic_has_three_replicas(kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     topic, servers = unique_name("fleet"), kafka_cluster3.bootstrap_servers
     for _ in range(2):  # the second time it is there, and is right
-        await check_topic({"bootstrap_servers": servers}, topic, str)
+        assert await check_topic({"bootstrap_servers": servers}, topic) == []
     admin = AdminClient({"bootstrap.servers": servers})
     [partition] = admin.list_topics(topic, timeout=20).topics[topic].partitions.values()
     assert len(partition.replicas) == 3
     [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     config = {name: entry.value for name, entry in described.result(20).items()}
     assert (config["min.insync.replicas"], config["cleanup.policy"]) == ("2", "delete")
+    assert config["compression.type"] == "uncompressed"
     assert config["unclean.leader.election.enable"] == "false"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import pytest
 
 from deploy.local.lent import lent_in, most_lent
-from proxy.fleet import fleet as fleet_module
+from proxy import retries
 from proxy.fleet.log import LogFailed, LogRefused
+from proxy.retries import Retries
 from quotas.entity import DEFAULT, Entity
 from quotas.entry import QuotaEntry
 from quotas.fleet.parameters import WHOLE
@@ -30,8 +31,7 @@ FLOORS = 0.02
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "RETRY_SECONDS", 0)
-    monkeypatch.setattr(fleet_module, "REFUSED_SECONDS", 0)
+    monkeypatch.setattr(retries, "MOST_SECONDS", 0)
 
 
 @pytest.fixture
@@ -247,6 +247,60 @@ async def test_a_topic_of_another_kind_is_reported_and_asked_again(log: pytest.L
         assert one.rate == 0.1 * QUOTA
         one.log.error = None
         await world.until(lambda: one.metrics.is_joined, JOIN_SECONDS)
+
+
+async def test_a_topic_that_is_refused_is_asked_for_ever_more_rarely_and_reported_once(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_world() as world:
+        one = await world.join()
+        failures: list[int] = []
+
+        def pause(retries: Retries) -> float:
+            failures.append(retries._failures)
+            return 0
+
+        monkeypatch.setattr(Retries, "pause_seconds", pause)
+        one.log.error = LogFailed("authorization", "no right to read it")
+        world.topic.wake()
+        await world.pass_seconds(5)
+        assert failures[:5] == [1, 2, 3, 4, 5], "pauses grow with these"
+        assert len(fields_of(log, "fleet_failed")) == 1
+        one.log.error = LogFailed("unreachable", "no broker")
+        await world.pass_seconds(5)
+        assert [fields["reason"] for fields in fields_of(log, "fleet_failed")] == ["authorization", "unreachable"]
+        one.log.error = None
+        await world.until(lambda: not one.fleet._retries.is_failing, JOIN_SECONDS)
+        one.log.error = LogFailed("authorization", "no right to read it")
+        world.topic.wake()
+        failures.clear()
+        await world.pass_seconds(5)
+        assert failures[:2] == [1, 2], "it worked meanwhile"
+        assert len(fields_of(log, "fleet_failed")) == 3
+
+
+async def test_reading_leaves_half_of_the_loop_to_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_world() as world:
+        one = await world.join()
+        pauses: list[float] = []
+        sleep, take = asyncio.sleep, one.fleet.take
+
+        async def note(seconds: float) -> None:
+            pauses.append(seconds)
+            await sleep(0)
+
+        def slow(records: Sequence[bytes]) -> None:
+            world.clock.pass_seconds(0.07)  # as 570 kB of empty lists took
+            take(records)
+
+        monkeypatch.setattr(one.fleet, "take", slow)
+        world.topic.append(b"[]")
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "sleep", note)
+            one.fleet.tick()
+            for _ in range(20):
+                await sleep(0)
+        assert 0.07 in [round(each, 3) for each in pauses]
 
 
 async def test_a_defect_ends_neither_the_fleet_nor_the_proxy(

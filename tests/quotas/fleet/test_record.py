@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from quotas.fleet.parameters import WHOLE
 from quotas.fleet.record import (
+    MAX_FREE_BYTES,
     MAX_KEY_BYTES,
     MAX_QUOTA,
     MAX_RECORD_BYTES,
@@ -129,6 +130,38 @@ def with_statement(*entry: Any) -> bytes:
 )
 def test_garbage_is_void(data: bytes) -> None:
     assert parse(data) is None
+
+
+def large(before: bytes, item: bytes, after: bytes) -> bytes:
+    """As much of it as fits into a record."""
+    return before + b",".join([item] * ((MAX_RECORD_BYTES - 200) // (len(item) + 1))) + after
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        large(b"[", b"[]", b"]"),
+        large(b'{"v":1,"f":"etl","m":"a","s":1,"n":1,"e":[', b"[]", b"]}"),
+        large(b'{"v":1,"f":"etl","m":"a","s":1,"n":1,"e":[', b'["",1,0,0]', b"]}"),
+        large(b'{"v":1,"f":"etl","m":"a","s":1,"n":1,"e":[["k",1,0,0', b"0", b"]]}"),
+        large(b"{", b'"v":1', b"}"),
+        large(b"", b"[" * 1000, b""),
+    ],
+    ids=["lists", "entries", "statements", "elements", "duplicates", "nested"],
+)
+def test_a_large_record_of_another_form_is_void_without_a_parser(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_FREE_BYTES < len(data) <= MAX_RECORD_BYTES
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "loads", lambda _: pytest.fail("70 ms for 570 kB"))
+        assert parse(data) is None
+
+
+@pytest.mark.parametrize("key", ["k" * 398, '"' * 199, "\\" * 199, "ü" * 199, "[]{},:" * 66, "\n" * 199])
+def test_a_large_record_is_read_whatever_its_keys(key: str) -> None:
+    statements = tuple(Statement(key, MAX_QUOTA, number, WHOLE) for number in range(MAX_STATEMENTS))
+    record = EXAMPLE._replace(fleet='"\\', statements=statements)
+    assert MAX_FREE_BYTES < len(encode(record)) <= MAX_RECORD_BYTES
+    assert parse(encode(record)) == record
 
 
 def test_later_versions_may_add_fields_and_elements() -> None:
