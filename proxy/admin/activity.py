@@ -153,8 +153,8 @@ class Activity:
         if max(waiting_ns, default=0) > _LONG_NS:
             view.refused.append(without_broker(len(waiting_ns), max(waiting_ns) / 1e9))
         load = Load(known.late_seconds, self._recorder.busy_ratio(now_ns), known.enforces)
-        with_verdict = with_verdicts(view.clients, view.findings)
-        view.answers = answers(with_verdict, view.limits, view.brokers, view.refused, load)
+        view.clients = with_verdicts(view.clients, view.findings)
+        view.answers = answers(view.clients, view.limits, view.brokers, view.refused, load)
         return view
 
     async def _open(self) -> tuple[dict[EntityMetrics, _Open], dict[str, list[Session]], list[int]]:
@@ -316,22 +316,15 @@ def _waits(times: ClientTimes) -> list[Row]:
 
 
 def _rows_of(view: View, path: str) -> list[Row]:
-    match path:
-        case "/clients":
-            return with_verdicts(view.clients, view.findings)
-        case "/limits":
-            return view.limits
-        case "/brokers":
-            return view.brokers
-    return [each._asdict() for each in view.all_findings]
+    of_pages = {"/clients": view.clients, "/limits": view.limits, "/brokers": view.brokers}
+    return of_pages.get(path) or [each._asdict() for each in view.all_findings if path == "/explain"]
 
 
 async def _shown(view: View) -> str:
     """What the page for browsers draws, as JSON."""
-    clients = with_verdicts(view.clients, view.findings)
     limits = {(each["limit"], each["entity"]): each for each in view.limits}
-    waiting = Counter([address async for each in _in_rounds(clients) for address in awaited(each, view.brokers)])
-    pairs = zip(clients, view.findings, strict=True)
+    waiting = Counter([address async for each in _in_rounds(view.clients) for address in awaited(each, view.brokers)])
+    pairs = zip(view.clients, view.findings, strict=True)
     shown = {
         "clients": sorted([client_row(*pair, limits) async for pair in _in_rounds(pairs)], key=_order),
         "limits": sorted([limit_row(each) async for each in _in_rounds(view.limits)], key=_order),

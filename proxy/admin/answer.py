@@ -4,7 +4,7 @@ the pages go in, sentences come out.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from proxy.admin.explain import Finding, name_of
 from proxy.admin.plain_text import amount_of, bytes_of, seconds_of
@@ -20,6 +20,8 @@ _MOST_CHARS: Final = 60
 MOST_ANSWERS: Final = 5
 #: Failures of a connection to a broker that depend on how this proxy is configured.
 _OURS: Final = ("tls_", "plaintext_to_tls", "closed_early", "sasl_required", "login_refused")
+
+K = TypeVar("K")
 
 NO: Final = "No"
 YES: Final = "Yes"
@@ -55,17 +57,16 @@ def answers(
     by_verdict = defaultdict[str, list[Row]](list)
     for client in clients:
         by_verdict[client["verdict"]].append(client)
-    dead = [each for each in brokers if answers_none(each)]
     failed = [_refused(each) for each in refused]
     found = [
-        *_loop(clients, load),
+        *_loop(len(clients), load),
         *_memory(by_verdict["proxy"], clients),
-        *_dead(dead, clients),
+        *_dead(clients, brokers),
         *(each for each in failed if each.level == "bad"),
-        *_slow([each for each in by_verdict["broker"] if not _waits_for(each, dead)], brokers),
-        *_alone(by_verdict["broker_quota"], "is held by a quota of the brokers", "are held by quotas of the brokers"),
+        *_slow(by_verdict["broker"], brokers),
+        *_alone(by_verdict["broker_quota"], "a quota of the brokers holds {}"),
         *_limits(by_verdict["limit"], limits),
-        *_alone(by_verdict["slow_reader"], "does not read its responses", "do not read their responses"),
+        *_alone(by_verdict["slow_reader"], "responses are not read by {}"),
     ]
     found.sort(key=lambda each: not each.waiting)
     of_clients = [each for each in failed if each.level != "bad"]
@@ -74,75 +75,60 @@ def answers(
     return [*found, *of_clients][:MOST_ANSWERS]
 
 
-def _loop(clients: Sequence[Row], load: Load) -> Iterator[Cause]:
-    late, busy = load.late_seconds, load.busy_ratio
-    if not clients or not (late or busy >= _BUSY):
-        return
-    delay = f" and {seconds_of(late)} late" if late else ""
-    if busy >= _STARVED:
-        why = f"the bottleneck: its event loop is busy {_part(busy)} of the time{delay}"
-        text = f"this proxy is {why}. One process uses one core, so run several"
-    else:
-        why = f"its event loop is {seconds_of(late)} late although it is busy only {_part(busy)} of the time"
-        text = f"this proxy gets too little CPU time: {why}. Raise its CPU limit or request"
-    yield Cause("bad", YES, f"{text}; {_counted(len(clients), 'client')} affected", len(clients))
+def awaited(client: Row, brokers: Sequence[Row]) -> list[str]:
+    """The addresses of the brokers that a client waits for: those that do not answer, or the slowest one. A client
+    without a connection may wait for any broker.
+    """
+    if client["verdict"] != "broker" and not is_silent(client):
+        return []
+    mine = [each for each in brokers if each["address"] in client["brokers"] or not client["brokers"]]
+    dead = [each["address"] for each in mine if answers_none(each)]
+    return dead or [each["address"] for each in sorted(mine, key=_time)[-1:]]
+
+
+def _loop(count: int, load: Load) -> Iterator[Cause]:
+    late, busy = load.late_seconds, f"{min(load.busy_ratio, 1):.0%} of the time"
+    if count and (late or load.busy_ratio >= _BUSY):
+        text = f"this proxy gets too little CPU time: its event loop is {seconds_of(late)} late, and busy only {busy}"
+        if load.busy_ratio >= _STARVED:
+            text = (
+                f"this proxy is the bottleneck: its event loop is busy {busy}. One process uses one core: run several"
+            )
+        yield Cause("bad", YES, f"{text}; {_wait(count)}", count)
 
 
 def _memory(waiting: Sequence[Row], clients: Sequence[Row]) -> Iterator[Cause]:
     if waiting:
         holder = max(clients, key=lambda each: each["buffered_bytes"])
-        text = f"{_names(waiting)} {_verb(waiting, 'waits', 'wait')} for memory of this proxy (--max-buffered-bytes)"
-        if not holder["buffered_bytes"]:
-            text += ", or for its login"
-        else:
-            text += f"; {_name(holder)} holds the most, {bytes_of(holder['buffered_bytes'])}"
+        most = f"{_names([holder])} holds the most, {bytes_of(holder['buffered_bytes'])}"
+        login, most = ("", f"; {most}") if holder["buffered_bytes"] else (", or has to log in", "")
+        text = f"this proxy has no memory left (--max-buffered-bytes){login}; {_wait(len(waiting))}{most}"
         yield Cause("bad", YES, text, len(waiting))
 
 
-def _dead(dead: Sequence[Row], clients: Sequence[Row]) -> Iterator[Cause]:
-    """One line for each kind of failure, with the brokers that most clients wait for first."""
-    kinds = defaultdict[str, list[Row]](list)
-    for each in dead:
-        kinds["" if is_silent(each) else each["failing"]].append(each)
+def _dead(clients: Sequence[Row], brokers: Sequence[Row]) -> Iterator[Cause]:
+    """One line for each kind of failure."""
+    waits = [awaited(each, brokers) for each in clients]
+    dead = [("" if is_silent(each) else each["failing"], each) for each in brokers if answers_none(each)]
     found = []
-    for reason, those in kinds.items():
-        waiting = sum(_waits_for(each, those) for each in clients)
-        longest = max(each["oldest_request_seconds"] for each in those)
-        have, them = ("has", "it") if len(those) == 1 else ("have", "them")
+    for reason, those in _grouped(dead):
+        addresses = [each["address"] for each in those]
+        waiting = sum(not set(addresses).isdisjoint(each) for each in waits)
         hint = f": {those[0]['hint']}" if those[0]["hint"] else ""
+        longest = max(each["oldest_request_seconds"] for each in those)
+        have = "has" if len(those) == 1 else "have"
         what = f"cannot be used ({reason}){hint}" if reason else f"{have} not answered for {longest:.0f} s"
-        names = _broker_names(those)
-        wait = f"{_counted(waiting, 'client') if waiting else 'no client'} {'wait' + 's' * (waiting < 2)} for {them}"
-        word = YES if reason.startswith(_OURS) else NO
-        found.append(Cause("bad", word, f"{names} {what}; {wait}", waiting))
+        text = f"broker{'s' * (len(those) > 1)} {_listed(addresses)} {what}; {_wait(waiting)}"
+        found.append(Cause("bad", YES if reason.startswith(_OURS) else NO, text, waiting))
     yield from sorted(found, key=lambda each: -each.waiting)
 
 
-def _waits_for(client: Row, brokers: Iterable[Row]) -> bool:
-    """A client without a connection waits for any broker that fails."""
-    held = client["verdict"] == "broker" or is_silent(client)
-    addresses = client["brokers"]
-    return held and any(each["address"] in addresses or not addresses for each in brokers)
-
-
-def _slow(waiting: Sequence[Row], brokers: Sequence[Row]) -> Iterator[Cause]:
-    by_broker = defaultdict[str, list[Row]](list)
-    times = {each["address"]: _time(each) for each in brokers}
-    for client in waiting:
-        by_broker[next(iter(awaited(client, brokers)), "")].append(client)
-    for address, those in sorted(by_broker.items(), key=lambda each: -len(each[1])):
-        time = times.get(address)
-        what = f"broker {address} takes {seconds_of(time)} to answer" if time else "the brokers are slow"
-        yield Cause("bad", NO, f"{what}; {_names(those)} {_verb(those, 'waits', 'wait')}", len(those))
-
-
-def awaited(client: Row, brokers: Sequence[Row]) -> list[str]:
-    """The addresses of the brokers that a client waits for: those that do not answer, or the slowest one."""
-    dead = [each for each in brokers if answers_none(each) and _waits_for(client, [each])]
-    if dead or client["verdict"] != "broker":
-        return [each["address"] for each in dead]
-    mine = [each for each in brokers if each["address"] in client["brokers"]] or brokers
-    return [max(mine, key=_time)["address"]] if mine else []
+def _slow(clients: Sequence[Row], brokers: Sequence[Row]) -> Iterator[Cause]:
+    times = {each["address"]: _time(each) for each in brokers if not answers_none(each)}
+    waits = [(next(iter(awaited(each, brokers)), ""), each) for each in clients]
+    for address, those in _grouped([each for each in waits if each[0] in times]):
+        text = f"broker {address} takes {seconds_of(times[address])} to answer; {_wait(len(those))}"
+        yield Cause("bad", NO, text, len(those))
 
 
 def _time(broker: Row) -> float:
@@ -152,43 +138,37 @@ def _time(broker: Row) -> float:
 
 def _limits(held: Sequence[Row], limits: Iterable[Row]) -> Iterator[Cause]:
     by_key = {(each["limit"], each["entity"]): each for each in limits}
-    by_limit = defaultdict[tuple[str, str], list[Row]](list)
-    for client in held:
-        keys = [(each["limit"], each["entity"]) for each in client["waits"][:1]] or [("", "")]
-        by_limit[keys[0]].append(client)
-    for (name, entity), those in sorted(by_limit.items(), key=lambda each: -len(each[1])):
-        subject, limit = f"{_names(those)} {_verb(those, 'is', 'are')} held", by_key.get((name, entity))
-        by = f"by {name} of {one_line(entity)}" if name else "by a limit"
+    waits = [(next(((wait["limit"], wait["entity"]) for wait in each["waits"]), ("", "")), each) for each in held]
+    for (name, entity), those in _grouped(waits):
+        limit, to, source = by_key.get((name, entity)), "", ""
         if limit is not None:
-            value = f"{amount_of(name, limit['limit_value'])}/s"
+            to = f" to {amount_of(name, limit['limit_value'])}/s"
             if "fleet" in limit:
-                whole = f"{amount_of(name, limit['fleet_value'])}/s"
-                value += f" here (the share of {whole} for the fleet {one_line(limit['fleet'])})"
+                to += f" here, a share of {amount_of(name, limit['fleet_value'])}/s for the fleet {limit['fleet']},"
             source = f" ({one_line(limit['source'])})" if limit["source"] else ""
-            subject, by = f"{subject} to {value}", by + source
-        yield Cause("held", CONFIGURED, f"{subject} {by}", len(those))
+        by = f"{name} of {one_line(entity)}{source}" if name else "a limit"
+        yield Cause(
+            "held", CONFIGURED, f"{_names(those)} {'is' if len(those) == 1 else 'are'} held{to} by {by}", len(those)
+        )
 
 
-def _alone(clients: Sequence[Row], one: str, many: str) -> Iterator[Cause]:
+def _alone(clients: Sequence[Row], text: str) -> Iterator[Cause]:
     """Causes that concern each client on its own."""
     if clients:
-        yield Cause("bad", NO, f"{_names(clients)} {_verb(clients, one, many)}", len(clients))
+        yield Cause("bad", NO, text.format(_names(clients)), len(clients))
 
 
 def _refused(finding: Finding) -> Cause:
     """Connections that wait for a broker, and those that failed: at a limit, or because of what the client sent."""
-    if finding.verdict == "broker":
-        return Cause("bad", NO, finding.sentences[0], 1)
-    if finding.verdict in {"limit", "proxy"}:
-        return Cause("bad", CONFIGURED, finding.sentences[0], 1)
-    return Cause("held", NO, finding.sentences[0], 1)
+    word = CONFIGURED if finding.verdict in {"limit", "proxy"} else NO
+    return Cause("held" if finding.verdict == "client" else "bad", word, finding.sentences[0], 1)
 
 
 def _nothing(clients: Sequence[Row], brokers: Sequence[Row], load: Load) -> Cause:
     if not clients:
         return Cause("ok", NO, "no client is connected, and no client has sent a request in the last minute")
-    times = [time for each in brokers if (time := _time(each))]
-    answer = f", and brokers answer within {seconds_of(max(times))}" if times else ""
+    slowest = max(map(_time, brokers), default=0)
+    answer = f", and brokers answer within {seconds_of(slowest)}" if slowest else ""
     off = "" if load.enforces else ". Limits are not enforced now: this is a dry run, or they are switched off"
     return Cause("ok", NO, f"nothing waits; {_counted(len(clients), 'client')}{answer}{off}")
 
@@ -196,32 +176,28 @@ def _nothing(clients: Sequence[Row], brokers: Sequence[Row], load: Load) -> Caus
 # ---- pieces of sentences
 
 
-def _part(ratio: float) -> str:
-    return f"{min(ratio, 1):.0%}"
+def _grouped(pairs: Iterable[tuple[K, Row]]) -> list[tuple[K, list[Row]]]:
+    """The rows by key, the largest group first."""
+    groups = defaultdict[K, list[Row]](list)
+    for key, row in pairs:
+        groups[key].append(row)
+    return sorted(groups.items(), key=lambda each: -len(each[1]))
 
 
-def _verb(clients: Sequence[Row], one: str, many: str) -> str:
-    return one if len(clients) == 1 else many
+def _wait(count: int) -> str:
+    return f"{_counted(count, 'client') if count else 'no client'} {'waits' if count < 2 else 'wait'}"
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def _name(client: Row) -> str:
-    name = name_of(client)
-    return name if len(name) <= _MOST_CHARS else f"{name[: _MOST_CHARS - 1]}…"
-
-
 def _names(clients: Sequence[Row]) -> str:
-    return _listed([_name(each) for each in clients]) or _counted(len(clients), "client")
-
-
-def _broker_names(brokers: Sequence[Row]) -> str:
-    names = _listed([each["address"] for each in brokers])
-    return f"broker{'s' * (len(brokers) != 1)} {names}" if names else _counted(len(brokers), "broker")
+    if len(clients) > _MOST_NAMES:
+        return _counted(len(clients), "client")
+    return _listed([name if len(name) <= _MOST_CHARS else f"{name[:_MOST_CHARS]}…" for name in map(name_of, clients)])
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Nothing, if there are too many."""
-    return "" if len(names) > _MOST_NAMES else " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    *before, last = names if len(names) <= _MOST_NAMES else [names[0], f"{len(names) - 1} more"]
+    return f"{', '.join(before)} and {last}" if before else last

@@ -30,16 +30,14 @@ def client_row(row: Row, finding: Finding, limits: Mapping[tuple[str, str], Row]
     level, rank, holds = _holds(finding)
     held = finding.states.get(finding.verdict, 0) if level != "ok" else 0
     rate, used = row["produce_bytes_per_second"] + row["fetch_bytes_per_second"], row["used_ratio"]
-    who = filter(None, (row["user"] != "ANONYMOUS" and f"user {row['user']}", row["software"]))
     return {
-        "key": f"{row['user']}\n{row['client_id']}",
-        "name": one_line(row["client_id"]) or "(no client id)",
+        "name": name_of(row),
         "level": level,
         "cells": [holds, "", f"{bytes_of(rate)}/s", _part(used), str(row["connections"])],
         "sort": [held, held, rate, used or 0, row["connections"]],
         "order": [rank, -round(held, 1), -rate, row["client_id"]],
         "parts": {state: part for state, part in finding.states.items() if part >= _LEAST_PART},
-        "text": [*map(one_line, filter(None, [", ".join(who)])), *finding.sentences],
+        "text": [*filter(None, [one_line(row["software"])]), *finding.sentences],
         "chart": _client_chart(row, limits),
     }
 
@@ -50,7 +48,7 @@ def _holds(finding: Finding) -> tuple[str, int, str]:
     if verdict not in _HOLDS:
         return "ok", len(_RANKS), "nothing"
     if verdict == "broker" and any(map(answers_none, finding.brokers)):
-        return "bad", -1, "broker does not answer"
+        return "bad", -1, "silent broker" if any(map(is_silent, finding.brokers)) else "failing broker"
     words = f"{_HOLDS[verdict]} {finding.states.get(verdict, 0):.0%}"
     return "held" if verdict == "limit" else "bad", _RANKS.index(verdict), words
 
@@ -72,25 +70,17 @@ def _nearest(row: Row, limits: Mapping[tuple[str, str], Row]) -> Row | None:
 
 
 def limit_row(row: Row) -> Shown:
-    amount = _amounts(row)
-    rates = ["unknown" if each is None else amount(each) for each in (row["rate_10s"], row["rate_60s"])]
-    waiting, used = row["queued_connections"], row["used_ratio_60s"]
-    shared = ", ".join(name_of(each) for each in row["clients"])
-    rest = row["client_count"] - len(row["clients"])
-    text = [f"Used in the last 10 s: {rates[0]}, in the last 60 s: {rates[1]}."]
-    text += [f"Its value comes from {one_line(row['source'])}."] if row["source"] else []
-    text += [f"Clients: {shared}{f' and {rest} more' if rest > 0 else ''}."] if shared else []
-    if "fleet" in row:
-        whole = f"{row['fleet_members']} members of the fleet {one_line(row['fleet'])}"
-        text.append(f"It is this proxy's share of {amount(row['fleet_value'])}, which {whole} share.")
+    amount, waiting, used = _amounts(row), row["queued_connections"], row["used_ratio_60s"]
+    shared = ", ".join(map(name_of, row["clients"])) + ", …" * (row["client_count"] > len(row["clients"]))
+    fleet = f"a share of {amount(row['fleet_value'])} for the fleet {row['fleet']}" if "fleet" in row else ""
+    text = (row["source"] and f"from {one_line(row['source'])}", shared and f"clients: {shared}", fleet)
     return {
-        "key": f"{row['limit']}\n{row['entity']}",
         "name": f"{one_line(row['entity'])} {row['limit']}",
         "level": "held" if waiting else "ok",
         "cells": [amount(row["limit_value"]), _part(used), str(waiting), str(row["client_count"])],
         "sort": [row["limit_value"] or 0, used or 0, waiting, row["client_count"]],
         "order": [-waiting, -(used or 0), row["entity"], row["limit"]],
-        "text": text,
+        "text": list(filter(None, text)),
         "chart": _limit_chart(row),
     }
 
@@ -101,23 +91,22 @@ def _limit_chart(row: Row) -> Shown:
 
 def broker_row(row: Row, waiting: int) -> Shown:
     """By `order`, those that do not answer come first. `waiting`: clients that wait for it."""
-    silent = f"no answer for {row['oldest_request_seconds']:.0f} s" if is_silent(row) else ""
-    status = silent or (f"cannot be used: {row['failing']}" if row["failing"] else "answers")
-    times = [_times(row[kind], is_known=status == "answers") for kind in ("produce", "others")]
-    latencies = [row[kind]["p50_seconds"] or 0 for kind in ("produce", "others")]
-    text = [f"{what}: {time}." for what, time in zip(("Produce requests", "Other requests"), times, strict=True)]
-    text.append(f"{row['connections']} connections, {row['in_flight']} requests that it has not answered yet.")
-    text += [f"Hint: {row['hint']}."] if row["hint"] else []
-    is_bad = answers_none(row)
+    is_bad, silent = answers_none(row), row["oldest_request_seconds"] if is_silent(row) else 0
+    status = "answers" if not is_bad else f"no answer for {silent:.0f} s" if silent else f"failing: {row['failing']}"
+    produce, others = _times(row["produce"], is_known=not is_bad), _times(row["others"], is_known=not is_bad)
+    slow = [row["produce"]["p50_seconds"] or 0, row["others"]["p50_seconds"] or 0]
     return {
-        "key": row["address"],
         "name": row["address"],
         "level": "bad" if is_bad else "ok",
-        "cells": [status, *(each.partition(",")[0] for each in times), str(waiting)],
-        "sort": [row["oldest_request_seconds"], *latencies, waiting],
-        "order": [not is_bad, -waiting, -row["oldest_request_seconds"] if is_bad else -max(latencies), row["address"]],
-        "text": text,
-        "chart": _chart("mean time to answer", row["line"], seconds_of) | {"now": silent},
+        "cells": [status, produce.partition(",")[0], others.partition(",")[0], str(waiting)],
+        "sort": [silent, *slow, waiting],
+        "order": [not is_bad, -waiting, -max(slow), row["address"]],
+        "text": [
+            f"Produce requests: {produce}; others: {others}",
+            f"{row['connections']} connections, {row['in_flight']} requests without an answer so far",
+            *filter(None, [row["hint"]]),
+        ],
+        "chart": _chart("mean time to answer", row["line"], seconds_of) | {"now": status if silent else ""},
     }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -80,6 +81,7 @@ async def test_a_held_client_is_at_its_limit(open_stage: OpenStage) -> None:
 
 
 async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) -> None:
+    """Neither its time to answer nor the line of it is a zero."""
     stage = open_stage()
     client, broker = await stage.pair()
     await client.send(produce(1, 500))
@@ -88,9 +90,21 @@ async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) 
         for session in list(stage.server.sessions):
             session.sweep(stage.clock())
         stage.clock.pass_seconds(1)
-    (at,) = await rows_of(activity_of(stage), "/brokers")
+    for _ in range(30):
+        stage.server._ticks.recorder.tick(stage.clock())
+    activity = activity_of(stage)
+    (at,) = await rows_of(activity, "/brokers")
     assert at["oldest_request_seconds"] == 5
     assert at["in_flight"] == 1
+    assert set(at["line"]) == {None}
+    answer = (await activity.respond("/answer", "text/plain")).body.decode()
+    assert answer == f"No: broker {at['address']} has not answered for 5 s; 1 client waits\n"
+    page = json.loads((await activity.respond("/answer", "*/*")).body)
+    assert [each["text"] for each in page["answers"]] == [answer[4:-1]]
+    assert page["brokers"][0]["cells"] == ["no answer for 5 s", "unknown", "unknown", "1"]
+    assert set(page["brokers"][0]["chart"]["points"]) == {None}
+    assert page["clients"][0]["cells"][0] == "silent broker"
+    assert page["limits"] == []
 
 
 async def test_a_fetch_that_outlasts_its_wait_is_the_brokers(open_stage: OpenStage) -> None:
@@ -154,6 +168,28 @@ async def test_a_view_is_collected_once_a_second_whoever_asks(open_stage: OpenSt
     assert first is second is await activity.view()
     stage.clock.pass_seconds(1)
     assert await activity.view() is not first
+
+
+async def test_a_loop_that_never_rests_is_the_answer(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For 97 of 100 seconds the thread of the loop has the CPU."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    await client.send(produce(1, 500))
+    await broker.frame()
+    begun_ns, begun = stage.clock(), thread_time()
+    monkeypatch.setattr("proxy.recorder.thread_time", lambda: begun + (stage.clock() - begun_ns) / 1e9 * 0.97)
+    for _ in range(10):
+        await broker.send(produced(1))
+        await client.frame()
+        await client.send(produce(1, 500))
+        await broker.frame()
+        stage.clock.pass_seconds(10)
+        for _ in range(10):
+            stage.server._ticks.recorder.tick(stage.clock())
+    await broker.send(produced(1))
+    await client.frame()
+    answer = (await activity_of(stage).respond("/answer", "text/plain")).body.decode()
+    assert answer.startswith("Yes: this proxy is the bottleneck: its event loop is busy 97% of the time.")
 
 
 async def test_very_many_clients_leave_the_loop_its_turns(open_stage: OpenStage) -> None:

@@ -11,6 +11,7 @@ from proxy.admin.explain import explain, refused, without_broker
 from proxy.admin.page_rows import broker_row, client_row, limit_row
 from proxy.admin.tables import with_verdicts
 from proxy.admin.verdict import Known
+from tests.docs.pages import ROOT, rows
 from tests.proxy.admin.test_explain import BROKER, DOWN, FROZEN, LIMIT, NEVER, SLOW, client
 
 Rows = list[dict[str, Any]]
@@ -40,103 +41,116 @@ def answered(clients: Rows, brokers: Rows = [BROKER], *, limit: Any = FILE_LIMIT
     return [str(each) for each in answers(with_verdicts(clients, found), [limit], brokers, failed, load)]
 
 
-@pytest.mark.parametrize(
-    ("clients", "brokers", "more", "expected"),
-    [
-        ([], [], {}, "No: no client is connected, and no client has sent a request in the last minute"),
-        ([HEALTHY], [BROKER], {}, "No: nothing waits; 1 client, and brokers answer within 3 ms"),
-        (
-            [HEALTHY, HEALTHY],
-            [],
-            {"load": Load(enforces=False)},
-            "No: nothing waits; 2 clients. Limits are not enforced now: this is a dry run, or they are switched off",
-        ),
-        ([HEALTHY, STUCK], [BROKER, FROZEN], {}, "No: broker b3:9092 has not answered for 7 s; 1 client waits for it"),
-        (
-            [STUCK, STUCK],
-            [FROZEN, {**FROZEN, "address": "b4:9092", "oldest_request_seconds": 12.0}],
-            {},
-            "No: brokers b3:9092 and b4:9092 have not answered for 12 s; 2 clients wait for them",
-        ),
-        (
-            [row("flights", {"broker": 1.0}, brokers=[], connections=0)],
-            [DOWN],
-            {},
-            "No: broker b5:9092 cannot be used (connect_refused): nothing listens there; 1 client waits for it",
-        ),
-        (
-            [HEALTHY],
-            [REFUSES_LOGIN],
-            {},
-            "Yes: broker b5:9092 cannot be used (login_refused): see sasl.jaas.config in --command-config FILE;"
-            " no client waits for it",
-        ),
-        ([SLOWED], [BROKER, SLOW], {}, "No: broker b2:9092 takes 400 ms to answer; orders waits"),
-        (
-            [held("etl")],
-            [BROKER],
-            {},
-            "Yes, as configured: etl is held to 2 MB/s by producer_byte_rate of client-id:etl (quotas.toml:3)",
-        ),
-        (
-            [held("a"), held("b"), held("c")],
-            [BROKER],
-            {"limit": FLEET_LIMIT},
-            "Yes, as configured: a, b and c are held to 2 MB/s here (the share of 8 MB/s for the fleet team)"
-            " by producer_byte_rate of client-id:etl (quotas.toml:3)",
-        ),
-        (
-            [held(f"job-{number}") for number in range(12)],
-            [BROKER],
-            {"limit": {**FILE_LIMIT, "entity": "gone"}},
-            "Yes, as configured: 12 clients are held by producer_byte_rate of client-id:etl",
-        ),
-        ([row("billing", {"broker_quota": 1.0})], [BROKER], {}, "No: billing is held by a quota of the brokers"),
-        ([row("reports", {"slow_reader": 1.0})], [BROKER], {}, "No: reports does not read its responses"),
-        (
-            [row("etl", {"proxy": 1.0}), row("reports", {"data": 1.0}, buffered_bytes=41_000_000)],
-            [BROKER],
-            {},
-            "Yes: etl waits for memory of this proxy (--max-buffered-bytes); reports holds the most, 41 MB",
-        ),
-        (
-            [row("a", {"proxy": 1.0}), row("b", {"proxy": 1.0})],
-            [BROKER],
-            {},
-            "Yes: a and b wait for memory of this proxy (--max-buffered-bytes), or for its login",
-        ),
-        (
-            [HEALTHY],
-            [BROKER],
-            {"load": Load(late_seconds=0.08, busy_ratio=0.97)},
-            "Yes: this proxy is the bottleneck: its event loop is busy 97% of the time and 80 ms late."
-            " One process uses one core, so run several; 1 client affected",
-        ),
-        (
-            [HEALTHY],
-            [BROKER],
-            {"load": Load(late_seconds=0.08, busy_ratio=0.2)},
-            "Yes: this proxy gets too little CPU time: its event loop is 80 ms late although it is busy only 20% of"
-            " the time. Raise its CPU limit or request; 1 client affected",
-        ),
-        ([], [], {"refused": [TLS]}, "No: a connection from 10.0.0.7:1 failed: tls_handshake"),
-        (
-            [],
-            [],
-            {"refused": [without_broker(2, 8.0)]},
-            "No: 2 connections waiting for a broker, the oldest for 8 s: none answers",
-        ),
-    ],
-)
+SITUATIONS: list[tuple[Rows, Rows, dict[str, Any], str]] = [
+    ([], [], {}, "No: no client is connected, and no client has sent a request in the last minute"),
+    (11 * [HEALTHY], [BROKER], {}, "No: nothing waits; 11 clients, and brokers answer within 3 ms"),
+    (
+        [HEALTHY, HEALTHY],
+        [],
+        {"load": Load(enforces=False)},
+        "No: nothing waits; 2 clients. Limits are not enforced now: this is a dry run, or they are switched off",
+    ),
+    ([HEALTHY, STUCK], [BROKER, FROZEN], {}, "No: broker b3:9092 has not answered for 7 s; 1 client waits"),
+    (
+        [STUCK, STUCK],
+        [FROZEN, {**FROZEN, "address": "b4:9092", "oldest_request_seconds": 12.0}],
+        {},
+        "No: brokers b3:9092 and b4:9092 have not answered for 12 s; 2 clients wait",
+    ),
+    (
+        [row("flights", {"broker": 1.0}, brokers=[], connections=0)],
+        [DOWN],
+        {},
+        "No: broker b5:9092 cannot be used (connect_refused): nothing listens there; 1 client waits",
+    ),
+    (
+        [HEALTHY],
+        [REFUSES_LOGIN],
+        {},
+        "Yes: broker b5:9092 cannot be used (login_refused): see sasl.jaas.config in --command-config FILE;"
+        " no client waits",
+    ),
+    ([SLOWED], [BROKER, SLOW], {}, "No: broker b2:9092 takes 400 ms to answer; 1 client waits"),
+    (
+        [held("etl")],
+        [BROKER],
+        {},
+        "Yes, as configured: etl is held to 2 MB/s by producer_byte_rate of client-id:etl (quotas.toml:3)",
+    ),
+    (
+        [held("a"), held("b"), held("c")],
+        [BROKER],
+        {"limit": FLEET_LIMIT},
+        "Yes, as configured: a, b and c are held to 2 MB/s here, a share of 8 MB/s for the fleet team,"
+        " by producer_byte_rate of client-id:etl (quotas.toml:3)",
+    ),
+    (
+        [held(f"job-{number}") for number in range(12)],
+        [BROKER],
+        {"limit": {**FILE_LIMIT, "entity": "gone"}},
+        "Yes, as configured: 12 clients are held by producer_byte_rate of client-id:etl",
+    ),
+    ([row("billing", {"broker_quota": 1.0})], [BROKER], {}, "No: a quota of the brokers holds billing"),
+    ([row("reports", {"slow_reader": 1.0})], [BROKER], {}, "No: responses are not read by reports"),
+    (
+        [row("etl", {"proxy": 1.0}), row("reports", {"data": 1.0}, buffered_bytes=41_000_000)],
+        [BROKER],
+        {},
+        "Yes: this proxy has no memory left (--max-buffered-bytes); 1 client waits; reports holds the most, 41 MB",
+    ),
+    (
+        [row("a", {"proxy": 1.0}), row("b", {"proxy": 1.0})],
+        [BROKER],
+        {},
+        "Yes: this proxy has no memory left (--max-buffered-bytes), or has to log in; 2 clients wait",
+    ),
+    (
+        [HEALTHY],
+        [BROKER],
+        {"load": Load(late_seconds=0.08, busy_ratio=0.97)},
+        "Yes: this proxy is the bottleneck: its event loop is busy 97% of the time."
+        " One process uses one core: run several; 1 client waits",
+    ),
+    (
+        [HEALTHY],
+        [BROKER],
+        {"load": Load(late_seconds=0.08, busy_ratio=0.2)},
+        "Yes: this proxy gets too little CPU time: its event loop is 80 ms late, and busy only 20% of the time;"
+        " 1 client waits",
+    ),
+    ([], [], {"refused": [TLS]}, "No: a connection from 10.0.0.7:1 failed: tls_handshake"),
+    (
+        [],
+        [],
+        {"refused": [without_broker(2, 8.0)]},
+        "No: 2 connections waiting for a broker, the oldest for 8 s: none answers",
+    ),
+]
+
+
+@pytest.mark.parametrize(("clients", "brokers", "more", "expected"), SITUATIONS)
 def test_one_cause(clients: Rows, brokers: Rows, more: dict[str, Any], expected: str) -> None:
     assert answered(clients, brokers, **more) == [expected]
+
+
+def test_many_brokers_are_counted() -> None:
+    dead = [{**FROZEN, "address": f"b{number}:9092"} for number in range(20)]
+    assert answered([STUCK], dead) == ["No: brokers b0:9092 and 19 more have not answered for 7 s; 1 client waits"]
+
+
+def test_the_docs_have_answers_that_are_given() -> None:
+    listed = {
+        each[0] for each in rows((ROOT / "docs/alerts.md").read_text(encoding="utf-8")) if each[0][:3] in {"No:", "Yes"}
+    }
+    assert len(listed) >= 8
+    assert listed <= {expected for *_, expected in SITUATIONS}
 
 
 def test_the_worst_comes_first_and_what_nobody_waits_for_last() -> None:
     clients = [held("etl"), SLOWED, STUCK, row("slow", {"slow_reader": 1.0})]
     found = answered(clients, [BROKER, SLOW, FROZEN, REFUSES_LOGIN], load=Load(busy_ratio=0.95), refused=[TLS])
     assert len(found) == MOST_ANSWERS
-    first = ("this proxy is the bottleneck", "b3:9092 has not answered", "b2:9092 takes", "etl is held", "slow does")
+    first = ("this proxy is the bottleneck", "b3:9092 has not answered", "b2:9092 takes", "etl is held", "slow")
     assert all(words in line for words, line in zip(first, found, strict=True))
     for lines, one, other in (
         (answered([held("etl")], [BROKER, REFUSES_LOGIN]), "held to", "login_refused"),
@@ -173,7 +187,7 @@ def test_who_waits_most_comes_first() -> None:
     shown, _ = drawn(clients, [BROKER, SLOW, FROZEN])
     assert [each["name"] for each in shown] == ["flights", "orders", "most", "some", "job"]
     assert [each["cells"][0] for each in shown] == [
-        "broker does not answer",
+        "silent broker",
         "slow broker 100%",
         "at a limit 100%",
         "at a limit 30%",
