@@ -63,7 +63,7 @@ def test_a_full_queue_drops_whole_lines_and_the_gap_is_reported_where_it_is(pipe
     for _ in range(sent):
         assert output.write(LINE) == len(LINE)
     was_stuck = output.is_stuck
-    assert MAX_BYTES <= output.dropped * len(LINE) <= MAX_BYTES + PIPE_BYTES + len(LINE)
+    assert abs(output.dropped * len(LINE) - MAX_BYTES) <= PIPE_BYTES + 2 * len(LINE), "the pipe took the rest"
 
     thread, found = reading(reader, b"last\n")
     output.drain(PATIENCE_SECONDS)
