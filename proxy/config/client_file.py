@@ -179,8 +179,9 @@ class _Given:
 
     def _keep_secret(self, name: str, value: str) -> None:
         if _SECRET.search(name):
-            options = jaas_options(value) or {}
-            self.secrets += [value, *(text for option, text in options.items() if _SECRET.search(option))]
+            self.secrets.append(value)
+            with suppress(Refusal):
+                self.secrets += [text for option, text in jaas_options(value).items() if _SECRET.search(option)]
 
     def place(self, name: str) -> str:
         return self._places.get(name, f"{self.path}: {name}")
@@ -223,12 +224,16 @@ def _login_of(given: _Given, protocol: str) -> LoginSettings | None:
 def _credentials(given: _Given) -> tuple[str, str]:
     """The name and the password, by whichever mechanism."""
     values, jaas = given.values, "sasl.jaas.config"
-    options: dict[str, str] | None = {name: values.get(f"sasl.{name}", "") for name in ("username", "password")}
+    options = {name: values.get(f"sasl.{name}", "") for name in ("username", "password")}
+    message = "expected a username and a password"
     if jaas in values:
-        options = jaas_options(values[jaas])
-    if options is None or not (options.get("username") and options.get("password")):
+        try:
+            options = jaas_options(values[jaas])
+        except Refusal as error:
+            options, message = {}, error.message
+    if not (options.get("username") and options.get("password")):
         entry = f'{jaas}=PACKAGE.MODULE required username="..." password="...";'
-        given.wrong(jaas, "expected a username and a password", f"{entry} or sasl.username and sasl.password")
+        given.wrong(jaas, message, f"{entry} or sasl.username and sasl.password")
         return "", ""
     if options.get("tokenauth", "").lower() == "true":
         given.wrong(jaas, "delegation tokens are not for a login of the proxy", "they expire: use a password")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -49,15 +49,52 @@ def _value_of(provider: str, path: str, key: str, files: list[Path]) -> str:
         raise Refusal(f"{file}: {reason}") from None
 
 
-def jaas_options(text: str) -> dict[str, str] | None:
-    """The options of `sasl.jaas.config`; None: the text is no entry `MODULE FLAG NAME="VALUE"...;`."""
-    tokens = shlex.shlex(text, posix=True)
-    tokens.commenters = ""
-    tokens.wordchars += ".$-"
-    tokens.escapedquotes = "\"'"
-    try:
-        _, _, *rest, end = tokens
-    except ValueError:
-        return None
-    is_entry = end == ";" and len(rest) % 3 == 0 and set(rest[1::3]) <= {"="}
-    return dict(zip(rest[::3], rest[2::3], strict=True)) if is_entry else None
+#: The tokens of java.io.StreamTokenizer with the settings of Kafka's JaasConfig. A string ends with its line. One slash
+#: begins a comment, too, and skips the next character, even if that is the end of the line.
+_TOKEN: Final = re.compile(
+    r"""[\0- ]+ | /\*(?:.*?\*/|.*) | /.?[^\n\r]*
+    | -?(?=[.0-9])[0-9]*\.?[0-9]* (?P<number>)
+    | (?P<word>[A-Za-z_$\xa0-\U0010ffff][-.\w$\xa0-\U0010ffff]*)
+    | (?P<quote>["'])(?P<string>(?:\\(?:.|\Z)|(?!(?P=quote))[^\\\n\r])*)(?P=quote)?
+    | (?P<sign>.)""",
+    re.DOTALL | re.VERBOSE | re.ASCII,
+)
+_ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.|\Z)", re.DOTALL)
+_ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "": "\uffff"}
+_END: Final = ("", None)
+_FLAGS: Final = {"REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL"}
+
+
+def jaas_options(text: str) -> dict[str, str]:
+    """The options of `sasl.jaas.config`, as Kafka's JaasConfig reads them. Raises Refusal where Kafka does."""
+    tokens = _jaas_tokens(text)
+    (_, module), (_, flag) = next(tokens, _END), next(tokens, _END)
+    if not module or (flag or "").upper() not in _FLAGS:
+        raise Refusal("does not begin with a module and a flag such as required")
+    options = {}
+    for sign, name in iter(lambda: next(tokens, _END), (";", None)):
+        if sign == _END[0]:
+            raise Refusal("does not end with a semicolon")
+        equals, (_, value) = next(tokens, _END)[0], next(tokens, _END)
+        if equals != "=" or value is None:
+            raise Refusal("has an option without = and a value")
+        if name is not None:
+            options[name] = value
+    if next(tokens, _END) != _END:
+        raise Refusal("has more than one module")
+    return options
+
+
+def _jaas_tokens(text: str) -> Iterator[tuple[str, str | None]]:
+    """A sign and None, or a kind of token and its text; that of a number does not count."""
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup
+        if kind == "string":
+            yield kind, _ESCAPE.sub(_unescaped, match["string"])
+        elif kind is not None:
+            yield (match[0] if kind == "sign" else kind), (match[0] if kind == "word" else None)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    what = match[1]
+    return chr(int(what, 8)) if what[:1] in "01234567" and what else _ESCAPED.get(what, what)

@@ -253,9 +253,15 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
         ("security.protocol=SASL_SSL\nsasl.username=u", "sasl.mechanism: is missing\n  allowed: PLAIN, SCRAM"),
         (f"{PLAIN_SSL}\nsasl.username=u", "or sasl.username and sasl.password"),
         ("sasl.username=u\nsasl.password=hidden", "does not use sasl settings"),
-        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username=u password='hidden;", "expected a username and"),
-        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username=u password='hidden'", "expected a username and"),
-        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username:u password=hidden;", "expected a username and"),
+        (
+            f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username=u password='hidden;",
+            "does not end with a semicolon",
+        ),
+        (
+            f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username=u password='hidden'",
+            "does not end with a semicolon",
+        ),
+        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username:u password=hidden;", "without = and a value"),
         (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required password=hidden;", "expected a username and a password"),
         (f"{PLAIN_SSL}\nsasl.jaas.config=;", "PACKAGE.MODULE required username="),
         (
