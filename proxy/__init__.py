@@ -28,4 +28,5 @@ From the outside in; each imports only what is listed after it:
     file_watch      files again when they change, whole or not at all
     observability/  what is counted and logged
     config/         from what a user wrote to one frozen Config, or every error at once
+    threads         for what may wait for something outside: no end waits for it
 """

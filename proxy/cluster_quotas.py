@@ -19,14 +19,17 @@ from proxy.brokers.connect import connection
 from proxy.brokers.health import hint_of
 from proxy.brokers.upstream import BrokerFailed
 from proxy.config.addresses import Address, format_address
+from proxy.config.cautions import unresolved
 from proxy.config.client_file import latest
 from proxy.config.cluster_entries import ClusterEntries, cluster_entries
 from proxy.config.config import PER_BROKER, Config
 from proxy.config.errors import ConfigError
+from proxy.config.host_names import are_answered
 from proxy.config.quota_sources import CLUSTER
 from proxy.observability.logs import EventLog, one_line
 from proxy.observability.metrics import Metrics
 from proxy.retries import Retries
+from proxy.threads import OutsideThreads
 from proxy.tls import context_to_brokers
 from quotas.entry import QuotaEntry
 from quotas.problems import Problem
@@ -66,15 +69,17 @@ class ClusterReader:
     def __init__(self, config: Config) -> None:
         self._settings = config.own_client
         self._needs_brokers = config.quotas.cluster == PER_BROKER
+        self._thread = OutsideThreads("cluster quotas files")
         #: One that does not answer goes to the end: where all is well one broker answers, always in its own order.
         servers = config.own_servers or config.bootstrap_servers
         self._servers = sample(servers, len(servers))
 
     async def answer(self) -> ClusterAnswer:
         """From the first broker that can be asked. Raises BrokerFailed, ProtocolError and ConfigError."""
-        self._settings = await asyncio.to_thread(latest, self._settings)
+        loop = asyncio.get_running_loop()
+        self._settings = await loop.run_in_executor(self._thread, latest, self._settings)
         ssl = self._settings.ssl
-        tls = None if ssl is None else await asyncio.to_thread(context_to_brokers, ssl)
+        tls = None if ssl is None else await loop.run_in_executor(self._thread, context_to_brokers, ssl)
         failure = BrokerFailed("connect_failed", "there is no bootstrap server")
         for server in list(self._servers):
             try:
@@ -122,6 +127,8 @@ class ClusterQuotas:
         self._fault: Exception | None = None
         self._retries = Retries()
         self._left_out: set[str] = set()
+        #: Host names whose addresses were not known.
+        self._pending: frozenset[str] = frozenset()
         self._asked = asyncio.Event()
         metrics.reload_ok["cluster"] = True
 
@@ -146,7 +153,7 @@ class ClusterQuotas:
         """Read the quotas, and apply them if they have changed."""
         try:
             answer = await self._reader.answer()
-            if answer != self._answer:
+            if answer != self._answer or are_answered(self._pending):
                 self._fault = None
                 try:
                     await self._use(await asyncio.to_thread(entries_in, answer), answer)
@@ -159,7 +166,9 @@ class ClusterQuotas:
             self._note(self._fault)
 
     async def _use(self, found: ClusterEntries, answer: ClusterAnswer) -> None:
+        self._pending = found.pending
         await self._take(found.entries)
+        _log.warn_of(unresolved(found.pending))
         _log.info("cluster_quotas_read", entities=len(found.entries), each_times=answer.brokers)
         room = MAX_NAMED - len(self._left_out)
         new = [name for name in found.left_out if name not in self._left_out][:room]

@@ -14,6 +14,7 @@ from proxy.config.cautions import BELOW_FLOOR, quota_warnings
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
 from proxy.config.errors import ConfigError
+from proxy.config.host_names import are_answered
 from proxy.config.quota_sources import Quotas
 from proxy.config.quotas_file import active_quotas
 from proxy.file_watch import FileWatch
@@ -50,11 +51,17 @@ class ConfigWatch(FileWatch[Found]):
         self._quotas = quotas
         self._take = take
         self._read_again = read_again
+        #: Host names that the latest reading left out.
+        self._pending = quotas.pending
 
     def paths(self) -> tuple[Path | None, ...]:
         return (self._config.file if self._read_again else None, self._quotas_file)
 
+    def is_due(self) -> bool:
+        return super().is_due() or are_answered(self._pending)
+
     def read(self) -> Found:
+        self._pending = frozenset()
         config, fixed = self._config, list[str]()
         if self._read_again is not None:
             fresh = self._read_again()
@@ -62,6 +69,7 @@ class ConfigWatch(FileWatch[Found]):
             fixed = _differing(config, fresh)
             self._quotas_file = config.quotas.file
         quotas = active_quotas(config)
+        self._pending = quotas.pending
         if quotas == self._quotas:
             quotas = self._quotas
         if quotas is not self._quotas or config != self._config:

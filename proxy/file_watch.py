@@ -20,6 +20,7 @@ from typing import Final, Generic, TypeVar
 from proxy.config.errors import ConfigError
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
+from proxy.threads import OutsideThreads
 from quotas.problems import Problem
 
 POLL_SECONDS: Final = 1.0
@@ -63,10 +64,15 @@ class FileWatch(ABC, Generic[T]):
         self._refused: tuple[Problem, ...] = ()
         self._retry_ns: int | None = None
         self._asked = asyncio.Event()
+        self._thread = OutsideThreads(f"{what} files")
 
     @abstractmethod
     def paths(self) -> tuple[Path | None, ...]:
         """The files, as far as they are known: those that the latest content names, also if it was refused."""
+
+    def is_due(self) -> bool:
+        """Whether they are read again unchanged."""
+        return self._retry_ns is not None and self._clock() >= self._retry_ns
 
     @abstractmethod
     def read(self) -> T:
@@ -98,12 +104,13 @@ class FileWatch(ABC, Generic[T]):
 
     async def poll(self) -> bool:
         """Read the files if one changed; True if they were applied."""
-        seen = await asyncio.to_thread(fingerprints, self.paths())
+        loop = asyncio.get_running_loop()
+        seen = await loop.run_in_executor(self._thread, fingerprints, self.paths())
         is_new, is_requested = seen != self._seen, self._seen == _REQUESTED
-        if not is_new and (self._retry_ns is None or self._clock() < self._retry_ns):
+        if not is_new and not self.is_due():
             return False
         self._seen, self._retry_ns = seen, None
-        found = await asyncio.to_thread(self._read_whole)
+        found = await loop.run_in_executor(self._thread, self._read_whole)
         if isinstance(found, ConfigError):
             self._refuse(found, is_new=is_new)
             return False

@@ -30,6 +30,7 @@ from proxy.config.addresses import format_address
 from proxy.config.client_file import latest
 from proxy.config.client_settings import masked
 from proxy.config.config import Config
+from proxy.threads import OutsideThreads
 from proxy.tls import context_to_brokers
 
 REQUEST_TIMEOUT_MS: Final = 10_000
@@ -70,6 +71,7 @@ class OwnClient:
     def __init__(self, config: Config, name: str) -> None:
         self._settings = config.own_client
         self._name = name
+        self._thread = OutsideThreads(f"{name} files")
         self.servers: Final = list(map(format_address, config.own_servers or config.bootstrap_servers))
         #: The latest one, of an OAUTHBEARER login.
         self._tokens: list[str] = []
@@ -82,7 +84,7 @@ class OwnClient:
     async def arguments(self) -> dict[str, Any]:
         """How to connect, as arguments of aiokafka's clients."""
         _cause.error = None
-        return await asyncio.to_thread(self._arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._arguments)
 
     def _arguments(self) -> dict[str, Any]:
         self._settings = settings = latest(self._settings)
@@ -99,7 +101,7 @@ class OwnClient:
             arguments["sasl_mechanism"] = login.mechanism
             arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password}
             if login.token_file is not None:
-                arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file, self._tokens)
+                arguments["sasl_oauth_token_provider"] = _TokenFile(login.token_file, self._tokens, self._thread)
         return arguments
 
     def masked(self, text: str) -> str:
@@ -118,12 +120,14 @@ class OwnClient:
 class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """The token of an OAUTHBEARER login, read for each connection. `read`: the latest one."""
 
-    def __init__(self, path: Path, read: list[str]) -> None:
+    def __init__(self, path: Path, read: list[str], thread: OutsideThreads) -> None:
         self._path = path
         self._read = read
+        self._thread = thread
 
     async def token(self) -> str:
-        self._read[:] = [(await asyncio.to_thread(self._path.read_text, encoding="utf-8")).strip()]
+        loop = asyncio.get_running_loop()
+        self._read[:] = [(await loop.run_in_executor(self._thread, self._path.read_text, "utf-8")).strip()]
         return self._read[0]
 
 

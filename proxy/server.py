@@ -134,7 +134,7 @@ class Server:
             ending.callback(self.close)
             active, shared = self.active_config, self.shared
             watch = None
-            if self.config.quotas.file is not None or self.config.file is not None:
+            if self.config.quotas.file is not None or self.config.file is not None or active.quotas.pending:
                 taken = active.quotas, active.apply
                 watch = ConfigWatch(self.config, *taken, self.metrics, self._clock, self._read_again)
             cluster = None

@@ -12,7 +12,6 @@ import hashlib
 import hmac
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from operator import xor
 from typing import Final
@@ -27,12 +26,13 @@ from protocol.messages import decode, request_frame
 from protocol.sasl import subject
 from proxy.brokers.upstream import BrokerFailed
 from proxy.config.client_settings import LoginSettings, masked
+from proxy.threads import OutsideThreads
 
 CORRELATION_ID: Final = 1
 """Of each request of a login: brokers answer in order."""
 MAX_RESPONSE: Final = 65_536
 """Bytes of a response from its correlation id on."""
-THREAD: Final = ThreadPoolExecutor(1, "login")
+THREAD: Final = OutsideThreads("login")
 """Where `Login.advance` runs. A single one: a thousand logins at once leave time for the event loop."""
 
 MAX_ITERATIONS: Final = 65_536

@@ -1,5 +1,5 @@
-"""Opens connections to the brokers for sessions: name resolution by the loop's resolver (cached, so 1,000 clients need
-one look-up), TCP, the opening of the wire (a TLS handshake), and the next candidate after a failure.
+"""Opens connections to the brokers for sessions: name resolution in threads (cached, so 1,000 clients need one
+look-up), TCP, the opening of the wire (a TLS handshake), and the next candidate after a failure.
 """
 
 import asyncio
@@ -8,10 +8,12 @@ import os
 import socket
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from proxy.config.addresses import Address, format_address, ip_literal
 from proxy.config.values import MAX_PORT
+from proxy.threads import OutsideThreads
 
 CONNECT_TIMEOUT_SECONDS = 30.0
 """For all that comes before the first request: names, TCP, TLS, one address after the other, and the proxy's login.
@@ -20,6 +22,8 @@ NEXT_ADDRESS_SECONDS = 8.0
 """After this time the next address is tried: librdkafka waits 10 s for its first response, by
 api.version.request.timeout.ms, and Java 30 s."""
 RESOLVED_FOR_NS = 30_000_000_000
+_THREADS: Final = OutsideThreads("names of brokers", 16)
+_STREAM: Final = socket.SOCK_STREAM
 
 SocketAddress = tuple[int, tuple[Any, ...]]
 """Address family, and the argument of ``connect``."""
@@ -119,7 +123,7 @@ class Upstream:
         return look_up
 
     async def _look_up(self, host: str, port: int) -> list[SocketAddress]:
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await self._loop.run_in_executor(_THREADS, partial(socket.getaddrinfo, host, port, type=_STREAM))
         return [(info[0], info[4]) for info in found]
 
     async def _open(self, address: Address, wire_to: Callable[[socket.socket, str], W], until: float, others: int) -> W:

@@ -54,6 +54,16 @@ def secret_warnings(config: Config) -> Iterator[Caution]:
                 yield "secret_readable", {"file": path, "effect": effect, "hint": f"chmod 600 {path}"}
 
 
+def unresolved(names: Iterable[str]) -> list[Caution]:
+    """Of host names in limits by `ip` that a resolver has not answered."""
+    shown = sorted(names)
+    if not shown:
+        return []
+    rest = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
+    effect = "not resolved yet: their limits begin when they are; all others apply"
+    return [("host_names_pending", {"entities": ", ".join(shown[:MAX_LISTED]) + rest, "effect": effect})]
+
+
 def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
     options, entries = config.quotas, quotas.entries
@@ -61,6 +71,7 @@ def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
     is_alone = config.listening.reuse_port and config.fleet.name is None
     long = [entry.entity for entry in entries if not entry.limits.keys().isdisjoint(THRESHOLDS.values())]
     return [
+        *unresolved(quotas.pending),
         *_about(
             "burst_without_bucket",
             bursts if options.algorithm != "token-bucket" else (),

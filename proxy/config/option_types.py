@@ -214,14 +214,14 @@ def one_of(*allowed: str, default: str) -> Checked:
 
 def quota_spec(value: object) -> object:
     # Imported only by a run with quotas.
-    from proxy.config.host_names import addresses_of
+    from proxy.config.host_names import HostNames
     from quotas.parsing.parse import parse_spec
 
     if isinstance(value, dict):
         raise Refusal(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)
     if not isinstance(value, str):
         raise Refusal(_SPEC_EXPECTED)
-    return parse_spec(value, addresses_of)
+    return parse_spec(value, HostNames().addresses_of)
 
 
 def file_path(value: object) -> Path:

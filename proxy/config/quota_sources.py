@@ -5,7 +5,7 @@ sources that override it; `proxy.active_config` applies a change of any source, 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Final
@@ -25,13 +25,14 @@ QuotaSources = Mapping[str, tuple[QuotaEntry, ...]]
 class Quotas:
     """The active quotas: the entries (see `merged`), and the share that scales every rate, in (0, 1].
 
-    `dry_run`: they are not enforced.
+    `dry_run`: they are not enforced. `pending`: host names in it whose addresses are not known yet.
     A source may have a million entries: `prepare` and comparisons take seconds then.
     """
 
     sources: QuotaSources
     share: float
     dry_run: bool = False
+    pending: frozenset[str] = field(default=frozenset(), compare=False)
 
     @cached_property
     def entries(self) -> tuple[QuotaEntry, ...]:

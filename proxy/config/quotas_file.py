@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from proxy.config.config import Config, ListeningOptions
 from proxy.config.errors import ConfigError
-from proxy.config.host_names import addresses_of
+from proxy.config.host_names import HostNames
 from proxy.config.quota_sources import Quotas, QuotaSources, merged
 from proxy.config.toml_file import read_toml
 from proxy.config.values import parse_fraction, parse_switch
@@ -17,7 +17,7 @@ from quotas.entry import QuotaEntry
 from quotas.parsing.batch import duplicates, threshold_errors
 from quotas.parsing.entry import Reading
 from quotas.parsing.file import load_quotas
-from quotas.parsing.names import BOOTSTRAP
+from quotas.parsing.names import BOOTSTRAP, IP, entity_name, is_host_name
 from quotas.problems import Problem, Refusal
 
 FLAG: Final = "--quota"
@@ -29,17 +29,21 @@ def active_quotas(config: Config) -> Quotas:
     """The quotas of the flags and of the file as it is now; those of the file are stronger. `quota_share` and
     `dry_run` of the file replace the flags'.
 
-    Raises ConfigError when the file has a problem. Blocks while it reads the file and resolves host names in it.
+    Raises ConfigError when the file has a problem. Blocks while it reads the file, and for a second while it waits for
+    host names.
     """
-    options = config.quotas
-    sources, settings = read_quotas(options.entries, options.file, config.listening)
-    return Quotas(
-        sources, settings.get("quota_share", options.share), settings.get("dry_run", config.enforcement.dry_run)
-    )
+    options, names = config.quotas, HostNames()
+    sources, settings = read_quotas(options.entries, options.file, config.listening, names=names)
+    share, dry_run = settings.get("quota_share", options.share), settings.get("dry_run", config.enforcement.dry_run)
+    return Quotas(sources, share, dry_run, frozenset(names.pending))
 
 
 def read_quotas(
-    by_flag: Iterable[QuotaEntry | None], path: Path | None, listening: ListeningOptions, place: str | None = None
+    by_flag: Iterable[QuotaEntry | None],
+    path: Path | None,
+    listening: ListeningOptions,
+    place: str | None = None,
+    names: HostNames | None = None,
 ) -> tuple[QuotaSources, Mapping[str, Any]]:
     """The entries of flags, None for a wrong one, and of the file at `path`, merged, and the values of its keys above
     all tables. Raises ConfigError with every problem of the file, and of the entries together.
@@ -49,9 +53,10 @@ def read_quotas(
     """
     problems: list[Problem] = []
     settings: dict[str, Any] = {}
-    placed = {FLAG: [Reading("", None if entry is None else entry.entity, entry) for entry in by_flag]}
+    names = names or HostNames()
+    placed = {FLAG: [_of_flag(entry, names, problems) for entry in by_flag]}
     if path is not None:
-        placed[str(path)] = _read_file(path, place or f"--quotas-file {str(path)!r}", settings, problems)
+        placed[str(path)] = _read_file(path, place or f"--quotas-file {str(path)!r}", settings, problems, names)
     placed = {name: [_normalized(reading, listening) for reading in readings] for name, readings in placed.items()}
     for name, readings in placed.items():
         problems += _in(name, _errors_together(readings, listening))
@@ -72,10 +77,29 @@ def _entries(readings: Iterable[Reading]) -> tuple[QuotaEntry, ...]:
     return tuple(reading.entry for reading in readings if reading.entry is not None)
 
 
-def _read_file(path: Path, place: str, settings: dict[str, Any], problems: list[Problem]) -> list[Reading]:
+def _of_flag(entry: QuotaEntry | None, names: HostNames, problems: list[Problem]) -> Reading:
+    """An entry of a flag: a host that was not known when the flag was parsed may be known now."""
+    if entry is None:
+        return Reading("")
+    entity = entry.entity
+    if isinstance(entity, Named) and entity.kind is Kind.IP and is_host_name(entity.name):
+        try:
+            entity = Named(Kind.IP, entity_name(IP, entity.name, real_name=True, resolve=names.addresses_of))
+        except Refusal as error:
+            problems += error.at(f"{FLAG} 'ip={entity.name}'")
+            return Reading("")
+        entry = replace(entry, entity=entity)
+    return Reading("", entity, entry)
+
+
+def _read_file(
+    path: Path, place: str, settings: dict[str, Any], problems: list[Problem], names: HostNames
+) -> list[Reading]:
     """Its tables, wrong ones included; one without an entity if it cannot be read. Adds its settings and problems."""
-    data = read_toml(path, place=place, problems=problems)
-    if problems:
+    of_file: list[Problem] = []
+    data = read_toml(path, place=place, problems=of_file)
+    problems += of_file
+    if of_file:
         return [Reading("")]
     for key, parse in _SETTINGS.items():
         if key in data:
@@ -83,7 +107,7 @@ def _read_file(path: Path, place: str, settings: dict[str, Any], problems: list[
                 settings[key] = parse(data[key])
             except Refusal as error:
                 problems += error.at(f"{path}: {key} = {data[key]!r}")
-    found = load_quotas(data, addresses_of, settings=tuple(_SETTINGS))
+    found = load_quotas(data, names.addresses_of, settings=tuple(_SETTINGS))
     problems += _in(str(path), found.errors)
     return list(found.placed)
 

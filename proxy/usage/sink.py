@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from proxy.threads import OutsideThreads
+
 FILE_MODE: Final = 0o640
 
 
@@ -46,10 +48,12 @@ class FileSink:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_torn = False
+        self._thread = OutsideThreads("usage file")
 
     async def write(self, records: Sequence[bytes]) -> None:
         try:
-            await asyncio.to_thread(self._append, b"".join(record + b"\n" for record in records))
+            data = b"".join(record + b"\n" for record in records)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._append, data)
         except OSError as error:
             raise SinkFailed("file", f"--usage-file {self._path}: {error.strerror or error}") from error
 

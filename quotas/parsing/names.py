@@ -17,8 +17,8 @@ from typing import Final, TypeAlias
 from quotas.entity import DEFAULT, DEFAULT_NAME, Kind, Name
 from quotas.problems import Refusal
 
-Resolve: TypeAlias = Callable[[str], Sequence[str]]
-"""A host name to its addresses as literals, best first; empty when there are none."""
+Resolve: TypeAlias = Callable[[str], Sequence[str] | None]
+"""A host name to its addresses as literals, best first; empty when there are none, None while nobody has answered."""
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -95,6 +95,11 @@ def canonical_ip(text: str) -> str | None:
     return str(address)
 
 
+def is_host_name(ip: Name) -> bool:
+    """Whether the name of an `ip` is a host whose address is not known yet."""
+    return isinstance(ip, str) and "/" not in ip and canonical_ip(ip) is None
+
+
 def _ip_name(text: str, resolve: Resolve | None) -> str:
     """As Kafka does (InetAddress.getByName): a host name is the first of its addresses. Kafka has no networks."""
     if "%" in text:
@@ -104,7 +109,10 @@ def _ip_name(text: str, resolve: Resolve | None) -> str:
         return _network_name(text)
     found = canonical_ip(text)
     if found is None and resolve is not None:
-        found = next((ip for ip in map(canonical_ip, resolve(text)) if ip is not None), None)
+        addresses = resolve(text)
+        if addresses is None:
+            return text.lower()
+        found = next((ip for ip in map(canonical_ip, addresses) if ip is not None), None)
     if found is None:
         message = f"{text} is not a valid IP or resolvable host."  # Kafka's
         raise Refusal(message, may_pass=resolve is not None)

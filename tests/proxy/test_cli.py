@@ -398,6 +398,34 @@ def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
     assert "this process only" in events["quotas"]["scope"]
 
 
+SLOW_RESOLVER = """
+import socket, time
+real = socket.getaddrinfo
+def getaddrinfo(host, *arguments, **options):
+    if str(host).endswith(".slow"):
+        time.sleep(600)
+    return real(host, *arguments, **options)
+socket.getaddrinfo = getaddrinfo
+"""
+
+
+def test_no_resolver_keeps_the_proxy_from_starting_and_ending(tmp_path: Path) -> None:
+    """Names in limits of flags and of the file, and those of brokers."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_RESOLVER)
+    quotas = tmp_path / "quotas.toml"
+    names = [f"executor-{number}" for number in range(30)]
+    tables = "".join(f'[[quota]]\nip = "{name}.slow"\nconnections = 5\n' for name in names)
+    quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 7000000\n' + tables)
+    flags = ("--quotas-file", str(quotas), "--quota", "ip=driver.slow,connections=3")
+    slow = ("--bootstrap-servers", "kafka.slow:9092", *LOCAL[2:])
+    with running(*slow, *flags, PYTHONPATH=str(tmp_path)) as (process, lines):
+        events = {line["event"]: line for line in lines}
+        assert "client-id:etl producer_byte_rate=7000000" in events["quotas"]["held"]
+        assert "driver.slow" in events["host_names_pending"]["entities"]
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+
+
 def variables_of_service(name: str) -> dict[str, str]:
     """As the kubelet sets them for a Service with one port, in upper case and with `_` for `-`."""
     return {

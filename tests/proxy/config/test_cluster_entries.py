@@ -5,7 +5,7 @@ import math
 import pytest
 
 from protocol.client_quotas import ClientQuota
-from proxy.config import cluster_entries as module
+from proxy.config import host_names
 from proxy.config.cluster_entries import cluster_entries
 from quotas.entity import DEFAULT, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
@@ -46,13 +46,13 @@ def test_each_entity_of_a_client(names: dict[str, str | None], entity: AnyEntity
     [("10.0.0.7", "10.0.0.7"), ("::ffff:10.0.0.7", "10.0.0.7"), (None, DEFAULT), ("h", "9.9.9.9")],
 )
 def test_an_address(name: str | None, canonical: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "addresses_of", lambda host: {"h": ["9.9.9.9"]}.get(host, []))
+    monkeypatch.setattr(host_names, "addresses_of", lambda host: {"h": ["9.9.9.9"]}.get(host, []))
     [entry] = cluster_entries([ClientQuota({"ip": name}, {"connection_creation_rate": 20.0})], 3).entries
     assert entry == QuotaEntry(Named(Kind.IP, canonical), {"connection_creation_rate": 60})  # type: ignore[arg-type]
 
 
 def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "addresses_of", lambda _: [])
+    monkeypatch.setattr(host_names, "addresses_of", lambda _: [])
     etl, other = {"client-id": "etl"}, {"client-id": "other"}
     found = cluster_entries(
         [

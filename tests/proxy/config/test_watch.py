@@ -5,11 +5,14 @@ import itertools
 import logging
 import os
 import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from proxy.commands import _config_again
+from proxy.config import host_names
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quota_sources import Quotas
 from proxy.config.quotas_file import active_quotas
@@ -17,7 +20,7 @@ from proxy.config_watch import ConfigWatch
 from proxy.file_watch import MAX_PROBLEMS_LOGGED
 from proxy.observability.metrics import Metrics
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import PATIENCE_SECONDS, Clock
+from tests.proxy.conversation import PATIENCE_SECONDS, Clock, until
 
 FIVE = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "5MB"\n'
 NONE = Quotas({}, 1)
@@ -254,6 +257,72 @@ async def test_an_unresolved_name_is_looked_up_every_30_seconds_and_logged_once(
     assert not await watched.watch.poll(), "a file that was taken over is not tried again"
 
 
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str | None]]:
+    """A resolver that answers nothing until it is told what: None stands for a name that does not exist."""
+    known: dict[str, str | None] = {}
+    answers = threading.Event()
+
+    def look_up(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        while name not in known:
+            answers.wait(0.01)
+        address = known[name]
+        if address is None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+
+    monkeypatch.setattr("proxy.config.host_names.socket.getaddrinfo", look_up)
+    monkeypatch.setattr("proxy.config.host_names.PATIENCE_SECONDS", 0.01)
+    yield known
+    known.update(dict.fromkeys([*SLOW_NAMES, "driver.slow"]))
+
+
+SLOW_NAMES = [f"executor-{number}.slow" for number in range(40)]
+
+
+async def test_names_that_a_resolver_does_not_answer_keep_no_other_limit_waiting(
+    watched: Watched, slow: dict[str, str | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    await watched.watch.poll()
+    watched.path.write_text(SEVEN + "".join(map(of_address, SLOW_NAMES)))
+    assert await watched.watch.poll()
+    assert watched.taken[0].items() >= {"client-id:flag": 1, "client-id:etl": 7_000_000}.items()
+    [said] = [record.__dict__["fields"] for record in caplog.records if record.getMessage() == "host_names_pending"]
+    assert "executor-0.slow" in said["entities"]
+    assert not await watched.watch.poll(), "it is not read again for each answer"
+    slow.update({name: f"10.0.0.{number}" for number, name in enumerate(SLOW_NAMES)})
+    await until(lambda: host_names.are_answered(SLOW_NAMES))
+    assert await watched.watch.poll()
+    assert watched.taken[1] == {
+        "client-id:flag": 1,
+        "client-id:etl": 7_000_000,
+        **{f"ip:10.0.0.{number}": 5 for number in range(len(SLOW_NAMES))},
+    }
+    assert watched.reload_ok()
+    slow.clear()
+    watched.path.write_text(FIVE + "".join(map(of_address, SLOW_NAMES)))
+    assert await watched.watch.poll()
+    assert watched.taken[2] == watched.taken[1] | {"client-id:etl": 5_000_000}, "their addresses are known from before"
+
+
+async def test_a_late_answer_that_a_name_does_not_exist_refuses_the_file_as_an_early_one(
+    watched: Watched, slow: dict[str, str | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.path.write_text(SEVEN + of_address("driver.slow"))
+    assert await watched.watch.poll()
+    slow["driver.slow"] = None
+    await until(lambda: host_names.are_answered(["driver.slow"]))
+    for _ in range(3):
+        assert not await watched.watch.poll()
+    assert not watched.reload_ok()
+    assert [record.getMessage() for record in caplog.records].count("config_refused") == 1
+    assert len(watched.taken) == 1, "what was applied before stays"
+    slow["driver.slow"] = "10.0.0.9"
+    watched.clock.pass_seconds(30)
+    assert await watched.watch.poll()
+    assert watched.taken[1]["ip:10.0.0.9"] == 5
+
+
 async def test_what_is_wrong_is_logged_again_when_it_is_something_else(
     watched: Watched, names: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -404,7 +473,7 @@ async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_o
     assert await watch.poll()
     os.utime(watched.path, (1, 1))
     assert not await watch.poll(), "equal quotas are not taken over, nor prepared"
-    assert prepared == [{"sources", "share", "dry_run", "entries", "configured", "exemptions"}]
+    assert prepared == [{"sources", "share", "dry_run", "pending", "entries", "configured", "exemptions"}]
 
 
 async def test_a_defect_does_not_end_the_watch(
