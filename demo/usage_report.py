@@ -27,22 +27,23 @@ _FEW_ROWS: Final = {
     "spark.sql.adaptive.enabled": "false",
 }
 _OWNERS: Final = '[[owner]]\nteam = "flights"\nclient-id = "flights-.*"\n'
+# What Amazon MSK Serverless charges for data in and out in us-east-1 (https://aws.amazon.com/msk/pricing/, 2026).
 _PRICES: Final = """\
-currency = "EUR"
+currency = "USD"
 zone = "UTC"
-provider = "Demo, made-up prices"
+provider = "Demo, at the list prices of Amazon MSK Serverless"
 account = "demo"
 
 [[price]]
 axis = "network_in"
-amount = "0.01"
-per = "MB"
+amount = "0.10"
+per = "GB"
 from = 2020-01-01
 
 [[price]]
 axis = "network_out"
-amount = "0.005"
-per = "MB"
+amount = "0.05"
+per = "GB"
 from = 2020-01-01
 """
 

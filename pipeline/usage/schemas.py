@@ -186,7 +186,7 @@ _COLUMNS: Final = {
     # What it cost, by day.
     "chargeback_daily": "date date, cluster string, team string, user string, client_id string, topic string, "
     f"labels string, axis string, quantity decimal(20,0), cost {COST}, amount {AMOUNT}, currency string, "
-    "source string, charge_class string, closed_period string",
+    "source string, charge_class string, closed_period string, billed_month date",
     # What each team costs by month and per GB, against the month before and its budget.
     "team_months": "month date, cluster string, team string, amount decimal(28,2), gigabytes double, "
     "cost_per_gb double, month_before decimal(28,2), run_rate decimal(28,2), budget decimal(28,2), "

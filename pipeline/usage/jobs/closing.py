@@ -1,12 +1,15 @@
 """Closing a billing period: its charges stay as they were billed, and what arrives later becomes corrections.
 
 A closed period notes the price list and the owners it was computed with. Its rows of chargeback_daily are not written
-any more; `correct` writes the difference of what is known now to them.
+any more; `correct` writes what is known now, minus what has been billed, as charges of the next month that is still
+open. When that month is closed, these corrections are billed too, and stay.
 """
 
 import calendar
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -15,7 +18,7 @@ from pipeline.failures import InputError
 from pipeline.usage import owners, price_list
 from pipeline.usage.schemas import LOOKBACK_DAYS
 from pipeline.usage.tables import Warehouse
-from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, quantities
+from pipeline.usage.transforms.chargeback import billing_month, chargeback_daily, corrections, quantities
 
 
 class ClosingError(InputError):
@@ -58,20 +61,36 @@ def is_open(warehouse: Warehouse) -> str:
 def close(warehouse: Warehouse, period: str, prices: price_list.PriceList, owners_text: str) -> ClosedPeriod:
     """Close a month with the tables as they are. Run the report before. Raises ClosingError."""
     first, end = month(period)
+    today = datetime.now(ZoneInfo(prices.zone)).date()
+    if end > today:
+        raise ClosingError(f"{period} is not over until {end} ({prices.zone}, where it is {today}): close it then")
     if any(each.period == period for each in closed_periods(warehouse)):
         raise ClosingError(f"{period} is closed already")
     made = ClosedPeriod(period, first, end, prices.text, owners_text)
     warehouse.replace_where("chargeback_daily", _charges(warehouse, made), f"{_days(made)} and closed_period is null")
-    closed = _frozen(warehouse, made).agg(f.sum("amount").alias("total"), f.count("*").alias("rows"))
+    billed = warehouse.read("chargeback_daily").where(billing_month() == f.lit(first))
+    closed = billed.agg(f.sum("amount").alias("total"), f.count("*").alias("rows"))
     row = {name: f.lit(value) for name, value in asdict(made).items()}
     warehouse.append("closed_periods", closed.withColumns(row | {"closed_at": f.current_timestamp()}))
     return made
 
 
 def correct(warehouse: Warehouse, period: ClosedPeriod) -> None:
-    """Write what arrived since the period was closed as rows of class Correction, in place of earlier ones."""
-    rows = corrections(_frozen(warehouse, period), _charges(warehouse, period), period.period)
-    warehouse.replace_where("chargeback_daily", rows, f"{_days(period)} and closed_period = '{period.period}'")
+    """Write what arrived since the period was closed as rows of class Correction, in place of those not yet billed."""
+    billed_month = _next_open(period, closed_periods(warehouse))
+    # A correction without a month was written before corrections had one.
+    is_open = f"closed_period = '{period.period}' and (billed_month is null or billed_month = date'{billed_month}')"
+    billed = warehouse.read("chargeback_daily").where(_days(period)).where(f"not coalesce({is_open}, false)")
+    rows = corrections(billed, _charges(warehouse, period), period.period, billed_month)
+    warehouse.replace_where("chargeback_daily", rows, f"{_days(period)} and {is_open}")
+
+
+def _next_open(period: ClosedPeriod, closed: Sequence[ClosedPeriod]) -> date:
+    """The first day of the first month after the period that is not closed."""
+    day, ends = period.end_day, {each.first_day: each.end_day for each in closed}
+    while day in ends:
+        day = ends[day]
+    return day
 
 
 def _charges(warehouse: Warehouse, period: ClosedPeriod) -> DataFrame:
@@ -85,10 +104,6 @@ def _charges(warehouse: Warehouse, period: ClosedPeriod) -> DataFrame:
         prices.zone,
     )
     return chargeback_daily(measured.where(_days(period)), prices).where(_days(period))
-
-
-def _frozen(warehouse: Warehouse, period: ClosedPeriod) -> DataFrame:
-    return warehouse.read("chargeback_daily").where(f"{_days(period)} and closed_period is null")
 
 
 def _days(period: ClosedPeriod) -> str:

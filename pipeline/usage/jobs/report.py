@@ -26,7 +26,7 @@ from pipeline.usage.quotas_in_force import in_force
 from pipeline.usage.schemas import KEPT_DAYS, KINDS, LOOKBACK_DAYS, Kind
 from pipeline.usage.tables import Warehouse, in_dates
 from pipeline.usage.transforms.bypass import bypass_check, from_offsets
-from pipeline.usage.transforms.chargeback import chargeback_daily, quantities, team_months
+from pipeline.usage.transforms.chargeback import billing_month, chargeback_daily, quantities, team_months
 from pipeline.usage.transforms.deltas import dates_to_compute, deltas, samples, series_daily
 from pipeline.usage.transforms.hourly import throttling_hourly, usage_hourly
 from pipeline.usage.transforms.members import members
@@ -269,7 +269,7 @@ def charge(warehouse: Warehouse, rules: Rules, days: Sequence[date], deltas: Del
     if rules.prices is not None and days:
         first = min(days).replace(day=1)
         before = (first - timedelta(days=1)).replace(day=1)
-        found = team_months(warehouse.read("chargeback_daily").where(f.col("date") >= before), rules.prices)
+        found = team_months(warehouse.read("chargeback_daily").where(billing_month() >= f.lit(before)), rules.prices)
         condition = f"month >= date'{first}'"
         warehouse.replace_where("team_months", found.where(condition), condition)
 

@@ -143,8 +143,8 @@ def _change(ratio: float | None) -> str:
 def _throttling(throttling: DataFrame, axes: Axes) -> str:
     hours = f.countDistinct("hour")
     top = _top(throttling, ["cluster", "team", "client_id", "limit", "entity"], total("throttled_ms"), hours)
-    rows = [[*row[:5], duration_text(row[5] / 1000), duration_text(3600 * row[6])] for row in top]
-    headers = "cluster | team | client id | limit | entity | waited | in the course of"
+    rows = [[*row[:5], duration_text(row[5] / 1000), row[6]] for row in top]
+    headers = "cluster | team | client id | limit | entity | waited | in how many hours"
     found = table(headers, rows, "Nothing was throttled.")
     figure = ""
     if rows and len(axes.times) > 1:

@@ -6,6 +6,7 @@ exact share to the cent, each sum of a month is the rounded sum of its costs, an
 """
 
 from collections.abc import Sequence
+from datetime import date
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -84,6 +85,7 @@ def chargeback_daily(measured: DataFrame, prices: PriceList, others: DataFrame |
             "currency": f.lit(prices.currency),
             "charge_class": f.lit(None).cast("string"),
             "closed_period": f.lit(None).cast("string"),
+            "billed_month": f.lit(None).cast("date"),
         }
     )
 
@@ -123,10 +125,16 @@ def _largest_remainders(rows: DataFrame, group: list[str], ties: list[str]) -> D
     )
 
 
-def corrections(frozen: DataFrame, now: DataFrame, period: str) -> DataFrame:
-    """Rows of class Correction: what a closed period would cost by now, minus what it was closed with.
+def billing_month() -> Column:
+    """The month whose invoice a charge is on: that of its day, except for a correction of a closed month."""
+    return f.coalesce("billed_month", f.trunc("date", "month"))
+
+
+def corrections(frozen: DataFrame, now: DataFrame, period: str, billed_month: date) -> DataFrame:
+    """Rows of class Correction: what a closed period would cost by now, minus what has been billed of it.
 
     frozen, now: chargeback_daily rows of the period's days. Only rows whose amount or quantity changed.
+    billed_month: the month that the difference is invoiced with.
     """
     keys = ["date", *ROW, "axis", "source", "currency"]
     values = ("quantity", "cost", "amount")
@@ -136,7 +144,7 @@ def corrections(frozen: DataFrame, now: DataFrame, period: str) -> DataFrame:
     ]
     changed = signed[0].unionByName(signed[1]).groupBy(*keys).agg(*named(f.sum, *values))
     return changed.where((f.col("amount") != 0) | (f.col("quantity") != 0)).withColumns(
-        {"charge_class": f.lit(CORRECTION), "closed_period": f.lit(period)}
+        {"charge_class": f.lit(CORRECTION), "closed_period": f.lit(period), "billed_month": f.lit(billed_month)}
     )
 
 
@@ -152,13 +160,14 @@ def team_months(charges: DataFrame, prices: PriceList) -> DataFrame:
     """chargeback_daily of whole months to team_months. The first month has none before it to be compared with.
 
     run_rate: what the team's month comes to, over all clusters, if its days go on as those until the newest charge of
-    all; invoices are of the whole month already.
+    all; invoices are of the whole month already, and corrections are not repeated.
     """
     size = f.when(f.col("axis").isin("network_in", "network_out"), f.col("quantity").cast("double") / 1e9)
-    rows = charges.groupBy(f.trunc("date", "month").alias("month"), "cluster", "team", "currency").agg(
+    is_running = (f.col("source") == "price") & f.col("charge_class").isNull()
+    rows = charges.groupBy(billing_month().alias("month"), "cluster", "team", "currency").agg(
         f.sum("amount").alias("amount"),
         f.sum(size).alias("gigabytes"),
-        f.sum(f.when(f.col("source") == "price", f.col("amount")).otherwise(0)).alias("priced"),
+        f.sum(f.when(is_running, f.col("amount")).otherwise(0)).alias("priced"),
         f.max("date").alias("newest"),
     )
     end = f.last_day("month")

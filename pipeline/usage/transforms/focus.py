@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import Price, PriceList
 from pipeline.usage.schemas import COST, UNALLOCATED, UNIT_PRICE
+from pipeline.usage.transforms.chargeback import billing_month
 
 _UNITS: Final = {
     "network_in": "Bytes",
@@ -24,10 +25,11 @@ _UNITS: Final = {
 def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
     """chargeback_daily to FOCUS 1.2. Days and months are those of the price list's zone, written in UTC.
 
-    Teams are sub accounts, topics are resources. A correction keeps the period that it corrects.
+    Teams are sub accounts, topics are resources. A correction's billing period is the month that it is invoiced in, its
+    charge period the day that it corrects.
     """
     zone = prices.zone
-    month = f.trunc("date", "month")
+    month = billing_month()
     amount = f.col("amount").cast(COST)
     # A share of an invoice has no quantity of its own: FOCUS allows that for adjustments, not for usage.
     is_usage = f.col("source") == "price"

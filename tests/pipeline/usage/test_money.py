@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,7 @@ def test_capacity_that_was_not_used_is_shown_apart_and_paid_by_rule(
 
 
 CHARGE = "day string, cluster string, team string, axis string, source string, quantity bigint, amount string"
+BILLED = "cast(null as string) charge_class", "cast(null as date) billed_month"
 CHARGES = [
     ("2026-01-05", "east", "a", "network_in", "price", 40 * 10**9, "60.00"),
     ("2026-01-20", "east", "a", "network_out", "price", 10 * 10**9, "40.00"),
@@ -173,7 +175,7 @@ def test_a_team_is_compared_with_its_month_before_and_with_its_budget(spark: Spa
     January, without a charge after the 20th, is over: it comes to what it was.
     """
     charges = spark.createDataFrame(CHARGES, CHARGE).selectExpr(
-        "*", "date(day) date", "cast(amount as decimal(18,2)) amount_", "'EUR' currency"
+        "*", "date(day) date", "cast(amount as decimal(18,2)) amount_", "'EUR' currency", *BILLED
     )
     budgets = "".join(f'[[budget]]\nteam = "{t}"\namount = "{n}"\n' for t, n in (("a", "257.99"), ("b", "100.00")))
     prices = price_list.parse('currency = "EUR"\n' + budgets)
@@ -212,10 +214,11 @@ def test_corrections_are_what_changed(spark: SparkSession) -> None:
     before = [(1, "a", "c", "t", "network_in", 10**9), (1, "b", "c", "t", "network_in", 10**9)]
     frozen = chargeback_daily(measured(spark, before), prices)
     now = chargeback_daily(measured(spark, [(1, "a", "c", "t", "network_in", 3 * 10**9), before[1]]), prices)
-    (row,) = corrections(frozen, now, "2026-01").collect()
+    (row,) = corrections(frozen, now, "2026-01", date(2026, 3, 1)).collect()
     assert (row["team"], row["amount"], row["quantity"]) == ("a", Decimal("0.18"), 2 * 10**9)
     assert (row["charge_class"], row["closed_period"]) == ("Correction", "2026-01")
-    assert corrections(frozen, frozen, "2026-01").count() == 0
+    assert row["billed_month"] == date(2026, 3, 1)
+    assert corrections(frozen, frozen, "2026-01", date(2026, 3, 1)).count() == 0
 
 
 def test_a_day_is_one_of_the_zone_even_of_half_an_hour(spark: SparkSession) -> None:
