@@ -328,7 +328,7 @@ def explain(ctx: click.Context, /, proxy: Any, client: str | None, *, as_json: b
 
 def _answer(ctx: click.Context, proxy: Any, client: str | None) -> str:
     """Is it the proxy? For all clients: a line for each cause, and an empty one."""
-    from proxy.admin.answer import Cause
+    from proxy.page.answer import Cause
 
     found = [] if client is not None else json.loads(_page(ctx, proxy, "/answer"))["answers"]
     return "".join(f"{each}\n" for each in [*(Cause(**cause) for cause in found), *[""] * bool(found)])

@@ -38,6 +38,7 @@ from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import Clock
 from proxy.observability.output import stuck
 from proxy.observability.supervisor import Supervisor
+from proxy.page.served import AnswerPage
 from proxy.ports import Ports
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
@@ -154,6 +155,7 @@ class Server:
                 self._health,
                 readiness.check,
                 activity,
+                AnswerPage(activity).respond,
                 FleetPage(self.fleet),
             )
             admin = await start_admin(self.config.observability, pages)

@@ -7,6 +7,5 @@ exposition   /metrics: Prometheus families and text   throttles    /throttles: c
 healthcheck  asks a running proxy from another process   fleet   /fleet: who shares limits with this proxy
 activity     /clients, /limits, /brokers: the last minute   tables  the same as tables, and for the command `top`
 verdict      what holds each client                      explain    /explain: the same in sentences
-answer       /answer: is it the proxy, for all clients   page_rows  what the page for browsers draws
-plain_text   who asks for text, amounts, aligned tables  page.html  the page for browsers
+plain_text   who asks for text, amounts, aligned tables
 """

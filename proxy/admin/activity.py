@@ -1,4 +1,4 @@
-"""What clients, limits and brokers did in the last minute: the pages /answer, /clients, /limits, /brokers and /explain.
+"""What clients, limits and brokers did in the last minute: the pages /clients, /limits, /brokers and /explain.
 
 A view is collected once a second at most, whoever asks, in rounds of the event loop of about 1 ms. Nothing of it costs
 anything while nobody asks: what it reads is counted for the metrics, too.
@@ -6,7 +6,7 @@ anything while nobody asks: what it reads is counted for the metrics, too.
 
 import asyncio
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
@@ -14,10 +14,8 @@ from itertools import accumulate, pairwise
 from math import isnan
 from typing import Any, Final, TypeVar
 
-from proxy.admin.answer import Cause, Load, answers, awaited
 from proxy.admin.explain import Finding, explain, name_of, refused, text_of, without_broker
 from proxy.admin.http_server import VARY, Response, text_response
-from proxy.admin.page_rows import broker_row, client_row, limit_row
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import TABLES, table, with_verdicts
 from proxy.admin.verdict import Known
@@ -46,7 +44,7 @@ _AT_ONCE: Final = 100
 _COUNTS: Final = 6
 """Of `EntityMetrics.counts`, before the times."""
 
-PATHS: Final = ("/answer", "/clients", "/limits", "/brokers", "/explain")
+PATHS: Final = ("/clients", "/limits", "/brokers", "/explain")
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -56,7 +54,7 @@ T = TypeVar("T")
 class View:
     """The rows of each page; `findings`: one for each client; `refused`: of connections that no client has.
 
-    `all_findings`: both. `answers`: to whether it is the proxy, the worst first.
+    `all_findings`: both. `load`: how late the loop is, for which part of its time it is busy, and whether limits apply.
     """
 
     clients: list[Row] = field(default_factory=list)
@@ -64,7 +62,7 @@ class View:
     brokers: list[Row] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     refused: list[Finding] = field(default_factory=list)
-    answers: list[Cause] = field(default_factory=list)
+    load: tuple[float, float, bool] = (0, 0, True)
 
     @property
     def all_findings(self) -> list[Finding]:
@@ -112,13 +110,11 @@ class Activity:
         is_text = asks_for_text(accept)
         if path == "/explain" and is_text:
             return text_response("\n".join([*text_of(view.all_findings, view.brokers), ""]), fields=VARY)
-        if path == "/answer":
-            lines = "".join(f"{each}\n" for each in view.answers)
-            return text_response(lines, fields=VARY) if is_text else _json(await _shown(view))
         rows = _rows_of(view, path)
         if is_text:
             return text_response(table(TABLES[path[1:]], rows), fields=VARY)
-        return _json(await _list_of(rows))
+        parts = [json.dumps(row) async for row in _in_rounds(rows)]
+        return Response(f"[{', '.join(parts)}]\n".encode(), "application/json; charset=utf-8", fields=VARY)
 
     # ---- inside
 
@@ -152,9 +148,7 @@ class Activity:
         view.refused = [refused(fields) for at_ns, fields in latest if at_ns >= since_ns]
         if max(waiting_ns, default=0) > _LONG_NS:
             view.refused.append(without_broker(len(waiting_ns), max(waiting_ns) / 1e9))
-        load = Load(known.late_seconds, self._recorder.busy_ratio(now_ns), known.enforces)
-        view.clients = with_verdicts(view.clients, view.findings)
-        view.answers = answers(view.clients, view.limits, view.brokers, view.refused, load)
+        view.load = known.late_seconds, self._recorder.busy_ratio(now_ns), known.enforces
         return view
 
     async def _open(self) -> tuple[dict[EntityMetrics, _Open], dict[str, list[Session]], list[int]]:
@@ -316,35 +310,14 @@ def _waits(times: ClientTimes) -> list[Row]:
 
 
 def _rows_of(view: View, path: str) -> list[Row]:
-    of_pages = {"/clients": view.clients, "/limits": view.limits, "/brokers": view.brokers}
-    return of_pages.get(path) or [each._asdict() for each in view.all_findings if path == "/explain"]
-
-
-async def _shown(view: View) -> str:
-    """What the page for browsers draws, as JSON."""
-    limits = {(each["limit"], each["entity"]): each for each in view.limits}
-    waiting = Counter([address async for each in _in_rounds(view.clients) for address in awaited(each, view.brokers)])
-    pairs = zip(view.clients, view.findings, strict=True)
-    shown = {
-        "clients": sorted([client_row(*pair, limits) async for pair in _in_rounds(pairs)], key=_order),
-        "limits": sorted([limit_row(each) async for each in _in_rounds(view.limits)], key=_order),
-        "brokers": sorted([broker_row(each, waiting[each["address"]]) for each in view.brokers], key=_order),
-        "answers": [each._asdict() for each in view.answers],
-    }
-    parts = [f'"{name}": {await _list_of(rows)}' for name, rows in shown.items()]
-    return f"{{{', '.join(parts)}}}"
-
-
-def _order(row: Row) -> Any:
-    return row["order"]
-
-
-async def _list_of(rows: Iterable[Row]) -> str:
-    return f"[{', '.join([json.dumps(row) async for row in _in_rounds(rows)])}]"
-
-
-def _json(text: str) -> Response:
-    return Response(f"{text}\n".encode(), "application/json; charset=utf-8", fields=VARY)
+    match path:
+        case "/clients":
+            return with_verdicts(view.clients, view.findings)
+        case "/limits":
+            return view.limits
+        case "/brokers":
+            return view.brokers
+    return [each._asdict() for each in view.all_findings]
 
 
 def _used(row: Row) -> float:

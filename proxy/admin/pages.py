@@ -3,7 +3,6 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from proxy.admin.activity import PATHS, Activity
@@ -35,16 +34,6 @@ INDEX: Final = """kafka-quota-proxy
 In a browser this page shows the same as pictures.
 """
 
-_PAGE: Final = Path(__file__).with_name("page.html").read_bytes()
-#: Of the one file, which loads nothing: its own scripts and styles, and the pages of this port.
-_POLICY: Final = (
-    *VARY,
-    (
-        "Content-Security-Policy",
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'",
-    ),
-)
-
 
 async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServer:
     """Serve on `options.metrics_listen` until closed. Raises BindError when that address cannot be bound.
@@ -63,7 +52,9 @@ async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServ
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What each path is answered with. A page decides nothing: it shows what the server hands over."""
+    """What each path is answered with. A page decides nothing: it shows what the server hands over. `answer`: of
+    /answer, and of / for browsers.
+    """
 
     metrics: MetricsPage
     throttles: ThrottlesPage
@@ -71,6 +62,7 @@ class Pages:
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
     activity: Activity
+    answer: Callable[[str, str], Awaitable[Response]]
     fleet: FleetPage = field(default_factory=FleetPage)
 
     async def respond(self, path: str, accept: str) -> Response:
@@ -79,8 +71,10 @@ class Pages:
         match path:
             case "/":
                 if "text/html" in accept.lower():
-                    return Response(_PAGE, "text/html; charset=utf-8", fields=_POLICY)
+                    return await self.answer(path, accept)
                 return text_response(INDEX, fields=VARY)
+            case "/answer":
+                return await self.answer(path, accept)
             case "/metrics":
                 return await self.metrics.respond(accept)
             case "/healthz":

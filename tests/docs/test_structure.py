@@ -26,6 +26,7 @@ CODE_LINES = {
     "proxy/enforcement": 550,
     "proxy/fleet": 850,
     "proxy/observability": 1_000,
+    "proxy/page": 400,
     "proxy/sessions": 2_300,
     "proxy/streams": 2_900,
     "proxy/usage": 800,

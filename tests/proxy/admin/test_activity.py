@@ -9,6 +9,7 @@ import pytest
 
 from proxy.admin.activity import MOST_SHOWN, Activity
 from proxy.observability.wait_clock import STATES
+from proxy.page.served import AnswerPage
 from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, nobody_accepts, until, without_burst
 from tests.proxy.frames import fetch, fetched, produce, produced
 
@@ -97,9 +98,9 @@ async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) 
     assert at["oldest_request_seconds"] == 5
     assert at["in_flight"] == 1
     assert set(at["line"]) == {None}
-    answer = (await activity.respond("/answer", "text/plain")).body.decode()
+    answer = (await AnswerPage(activity).respond("/answer", "text/plain")).body.decode()
     assert answer == f"No: broker {at['address']} has not answered for 5 s; 1 client waits\n"
-    page = json.loads((await activity.respond("/answer", "*/*")).body)
+    page = json.loads((await AnswerPage(activity).respond("/answer", "*/*")).body)
     assert [each["text"] for each in page["answers"]] == [answer[4:-1]]
     assert page["brokers"][0]["cells"] == ["no answer for 5 s", "unknown", "unknown", "1"]
     assert set(page["brokers"][0]["chart"]["points"]) == {None}
@@ -188,7 +189,7 @@ async def test_a_loop_that_never_rests_is_the_answer(open_stage: OpenStage, monk
             stage.server._ticks.recorder.tick(stage.clock())
     await broker.send(produced(1))
     await client.frame()
-    answer = (await activity_of(stage).respond("/answer", "text/plain")).body.decode()
+    answer = (await AnswerPage(activity_of(stage)).respond("/answer", "text/plain")).body.decode()
     assert answer.startswith("Yes: this proxy is the bottleneck: its event loop is busy 97% of the time.")
 
 

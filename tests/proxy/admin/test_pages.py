@@ -18,6 +18,7 @@ from proxy.config.effective import page_of
 from proxy.config.quota_sources import Quotas
 from proxy.enforcement.report import ThrottleStatus
 from proxy.observability.metrics import Metrics
+from proxy.page.served import AnswerPage
 from tests.proxy.command_line import UPSTREAM, config
 
 EFFECTIVE = config(*UPSTREAM, "--listen", "127.0.0.1:0", "--quota", "client-id=etl,request_rate=5")
@@ -54,7 +55,8 @@ async def admin(
     refused = {"at": "2026-11-24T06:05:45+00:00", "ok": False, "errors": ["quotas.toml: is \x1b[31m\n  do"]}
     shown = page_of(EFFECTIVE, Quotas({"--quota": EFFECTIVE.quotas.entries}, 0.5)) | {"reloads": {"config": refused}}
     metrics = MetricsPage(Metrics(CONFIG))
-    pages = Pages(metrics, ThrottlesPage(throttles, exemptions), lambda: shown, health, readiness, activity)
+    answer = AnswerPage(activity).respond
+    pages = Pages(metrics, ThrottlesPage(throttles, exemptions), lambda: shown, health, readiness, activity, answer)
     server = await start_admin(options, pages)
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
@@ -93,6 +95,16 @@ async def test_the_configuration_by_source() -> None:
         assert ["listen", "127.0.0.1:0", "(flag)"] in lines
         assert ["client-id:etl,request_rate=5", "(--quota)"] in lines
         assert text.endswith("refused, what applied before stays\n  quotas.toml: is \\u001b[31m\n    do\n")
+
+
+async def test_browsers_get_the_page_which_may_load_nothing() -> None:
+    async with admin() as client:
+        async with client.get("/", headers={"Accept": "text/html,*/*;q=0.8"}) as response:
+            assert response.content_type == "text/html"
+            policy = response.headers["Content-Security-Policy"]
+            assert "Is it the proxy?" in await response.text()
+        assert policy.startswith("default-src 'none'; ")
+        assert (await text_of(client.get("/")))[1] == "text/plain"
 
 
 async def test_health_and_readiness_say_why() -> None:

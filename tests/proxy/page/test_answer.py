@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.answer import MOST_ANSWERS, Load, answers, awaited
 from proxy.admin.explain import explain, refused, without_broker
-from proxy.admin.page_rows import broker_row, client_row, limit_row
 from proxy.admin.tables import with_verdicts
 from proxy.admin.verdict import Known
+from proxy.page.answer import MOST_ANSWERS, Load, answers, awaited
+from proxy.page.rows import broker_row, client_row, limit_row
 from tests.docs.pages import ROOT, rows
 from tests.proxy.admin.test_explain import BROKER, DOWN, FROZEN, LIMIT, NEVER, SLOW, client
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import proxy.admin
+import proxy.page
 
-PAGE = (Path(proxy.admin.__file__).parent / "page.html").read_text(encoding="utf-8")
+PAGE = (Path(proxy.page.__file__).parent / "page.html").read_text(encoding="utf-8")
 LIGHT, DARK = (dict(re.findall(r"--(\w+): #(\w{6})", part)) for part in PAGE.split("prefers-color-scheme: dark")[:2])
 THEMES = pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 #: Where the time of a client went and it waits.
