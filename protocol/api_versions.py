@@ -32,6 +32,7 @@ from protocol.wire import (
     INT16,
     INT32,
     compact_string_end,
+    read_text,
     skip,
     unpack_int16,
     unpack_int32,
@@ -77,14 +78,14 @@ def client_software(request: bytes, version: int) -> ClientSoftware:
     try:
         name, pos = _compact_string(request, 0)
         return ClientSoftware(name, _compact_string(request, pos)[0])
-    except (ProtocolError, UnicodeDecodeError):
+    except ProtocolError:
         return ClientSoftware()
 
 
 def _compact_string(data: bytes, pos: int) -> tuple[str, int]:
     size, at = unsigned_varint(data, pos, len(data), 0, "the length of a string")
     after = skip(at, max(0, size - 1), len(data), 0, "a string")
-    return data[at:after].decode(), after
+    return read_text(data[at:after]), after
 
 
 def node_id_of(request: bytes) -> int:

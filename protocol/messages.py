@@ -2,8 +2,9 @@
 
 kio's native reader expects valid bytes. It allocates an array by its count before it reads an item, so a count of two
 billion aborts the process, and it refuses unknown tags and error codes, which a broker may send in an old version
-(KIP-482). So every message is first copied field by field: each count and length must fit into the bytes, unknown tags
-are removed, and unknown error codes become UNKNOWN_SERVER_ERROR, as in clients.
+(KIP-482), and text that is not UTF-8. So every message is first copied field by field: each count and length must fit
+into the bytes, unknown tags are removed, unknown error codes become UNKNOWN_SERVER_ERROR, as in clients, and text is
+written as brokers read it (`wire.read_text`).
 """
 
 import io
@@ -19,7 +20,7 @@ from protocol.errors import MalformedFrame
 from protocol.layouts import Field, layout_of
 from protocol.rewriting_walk import CopyingWalk
 from protocol.walk import UNBOUNDED, Steps
-from protocol.wire import INT16, unpack_int16
+from protocol.wire import INT16, MAX_STRING, encode_string, read_text, unpack_int16
 
 E = TypeVar("E", bound=Entity)
 
@@ -27,6 +28,7 @@ CLIENT_ID: Final = "kafka-quota-proxy"
 """Of the proxy's own requests."""
 
 _KNOWN_ERROR_CODES = frozenset(int(code) for code in ErrorCode)
+_NULL, _COMPACT_NULL = INT16.pack(-1), b"\x00"
 _UNKNOWN_ERROR = INT16.pack(ErrorCode.unknown_server_error)
 
 
@@ -37,9 +39,23 @@ class _CheckingWalk(CopyingWalk):
         pass
 
     def _copy_value(self, field: Field) -> Steps:
+        if field.length is INT16:
+            yield from self._copy_text(field.name)
+            return
         yield from super()._copy_value(field)
         if field.is_error_code and unpack_int16(self.out, len(self.out) - 2)[0] not in _KNOWN_ERROR_CODES:
             self.out[-2:] = _UNKNOWN_ERROR
+
+    def _copy_text(self, what: str) -> Steps:
+        """A string. One that is too long for its type, with its replacements or without, is cut."""
+        size = yield from self._size(self._compact, INT16, what)
+        if size < 0:
+            self.out += _COMPACT_NULL if self._compact else _NULL
+            return
+        text = read_text((yield from self._collect(size, what))).encode()
+        if len(text) > MAX_STRING:
+            text = text[:MAX_STRING].decode(errors="ignore").encode()
+        self.out += encode_string(text, self._compact)
 
 
 def read(entity: type[E], data: bytes, start: int, most_items: int = UNBOUNDED) -> tuple[E, int]:
@@ -58,7 +74,7 @@ def read(entity: type[E], data: bytes, start: int, most_items: int = UNBOUNDED) 
     after = walk.advance(bytearray(data), start, len(data))
     try:
         decoded, size = entity_reader(entity)(bytes(walk.out), 0)
-    except (SerialError, ValueError, OverflowError) as error:  # null where it is not allowed, text that is not UTF-8
+    except (SerialError, ValueError, OverflowError) as error:  # null where it is not allowed
         raise MalformedFrame(f"{entity.__name__} ({error})", start) from error
     if size != len(walk.out):
         raise MalformedFrame(f"{entity.__name__}: its own length", start)

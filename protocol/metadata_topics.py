@@ -16,7 +16,7 @@ without the generator.
 from protocol.apis import APIS, METADATA
 from protocol.topics import NO_TOPIC_ID, TOPIC_ID_SIZE, TopicPartitions
 from protocol.walk import FrameWalk, Reading, Steps
-from protocol.wire import unpack_int16, unpack_int32
+from protocol.wire import read_text, unpack_int16, unpack_int32
 
 FIRST_WITH_CONTROLLER = 1
 FIRST_WITH_INTERNAL = 1
@@ -98,8 +98,7 @@ class MetadataTopicsWalk(FrameWalk):
         error: int = unpack_int16(self._buf, self._pos)[0]
         self._pos += 2
         size = yield from self._string_size(self._compact, "topic name")
-        at = self._offset()
-        text = self._decoded((yield from self._collect(max(0, size), "topic name")), at, "topic name")
+        text = read_text((yield from self._collect(max(0, size), "topic name")))
         after_name = yield from self._collect(self._after_name_size, "topic id, is internal")
         partitions = yield from self._items(self._compact, self._smallest_partition, "partition count")
         if size >= 0 and not error:  # null: there is no topic of that id

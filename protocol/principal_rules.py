@@ -18,6 +18,8 @@ from typing import Final, final
 
 from asn1crypto import core, parser, x509
 
+from protocol.wire import read_text
+
 DEFAULT: Final = "DEFAULT"
 """The rules if none are configured."""
 
@@ -90,7 +92,7 @@ def _written(attribute_der: bytes) -> str:
     name = _TYPES.get(dotted)
     if name is None or tag not in _STRINGS:
         return f"{name or dotted}=#{value_der.hex()}"
-    text = _ESCAPED.sub(r"\\\g<0>", content.decode(errors="replace")).replace("\0", "\\00")
+    text = _ESCAPED.sub(r"\\\g<0>", read_text(content)).replace("\0", "\\00")
     return f"{name}={_ENDS.sub(_escape_each, text)}"
 
 

@@ -23,7 +23,7 @@ from struct import Struct
 
 from protocol import errors
 from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, SHARE_FETCH, Api
-from protocol.wire import INT16, MAX_STRING, short_name, skip, skip_tags, unpack_int16, unsigned_varint
+from protocol.wire import INT16, MAX_STRING, read_text, short_name, skip, skip_tags, unpack_int16, unsigned_varint
 
 REQUEST_PREFIX = Struct(">ihhi")
 """Length, API key, API version and correlation id of a request: the first 12 bytes of its frame."""
@@ -175,10 +175,7 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     origin = start + 4
     flexible = api.is_flexible(version)
     at, pos = _string(buf, start + PREFIX_SIZE, end, origin, "the client id", compact=False)
-    try:
-        client_id = short_name(buf[at:pos].decode())
-    except UnicodeDecodeError:
-        raise errors.MalformedFrame("the client id as UTF-8", at - origin) from None
+    client_id = short_name(read_text(buf[at:pos]))
     if flexible:
         pos = skip_tags(buf, pos, end, origin, MAX_HEADER_TAGS, MAX_HEADER_SIZE)
     body_offset = pos - start
@@ -213,7 +210,7 @@ def _budget_offset(api_key: int, version: int, size: int) -> int | None:
 
 
 def _string(buf: bytearray, pos: int, end: int, origin: int, what: str, *, compact: bool) -> tuple[int, int]:
-    """Where the text of a nullable string begins and ends."""
+    """Where the text of a nullable string begins and ends. Brokers read any negative length as null."""
     at = pos
     if compact:
         size, pos = unsigned_varint(buf, pos, end, origin, what)
@@ -221,6 +218,6 @@ def _string(buf: bytearray, pos: int, end: int, origin: int, what: str, *, compa
     else:
         pos = skip(pos, INT16.size, end, origin, what)
         size = unpack_int16(buf, at)[0]
-    if not -1 <= size <= MAX_STRING:
+    if size > MAX_STRING:
         raise errors.MalformedFrame(f"the length of {what}", at - origin)
     return pos, skip(pos, max(0, size), end, origin, what)

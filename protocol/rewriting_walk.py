@@ -11,7 +11,7 @@ from protocol.addresses import NodeAddresses
 from protocol.errors import MalformedFrame, TooManyItems, TruncatedFrame
 from protocol.layouts import Field, Layout, response_layout
 from protocol.walk import UNBOUNDED, FrameWalk, Reading, Steps
-from protocol.wire import INT32, encode_count, encode_varint, varint_size
+from protocol.wire import INT32, encode_count, encode_varint, read_text, varint_size
 
 
 class CopyingWalk(FrameWalk):
@@ -166,8 +166,7 @@ class RewritingWalk(CopyingWalk):
 
     def _read_text(self, what: str) -> Generator[None, None, str]:
         """The text of a string that may not be null. Nothing is written."""
-        at = self._offset()
         size = yield from self._string_size(self._compact, what)
         if size < 0:
-            raise MalformedFrame(what, at)
-        return self._decoded((yield from self._collect(size, what)), at, what)
+            raise MalformedFrame(what, self._offset())
+        return read_text((yield from self._collect(size, what)))

@@ -22,6 +22,7 @@ from kio.static.constants import EntityType
 
 from protocol.apis import SASL_HANDSHAKE
 from protocol.messages import read
+from protocol.wire import read_text
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -120,7 +121,7 @@ def _is_last(mechanism: str, token: bytes) -> bool:
 
 
 def _plain_name(message: bytes) -> str:
-    parts = message.decode(errors="replace").split("\0", 3)
+    parts = read_text(message).split("\0", 3)
     if len(parts) != 3 or not parts[1] or not parts[2] or parts[0] not in {"", parts[1]}:
         return ""
     return parts[1]

@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.topics import LONGEST_NAME, NO_TOPIC_ID, TOPIC_ID_SIZE, Topic
-from protocol.wire import INT16, INT32, MAX_STRING, MAX_VARINT, MAX_VARINT_SIZE
+from protocol.wire import INT16, INT32, MAX_STRING, MAX_VARINT, MAX_VARINT_SIZE, read_text
 
 Steps = Generator[None, None, None]
 Reading = Generator[None, None, int]
@@ -147,15 +147,15 @@ class FrameWalk:
         return max(0, count)
 
     def _size(self, compact: bool, length: Struct, what: str) -> Reading:
-        """Size of a string, bytes or records, -1 when null. `length`: its type in versions that are not flexible."""
+        """Size of a string, bytes or records, -1 when null: any negative size, as brokers read it. `length`: its type
+        in versions that are not flexible.
+        """
         if compact:
             return (yield from self._varint(what)) - 1
         yield from self._need(length.size, what)
         size: int = length.unpack_from(self._buf, self._pos)[0]
-        if size < -1:
-            raise MalformedFrame(what, self._offset())
         self._pos += length.size
-        return size
+        return max(size, -1)
 
     def _string_size(self, compact: bool, what: str) -> Reading:
         """Size of a string, nullable or not: at most 32,767, and -1 when null."""
@@ -185,19 +185,12 @@ class FrameWalk:
         if by_id:
             return (yield from self._collect(TOPIC_ID_SIZE, "topic id"))
         size = yield from self._string_size(compact, "topic name")
-        at = self._offset()
         if size < 0:
-            raise MalformedFrame("topic name", at)
+            raise MalformedFrame("topic name", self._offset())
         if size > LONGEST_NAME or not is_read:
             yield from self._skip(size, "topic name")
             return NO_TOPIC_ID
-        return self._decoded((yield from self._collect(size, "topic name")), at, "topic name")
-
-    def _decoded(self, text: bytes, at: int, what: str) -> str:
-        try:
-            return text.decode()
-        except UnicodeDecodeError:
-            raise MalformedFrame(f"{what} as UTF-8", at) from None
+        return read_text((yield from self._collect(size, "topic name")))
 
     def _skip(self, size: int, what: str) -> Steps:
         if size > self._limit - self._pos:

@@ -3,6 +3,7 @@
 Sources: the protocol guide's "Protocol Primitive Types", and KIP-482 for unsigned varints and tag buffers.
 """
 
+import re
 import zlib
 from struct import Struct
 
@@ -20,6 +21,8 @@ MAX_NAME = 256
 """Characters of a name that is kept."""
 NOT_AT_HAND = 1 << 60
 """A position after any end, returned by `compact_string_end` and `plain_string_end` for strings they do not read."""
+
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 INT16 = Struct(">h")
 INT32 = Struct(">i")
@@ -91,6 +94,18 @@ def encode_string(text: bytes, compact: bool) -> bytes:
 def encode_count(count: int, compact: bool) -> bytes:
     """The number of items of an array; -1: null."""
     return encode_varint(count + 1) if compact else INT32.pack(count)
+
+
+def read_text(data: bytes | bytearray) -> str:
+    """The text of a string, as Java's `new String(bytes, UTF_8)`, and so every broker, reads it: what is not UTF-8
+    becomes U+FFFD. No bytes are an error here: which names are valid is for the broker to decide.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        # Java and Python agree on where a malformed sequence ends, except for an encoded surrogate: Java replaces the
+        # whole of it. Both replace FF by itself.
+        return _SURROGATE.sub(b"\xff", data).decode(errors="replace")
 
 
 def short_name(name: str) -> str:

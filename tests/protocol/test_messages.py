@@ -113,7 +113,6 @@ def test_a_tag_whose_size_is_not_its_contents(size: int) -> None:
 @pytest.mark.parametrize(
     "response",
     [
-        pytest.param(pack(">hi", 0, 1) + b"\x00\x02\xff\xfe" + pack(">i", 1), id="no UTF-8"),
         pytest.param(pack(">hi", 0, 1) + b"\xff\xff" + pack(">i", 1), id="null where none may be"),
         pytest.param(pack(">hi", 0, 1) + b"\xff\xf0" + pack(">i", 1), id="a length of -16"),
         pytest.param(pack(">hi", 0, 1) + b"\x00\x01h" + pack(">i", 1) + b"\x00", id="a byte too many"),
@@ -122,6 +121,16 @@ def test_a_tag_whose_size_is_not_its_contents(size: int) -> None:
 def test_malformed(response: bytes) -> None:
     with pytest.raises(MalformedFrame):
         decode(FindCoordinatorResponse0, response, 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "read"), [(b"B\xfcro", "B\ufffdro"), (b"\xff" * 32_767, "\ufffd" * (32_767 // 3))], ids=["short", "long"]
+)
+def test_text_that_is_not_utf_8_is_read_as_brokers_read_it(host: bytes, read: str) -> None:
+    """A replacement takes three bytes, and a string has at most 32,767."""
+    response = pack(">hih", 0, 1, len(host)) + host + pack(">i", 9092)
+    answer = decode(FindCoordinatorResponse0, response, 0)
+    assert (answer.host, answer.port) == (read, 9092)
 
 
 def test_a_nullable_struct_is_refused_before_anything_is_read() -> None:

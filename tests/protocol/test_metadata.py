@@ -98,12 +98,12 @@ def test_a_count_that_no_cluster_has(version: int) -> None:
             assert caught.value.offset in (len(start), len(start) + len(count))
 
 
-def test_text_that_is_no_text() -> None:
+def test_a_host_that_is_not_utf_8_takes_nothing_from_the_other_brokers() -> None:
     response = prefix_of(13, [broker(13, 1), broker(13, 2)]) + bytes(8)
     at = response.rindex(REAL_HOST.encode())
-    with pytest.raises(MalformedFrame) as caught:
-        rewrite(METADATA, 13, response[:at] + b"\xff" + response[at + 1 :])
-    assert caught.value.offset == at - 1  # the length
+    addresses = Addresses()
+    rewrite(METADATA, 13, response[:at] + b"\xff" + response[at + 1 :], addresses)
+    assert [host for _, host, _ in addresses.lists[0]] == [REAL_HOST, "\ufffd" + REAL_HOST[1:]]
 
 
 @pytest.mark.parametrize("rack", ["r" * 1_000, "r" * 30_000])
