@@ -16,6 +16,9 @@ NS_PER_MS: Final = 1_000_000
 LEAST_LOGGED_NS: Final = 1_000_000_000
 """The shortest wait that a client which logs each is told of, in mode `auto`."""
 
+NEVER_TOLD_NS: Final = 1 << 62
+"""The same of a client that repeats each request whose response contains a throttle time."""
+
 #: Used before the first request, which contains the client id.
 _NO_LIMITS: Final = ClientLimits(("", ""))
 

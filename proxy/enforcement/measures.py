@@ -8,7 +8,8 @@
 | `auto`   | Produce 6+, Fetch 8+: `notify`; older versions: `delay`; acks=0: `pause`          |
 
 Java since 4.4 logs each throttle time as a warning. In `auto` it is told of waits from `LEAST_LOGGED_NS` on, one after
-the other (`Connection.tell`): its requests could time out in these. For shorter ones `auto` is `pause`.
+the other (`Connection.tell`): its requests could time out in these. For shorter ones `auto` is `pause`. Clients that
+repeat a request whose response contains a throttle time are told of none (`proxy.streams.handlers.clients`).
 
 In every mode a data frame that finds debt is held. A dry run holds, changes and delays nothing: measures are only
 counted and logged.
@@ -66,7 +67,7 @@ class Measures:
         return NOTIFY if reply is Reply.NOTICE else DELAY
 
     def is_untold(self, identity: Identity, limit: Limit | None, wait_ns: int) -> bool:
-        """Whether the client logs what it is told, and this wait is too short for that: the hold enforces it alone.
+        """Whether the client must not be told of this wait, since it logs or repeats: the hold enforces it alone.
         `limit`: None for a bound of the proxy.
         """
         least_ns = identity.least_notice_ns
@@ -126,7 +127,7 @@ class Measures:
         """
         mode = self.mode_of(limit, reply)
         debt_ns, wait_ns, reason = wait_ns, wait_ns + limit.queued_ns(), reason_of(limit)
-        if mode == PAUSE or (mode == NOTIFY and self.is_untold(identity, limit, wait_ns)):
+        if mode == PAUSE or self.is_untold(identity, limit, wait_ns):
             return None
         if not is_counted:
             self.report.throttled(client, limit, mode, reason, wait_ns, debt_ns, now_ns)

@@ -92,6 +92,7 @@ class Mutations(Forward):
         else:
             decision = limits.charge(partitions, now_ns)
             is_throttled = throttle_needs(kind.header.api, kind.version) > 0
+            is_throttled &= not measures.is_untold(connection.identity, decision.limit, decision.wait_ns)
         limit, wait_ns = decision.limit, decision.wait_ns
         is_throttled = is_throttled and limit is not None
         self.count(requests, now_ns, is_counted=is_throttled)

@@ -15,7 +15,7 @@ from protocol import api_versions
 from protocol.errors import MalformedFrame
 from protocol.request_header import unpack_prefix
 from protocol.wire import INT32
-from proxy.streams.handlers.clients import least_notice_ns, refusal_error
+from proxy.streams.handlers.clients import habits_of
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.request import Kind, Requests
 from proxy.streams.response_stream import ResponseStream
@@ -47,8 +47,9 @@ class Negotiate(Forward):
         connection, body_at = requests.connection, kind.header.body_offset - 4
         body = whole[body_at:]
         connection.software = software = api_versions.client_software(body, kind.version)
-        connection.identity.refusal_error = refusal_error(software)
-        connection.identity.least_notice_ns = least_notice_ns(software)
+        habits = habits_of(software)
+        connection.identity.refusal_error = habits.refusal_error
+        connection.identity.least_notice_ns = habits.least_notice_ns
         if kind.version < api_versions.FIRST_WITH_NODE_ID:
             return super().admit(requests, kind, pos, end, now_ns)
         node_id = api_versions.node_id_of(body)

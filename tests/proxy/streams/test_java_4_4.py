@@ -13,7 +13,7 @@ from protocol.messages import encode
 from proxy.config.config import EnforcementOptions
 from proxy.enforcement.identity import LEAST_LOGGED_NS, NS_PER_MS
 from proxy.enforcement.report import MEMORY
-from proxy.streams.handlers.clients import least_notice_ns
+from proxy.streams.handlers.clients import habits_of
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import ApiVersionsRequest5
 from tests.proxy.conversation import without_burst
@@ -67,7 +67,7 @@ def told(pair: Pair) -> list[int]:
     ],
 )
 def test_who_logs(name: str, version: str, logs: bool) -> None:
-    assert least_notice_ns(ClientSoftware(name, version)) == (LEAST_LOGGED_NS if logs else 0)
+    assert habits_of(ClientSoftware(name, version)).least_notice_ns == (LEAST_LOGGED_NS if logs else 0)
     pair = Pair(World([SLOW]))
     pair.client_sends(negotiate(version or "-", name or "-"))
     assert pair.connection.identity.least_notice_ns == (LEAST_LOGGED_NS if logs else 0)

@@ -21,7 +21,7 @@ from protocol.apis import API_VERSIONS, PRODUCE
 from protocol.messages import decode, encode
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
-from proxy.streams.handlers.clients import refusal_error
+from proxy.streams.handlers.clients import habits_of
 from proxy.streams.handlers.reject import refusals
 from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder, sequences_of
 from quotas.parsing.parse import parse_spec
@@ -340,7 +340,7 @@ def test_everything_else_is_held(error: int, sent: bytes) -> None:
     ],
 )
 def test_the_error_of_each_client(name: str, version: str, error: int) -> None:
-    assert refusal_error(ClientSoftware(name, version)) == error
+    assert habits_of(ClientSoftware(name, version)).refusal_error == error
     pair = Pair(world_of())
     body = encode(ApiVersionsRequest(client_software_name=name or "-", client_software_version=version or "-"))
     pair.client_sends(request(API_VERSIONS, 3, 9, body))
