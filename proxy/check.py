@@ -142,7 +142,7 @@ async def _own_clients(config: Config) -> AsyncIterator[Result]:
     if config.quotas.cluster != OFF:
         reader = ClusterReader(config)
         try:
-            found = await asyncio.to_thread(entries_in, await reader.answer())
+            found = await asyncio.to_thread(entries_in, await reader.answer(), config.quotas)
             yield f"{CLUSTER}: {len(found.entries)} entities with quotas can be read"
         except (BrokerFailed, ProtocolError, ConfigError) as error:
             yield reader.problem(error)[1]

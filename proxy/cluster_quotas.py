@@ -1,10 +1,14 @@
 """The cluster's own client quotas (kafka-configs) as a source of quotas: read every 10 s and at SIGHUP, by the proxy's
 own client.
 
+With `per-broker` byte rates are multiplied by the number of brokers. A broker that restarts is missing for a minute,
+and a rolling restart takes many: the number that counts is the largest of the last `GRACE_SECONDS`.
+
 An answer is applied whole, or not at all: what was read last stays while no broker answers, refuses, or sends too much.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import sample, uniform
@@ -21,8 +25,8 @@ from proxy.brokers.upstream import BrokerFailed
 from proxy.config.addresses import Address, format_address
 from proxy.config.cautions import unresolved
 from proxy.config.client_file import latest
-from proxy.config.cluster_entries import ClusterEntries, cluster_entries
-from proxy.config.config import PER_BROKER, Config
+from proxy.config.cluster_entries import ClusterEntries, cluster_entries, share_below_brokers
+from proxy.config.config import PER_BROKER, Config, QuotaOptions
 from proxy.config.errors import ConfigError
 from proxy.config.host_names import are_answered
 from proxy.config.quota_sources import CLUSTER
@@ -38,6 +42,8 @@ PAUSE_SECONDS: Final = (8.0, 10.0)
 """Between two readings, at random; after `REST_SECONDS`."""
 REST_SECONDS: Final = 1.0
 """A SIGHUP is not heard for so long: signals cannot make this proxy ask faster."""
+GRACE_SECONDS: Final = 600.0
+"""How long a broker that is not seen any more counts."""
 TIMEOUT_SECONDS: Final = 10.0
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Of an answer: 40,000 entities or so."""
@@ -64,9 +70,12 @@ class ClusterAnswer(NamedTuple):
 
 
 class ClusterReader:
-    """Asks the brokers of own clients, by the settings of these as they are then."""
+    """Asks the brokers of own clients, by the settings of these as they are then. `clock`: in seconds."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: When each number of brokers was seen last.
+        self._seen: dict[int, float] = {}
         self._settings = config.own_client
         self._needs_brokers = config.quotas.cluster == PER_BROKER
         self._thread = OutsideThreads("cluster quotas files")
@@ -103,23 +112,29 @@ class ClusterReader:
         async with connection(server, tls, self._settings.login, TIMEOUT_SECONDS, MAX_BYTES) as ask:
             if not wire.has_quotas(await ask(wire.VERSIONS_REQUEST)):
                 raise BrokerFailed("not_offered", "it does not offer DescribeClientQuotas 1")
-            brokers = len(wire.brokers_in(await ask(wire.BROKERS_REQUEST))) if self._needs_brokers else 1
-            return ClusterAnswer(await ask(wire.QUOTAS_REQUEST), max(1, brokers))
+            if self._needs_brokers:
+                now = self._clock()
+                self._seen[len(wire.brokers_in(await ask(wire.BROKERS_REQUEST)))] = now
+                self._seen = {count: at for count, at in self._seen.items() if now - at < GRACE_SECONDS}
+            return ClusterAnswer(await ask(wire.QUOTAS_REQUEST), max(1, max(self._seen, default=1)))
 
 
-def entries_in(answer: ClusterAnswer) -> ClusterEntries:
+def entries_in(answer: ClusterAnswer, options: QuotaOptions) -> ClusterEntries:
     """Takes seconds for many. Raises BrokerFailed if it is a refusal, and ProtocolError."""
     error, quotas = wire.quotas_in(answer.quotas)
     if error is not ErrorCode.none:
         raise BrokerFailed(error.name, "the broker refuses DescribeClientQuotas")
-    return cluster_entries(quotas, answer.brokers)
+    return cluster_entries(quotas, answer.brokers, options)
 
 
 class ClusterQuotas:
     """Runs until cancelled. `take` is called in the event loop with all entries, when they have changed."""
 
-    def __init__(self, config: Config, take: Take, metrics: Metrics) -> None:
-        self._reader = ClusterReader(config)
+    def __init__(
+        self, config: Config, take: Take, metrics: Metrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options = config.quotas
+        self._reader = ClusterReader(config, clock)
         self._take = take
         self._metrics = metrics
         #: The latest answer, and what is wrong with it: an unchanged one is not read twice.
@@ -156,7 +171,7 @@ class ClusterQuotas:
             if answer != self._answer or are_answered(self._pending):
                 self._fault = None
                 try:
-                    await self._use(await asyncio.to_thread(entries_in, answer), answer)
+                    await self._use(await asyncio.to_thread(entries_in, answer, self._options), answer)
                 except (BrokerFailed, ProtocolError) as error:
                     self._fault = error
                 self._answer = answer
@@ -169,7 +184,8 @@ class ClusterQuotas:
         self._pending = found.pending
         await self._take(found.entries)
         _log.warn_of(unresolved(found.pending))
-        _log.info("cluster_quotas_read", entities=len(found.entries), each_times=answer.brokers)
+        share = float(share_below_brokers(self._options))
+        _log.info("cluster_quotas_read", entities=len(found.entries), each_times=answer.brokers, share=share)
         room = MAX_NAMED - len(self._left_out)
         new = [name for name in found.left_out if name not in self._left_out][:room]
         if new:

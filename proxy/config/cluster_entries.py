@@ -1,12 +1,24 @@
-"""The cluster's own client quotas (kafka-configs) as entries, one for each entity."""
+"""The cluster's own client quotas (kafka-configs) as entries, one for each entity.
+
+The brokers enforce them, too. A broker mutes a client whose average is above its figure, and the evenness is gone. So
+byte rates are enforced here a little below it, with a small burst.
+
+A broker divides by at least `quota.window.num - 1` windows, T seconds. In any time above T a token bucket lets burst +
+rate * time + one request pass. So nothing is above the figure while the part of the rate that is kept back earns in T
+what the burst and one request take. `SPARE_SECONDS` of the figure are kept back, and the burst is a fifth of that: the
+rest is for a request, and for those that reach the broker late.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Final, NamedTuple
 
 from protocol.client_quotas import ClientQuota
+from proxy.config.config import QuotaOptions
 from proxy.config.host_names import HostNames
 from quotas import limit_kinds as kinds
+from quotas.algorithms.algorithm import TOKEN_BUCKET
 from quotas.entity import DEFAULT, AnyEntity, Entity, Kind, Name, Named
 from quotas.entry import QuotaEntry
 from quotas.parsing.names import CLIENT_ID, IP, USER, entity_name
@@ -15,6 +27,13 @@ from quotas.rates import LONG_MAX, exact, kafka_rate
 
 _OF_CLIENTS: Final = (kinds.PRODUCER_BYTE_RATE, kinds.CONSUMER_BYTE_RATE, kinds.CONTROLLER_MUTATION_RATE)
 _OF_ADDRESSES: Final = (kinds.CONNECTION_CREATION_RATE,)
+_SCALED: Final = (kinds.PRODUCER_BYTE_RATE, kinds.CONSUMER_BYTE_RATE)
+
+SPARE_SECONDS: Final = Fraction(1, 2)
+BURST_SECONDS: Final = Fraction(1, 10)
+LEAST_SHARE: Final = Fraction(4, 5)
+"""For windows so short that more would have to be kept back: then brokers throttle now and then."""
+
 #: The active controller enforces it alone (KIP-599): one figure for the whole cluster.
 _OF_CLUSTER: Final = kinds.CONTROLLER_MUTATION_RATE
 
@@ -29,11 +48,19 @@ class ClusterEntries(NamedTuple):
     pending: frozenset[str] = frozenset()
 
 
-def cluster_entries(quotas: Iterable[ClientQuota], brokers: int) -> ClusterEntries:
+def share_below_brokers(options: QuotaOptions) -> Fraction:
+    """The part of a byte rate that is enforced here, by the windows of the brokers."""
+    least_seconds = (options.window_num - 1) * Fraction(options.window_size_seconds)
+    return max(LEAST_SHARE, 1 - SPARE_SECONDS / least_seconds) if least_seconds else LEAST_SHARE
+
+
+def cluster_entries(quotas: Iterable[ClientQuota], brokers: int, options: QuotaOptions) -> ClusterEntries:
     """What can be enforced of them. `brokers`: the factor of limits that each broker enforces by itself.
 
     A name of an `ip` that is a host name is resolved as the broker does: that blocks, for a second.
     """
+    share = share_below_brokers(options)
+    burst_seconds = BURST_SECONDS if options.algorithm == TOKEN_BUCKET else None
     entries, left_out = list[QuotaEntry](), Counter[str]()
     names = HostNames()
     for quota in quotas:
@@ -54,7 +81,9 @@ def cluster_entries(quotas: Iterable[ClientQuota], brokers: int) -> ClusterEntri
             else:
                 limits[name] = rate if name == _OF_CLUSTER else min(rate * brokers, LONG_MAX)
         if limits:
-            entries.append(QuotaEntry(entity, limits))
+            scaled = {name: max(1, int(limits[name] * share)) for name in _SCALED if name in limits}
+            burst = None if isinstance(entity, Named) else burst_seconds
+            entries.append(QuotaEntry(entity, limits | scaled, burst_seconds=burst))
     return ClusterEntries(tuple(entries), left_out, frozenset(names.pending))
 
 

@@ -98,19 +98,21 @@ class Reading:
         self.address = address
         self.taken: list[dict[str, dict[str, float]]] = []
         self.config = Config(bootstrap_servers=(address,), quotas=QuotaOptions(cluster="total"))
+        self.now = 0.0
         self.begin()
 
     def begin(self, mode: str = "total", **changes: object) -> None:
         self.config = replace(self.config, quotas=QuotaOptions(cluster=mode), **changes)  # type: ignore[arg-type]
         self.metrics = Metrics(self.config)
-        self.cluster = ClusterQuotas(self.config, self._take, self.metrics)
+        self.cluster = ClusterQuotas(self.config, self._take, self.metrics, lambda: self.now)
 
     async def _take(self, entries: tuple[QuotaEntry, ...]) -> None:
         self.taken.append({str(entry.entity): dict(entry.limits) for entry in entries})  # type: ignore[arg-type]
 
     @property
     def rates(self) -> list[float]:
-        return [each["client-id:etl"]["producer_byte_rate"] for each in self.taken]
+        """What the cluster has: a little less is enforced."""
+        return [each["client-id:etl"]["producer_byte_rate"] / 0.95 for each in self.taken]
 
     @property
     def is_ok(self) -> bool:
@@ -142,12 +144,12 @@ Logged = Callable[[], list[tuple[str, dict[str, object]]]]
 async def test_they_are_taken_over_when_they_have_changed(reading: Reading, logged: Logged) -> None:
     for _ in range(3):
         await reading.cluster.poll()
-    assert reading.taken == [{"client-id:etl": {"producer_byte_rate": 1_000_000}}]
-    assert logged() == [("cluster_quotas_read", {"entities": 1, "each_times": 1})]
+    assert reading.taken == [{"client-id:etl": {"producer_byte_rate": 950_000}}]
+    assert logged() == [("cluster_quotas_read", {"entities": 1, "each_times": 1, "share": 0.95})]
     reading.broker.answers[QUOTAS] = response(etl(2_000_000), ClientQuota({"user": None}, {"consumer_byte_rate": 5.0}))
     await reading.cluster.poll()
     assert reading.taken[1:] == [
-        {"client-id:etl": {"producer_byte_rate": 2_000_000}, "user:<default>": {"consumer_byte_rate": 5}}
+        {"client-id:etl": {"producer_byte_rate": 1_900_000}, "user:<default>": {"consumer_byte_rate": 4}}
     ]
     reading.broker.answers[QUOTAS] = response()
     await reading.cluster.poll()
@@ -159,12 +161,33 @@ async def test_they_are_taken_over_when_they_have_changed(reading: Reading, logg
 async def test_per_broker_follows_the_number_of_brokers(reading: Reading) -> None:
     reading.begin("per-broker")
     for brokers in (3, 3, 4, 2):
+        reading.now += cluster_quotas.GRACE_SECONDS
         reading.broker.answers[METADATA] = metadata(brokers)
         await reading.cluster.poll()
     assert reading.rates == [3_000_000, 4_000_000, 2_000_000]
     reading.broker.answers[METADATA] = metadata(0)
+    reading.now += cluster_quotas.GRACE_SECONDS
     await reading.cluster.poll()
     assert reading.rates[3:] == [1_000_000], "at least the one that answers"
+
+
+async def test_a_rolling_restart_lowers_nothing_and_a_new_broker_counts_at_once(reading: Reading) -> None:
+    """Each of three is away for a minute; then one is taken away for good."""
+    reading.begin("per-broker")
+    for second in range(0, 1_200, 10):
+        reading.now = second
+        reading.broker.answers[METADATA] = metadata(2 if second % 120 >= 60 else 3)
+        await reading.cluster.poll()
+    assert reading.rates == [3_000_000]
+    reading.now = 1_200
+    reading.broker.answers[METADATA] = metadata(4)
+    await reading.cluster.poll()
+    reading.broker.answers[METADATA] = metadata(3)
+    for second in range(0, int(cluster_quotas.GRACE_SECONDS) + 10, 10):
+        assert reading.rates == [3_000_000, 4_000_000]
+        reading.now = 1_200 + second
+        await reading.cluster.poll()
+    assert reading.rates == [3_000_000, 4_000_000, 3_000_000]
 
 
 async def test_what_was_read_last_stays_and_each_reason_is_said_once(reading: Reading, logged: Logged) -> None:
@@ -241,9 +264,9 @@ async def test_a_bad_answer_is_read_once(reading: Reading, monkeypatch: pytest.M
     """It may take seconds, and it comes again each time."""
     read = list[object]()
 
-    def entries_in(answer: cluster_quotas.ClusterAnswer) -> ClusterEntries:
+    def entries_in(answer: cluster_quotas.ClusterAnswer, options: QuotaOptions) -> ClusterEntries:
         read.append(answer)
-        return real(answer)
+        return real(answer, options)
 
     real = cluster_quotas.entries_in
     monkeypatch.setattr(cluster_quotas, "entries_in", entries_in)

@@ -1,16 +1,23 @@
 """What of the cluster's own client quotas is enforced here, and what is only named."""
 
 import math
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol.client_quotas import ClientQuota
 from proxy.config import host_names
-from proxy.config.cluster_entries import cluster_entries
+from proxy.config.cluster_entries import BURST_SECONDS, SPARE_SECONDS, cluster_entries, share_below_brokers
+from proxy.config.config import QuotaOptions
+from quotas.algorithms.sampled_window import SampledWindow
+from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import DEFAULT, AnyEntity, Entity, Kind, Named
 from quotas.entry import QuotaEntry
 from quotas.rates import LONG_MAX
 
+DEFAULTS = QuotaOptions()
 RATES = {"producer_byte_rate": 5e6, "consumer_byte_rate": 7e6, "controller_mutation_rate": 0.5}
 
 
@@ -32,12 +39,12 @@ RATES = {"producer_byte_rate": 5e6, "consumer_byte_rate": 7e6, "controller_mutat
 def test_each_entity_of_a_client(names: dict[str, str | None], entity: AnyEntity) -> None:
     """By three brokers: all figures are multiplied but that of the controller, of which there is one."""
     for brokers in (1, 3):
-        found = cluster_entries([ClientQuota(names, RATES)], brokers)
+        found = cluster_entries([ClientQuota(names, RATES)], brokers, DEFAULTS)
         [entry] = found.entries
         assert entry.entity == entity
         limits = dict(entry.limits)
         assert limits.pop("controller_mutation_rate") == pytest.approx(0.5)
-        assert limits == {"producer_byte_rate": 5_000_000 * brokers, "consumer_byte_rate": 7_000_000 * brokers}
+        assert limits == {"producer_byte_rate": 4_750_000 * brokers, "consumer_byte_rate": 6_650_000 * brokers}
         assert not found.left_out
 
 
@@ -47,7 +54,7 @@ def test_each_entity_of_a_client(names: dict[str, str | None], entity: AnyEntity
 )
 def test_an_address(name: str | None, canonical: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_names, "addresses_of", lambda host: {"h": ["9.9.9.9"]}.get(host, []))
-    [entry] = cluster_entries([ClientQuota({"ip": name}, {"connection_creation_rate": 20.0})], 3).entries
+    [entry] = cluster_entries([ClientQuota({"ip": name}, {"connection_creation_rate": 20.0})], 3, DEFAULTS).entries
     assert entry == QuotaEntry(Named(Kind.IP, canonical), {"connection_creation_rate": 60})  # type: ignore[arg-type]
 
 
@@ -56,7 +63,7 @@ def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.Mo
     etl, other = {"client-id": "etl"}, {"client-id": "other"}
     found = cluster_entries(
         [
-            ClientQuota(etl, {"producer_byte_rate": 5.0, "request_percentage": 50.0}),
+            ClientQuota(etl, {"producer_byte_rate": 5000.0, "request_percentage": 50.0}),
             ClientQuota(other, {"request_percentage": 200.0}),
             ClientQuota({"user": "a"}, {"producer_byte_rate": 0.0, "consumer_byte_rate": 1.0}),
             ClientQuota({"user": "b"}, {"producer_byte_rate": math.nan, "consumer_byte_rate": math.inf}),
@@ -70,10 +77,11 @@ def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.Mo
             ClientQuota({}, {"producer_byte_rate": 1.0}),
         ],
         1,
+        DEFAULTS,
     )
     assert found.entries == (
-        QuotaEntry(Entity(None, "etl"), {"producer_byte_rate": 5}),
-        QuotaEntry(Entity("a"), {"consumer_byte_rate": 1}),
+        QuotaEntry(Entity(None, "etl"), {"producer_byte_rate": 4750}, burst_seconds=BURST_SECONDS),
+        QuotaEntry(Entity("a"), {"consumer_byte_rate": 1}, burst_seconds=BURST_SECONDS),
     )
     assert found.left_out == {
         "request_percentage": 2,
@@ -93,5 +101,68 @@ def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.Mo
 
 
 def test_a_product_that_is_too_large_is_the_largest_rate() -> None:
-    [entry] = cluster_entries([ClientQuota({"user": "a"}, {"producer_byte_rate": 9e18})], 3).entries
-    assert entry.limits == {"producer_byte_rate": LONG_MAX}
+    [entry] = cluster_entries([ClientQuota({"user": "a"}, {"producer_byte_rate": 9e18})], 3, DEFAULTS).entries
+    assert entry.limits == {"producer_byte_rate": LONG_MAX * 95 // 100}
+
+
+# ---- what the brokers measure of it
+
+QUOTA = 2_000_000
+NS = 1_000_000_000
+
+
+def most_told_ms(
+    num: int, window_seconds: int, rate: Fraction, burst_seconds: Fraction, sizes: list[int], late_ms: list[int]
+) -> int:
+    """The longest throttle time of a broker with these windows for a client that always has a request for the proxy's
+    bucket. Requests have these sizes, one after the other, reach the broker that late, and the client is idle once.
+    """
+    bucket = TokenBucket(rate, int(burst_seconds * NS))
+    broker = SampledWindow(QUOTA, samples=num, window_ns=window_seconds * NS, first_window=False)
+    now_ns, longest_ns, number = NS, 0, 0
+    end_ns = 3 * num * window_seconds * NS
+    is_idle = True
+    while now_ns < end_ns:
+        if is_idle and now_ns > end_ns // 3:
+            now_ns, is_idle = now_ns + num * window_seconds * NS // 2, False
+        size = sizes[number % len(sizes)]
+        debt_ns = bucket.record(size, now_ns)
+        longest_ns = max(longest_ns, broker.record(size, now_ns + late_ms[number % len(late_ms)] * 1_000_000))
+        number += 1
+        now_ns += debt_ns or 1
+    return longest_ns // 1_000_000
+
+
+@pytest.mark.parametrize(("num", "window_seconds"), [(11, 1), (3, 5), (6, 2), (5, 1), (31, 1)])
+@given(
+    sizes=st.lists(st.integers(10_000, 600_000), min_size=1, max_size=5),
+    late_ms=st.lists(st.integers(0, 100), min_size=1, max_size=5),
+)
+def test_brokers_never_throttle_what_passes(
+    num: int, window_seconds: int, sizes: list[int], late_ms: list[int]
+) -> None:
+    """Requests of up to 0.3 s of the figure that reach the broker up to 0.1 s late, for windows of 4 s and more."""
+    share = share_below_brokers(QuotaOptions(window_num=num, window_size_seconds=window_seconds))
+    assert share == max(Fraction(4, 5), 1 - SPARE_SECONDS / ((num - 1) * window_seconds))
+    assert most_told_ms(num, window_seconds, QUOTA * share, BURST_SECONDS, sizes, late_ms) == 0
+
+
+def test_without_both_they_do() -> None:
+    """At the figure itself, or with a burst of a second; so the test above can fail."""
+    share = share_below_brokers(DEFAULTS)
+    assert share == Fraction(95, 100)
+    assert most_told_ms(11, 1, Fraction(QUOTA), Fraction(1), [100_000], [0]) > 500
+    assert most_told_ms(11, 1, Fraction(QUOTA), BURST_SECONDS, [100_000], [0]) > 0
+    assert most_told_ms(11, 1, QUOTA * share, Fraction(1), [100_000], [0]) > 0
+
+
+def test_windows_too_short_for_any_share() -> None:
+    shortest = (QuotaOptions(window_num=1), QuotaOptions(window_num=2), QuotaOptions(window_num=3))
+    assert [share_below_brokers(each) for each in shortest] == [Fraction(4, 5)] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["sampled-window", "ewma"])
+def test_other_algorithms_have_no_burst(algorithm: str) -> None:
+    quotas = [ClientQuota({"user": "a"}, {"producer_byte_rate": 100.0})]
+    [entry] = cluster_entries(quotas, 1, QuotaOptions(algorithm=algorithm)).entries
+    assert entry == QuotaEntry(Entity("a"), {"producer_byte_rate": 95})
