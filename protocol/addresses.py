@@ -1,14 +1,17 @@
 """The interface through which rewriting walks learn the address that a client receives in place of a broker's."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
+
+HIDDEN_ADDRESS: Final = ("", -1)
+"""For brokers that clients cannot reach through the proxy."""
 
 
 class NodeAddresses(Protocol):
     """Maps each broker to the address under which clients reach it through the proxy."""
 
     def advertise(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        """The host and port that a client receives in place of a broker's own.
+        """The host and port that a client receives in place of a broker's own, or `HIDDEN_ADDRESS`.
 
         Called for every different address in a response before that response is sent. So an implementation may learn
         the address of a broker from the call and listen for that broker first.
@@ -22,7 +25,7 @@ class NodeAddresses(Protocol):
             brokers: node id, host and port of each.
 
         Returns:
-            Host and port of each, in the same order; None where the caller may stop for a while. A new broker may take
-            100 us.
+            Host and port of each, or `HIDDEN_ADDRESS`, in the same order; None where the caller may stop for a while.
+            A new broker may take 100 us.
         """
         ...

@@ -7,13 +7,13 @@ read, so the cost does not depend on the number of topics.
 
 from collections.abc import Iterator
 
-from protocol.addresses import NodeAddresses
+from protocol.addresses import HIDDEN_ADDRESS, NodeAddresses
 from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.layouts import Field
+from protocol.layouts import Field, Layout
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import Steps
-from protocol.wire import INT32, encode_string, unpack_int32
+from protocol.wire import INT16, INT32, encode_string, unpack_int32
 
 MAX_PREFIX = 1_048_576
 """Bytes of a response up to the end of its brokers. A longer prefix is refused."""
@@ -24,8 +24,8 @@ ADDRESS_PIECES = 50
 
 CONTROLLER_ENDPOINTS = 2
 """The endpoint type of a DescribeCluster response that lists controllers (KIP-919)."""
-HIDDEN_ADDRESS = ("", -1)
-"""For brokers that clients cannot reach through the proxy."""
+COORDINATOR_NOT_AVAILABLE = 15
+"""An error that clients repeat a FindCoordinator request for."""
 
 
 class _AddressWalk(RewritingWalk):
@@ -47,19 +47,38 @@ class _AddressWalk(RewritingWalk):
 
 
 class FindCoordinatorWalk(_AddressWalk):
-    """Rewrites a FindCoordinator response. An entry without host or with a negative port is an error and stays."""
+    """Rewrites a FindCoordinator response. An entry without host or with a negative port is an error and stays.
+
+    A hidden coordinator becomes an error, too: clients would connect to what its address is without one.
+    """
 
     api_key = FIND_COORDINATOR
+
+    _error_at = 0
+    """Where the latest error code is in `out`."""
+    _is_hidden = False
+
+    def _copy_struct(self, layout: Layout) -> Steps:
+        yield from super()._copy_struct(layout)
+        if self._is_hidden:
+            self.out[self._error_at : self._error_at + 2] = INT16.pack(COORDINATOR_NOT_AVAILABLE)
+            self._is_hidden = False
+
+    def _copy_field(self, field: Field) -> Steps:
+        if field.name == "error_code":
+            self._error_at = len(self.out)
+        yield from super()._copy_field(field)
 
     def _on_address(self, node_id: int, host: str, port: int) -> None:
         if host and port >= 0:
             host, port = self._addresses.advertise(node_id, host, port)
+            self._is_hidden = (host, port) == HIDDEN_ADDRESS
         self.out += encode_string(host.encode(), self._compact) + INT32.pack(port)
 
 
 class _BrokerListWalk(_AddressWalk):
     """Rewrites a list of all brokers. The address of each depends on all (`NodeAddresses.advertise_all`), so they are
-    collected and then written.
+    collected and then written. Brokers that are hidden from clients are left out.
     """
 
     def __init__(self, version: int, frame_length: int, addresses: NodeAddresses) -> None:
@@ -81,7 +100,6 @@ class _BrokerListWalk(_AddressWalk):
         count = yield from self._read_count(field)
         if count > MAX_BROKERS:
             raise MalformedFrame(f"broker count, at most {MAX_BROKERS}", at)
-        self._write_count(count)
         before = self.out
         for _ in range(count):
             yield from self._collect_one(field)
@@ -96,6 +114,7 @@ class _BrokerListWalk(_AddressWalk):
             self.work_left -= ADDRESS_PIECES
             if self.work_left <= 0:
                 yield
+        self._write_count(count - advertised.count(HIDDEN_ADDRESS))
         yield from self._write_brokers(iter(advertised))
 
     def _collect_one(self, field: Field) -> Steps:
@@ -113,10 +132,11 @@ class _BrokerListWalk(_AddressWalk):
     def _write_brokers(self, advertised: Iterator[tuple[str, int]]) -> Steps:
         host, encoded = "", encode_string(b"", self._compact)
         for broker, is_reachable in self._collected:
-            shown, port = next(advertised) if is_reachable else HIDDEN_ADDRESS
+            shown, port = address = next(advertised) if is_reachable else HIDDEN_ADDRESS
             if shown != host:
                 host, encoded = shown, encode_string(shown.encode(), self._compact)
-            self.out += broker[:4] + encoded + INT32.pack(port) + broker[4:]
+            if address != HIDDEN_ADDRESS or not is_reachable:
+                self.out += broker[:4] + encoded + INT32.pack(port) + broker[4:]
             self.work_left -= 1
             if self.work_left <= 0:  # also if all bytes so far are consumed
                 yield

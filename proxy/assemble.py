@@ -65,6 +65,8 @@ def assemble(
     metrics.produced = lambda: registry.produced(clock())
     brokers = BrokerTimes(clock)
     metrics.sources.response_times = brokers.histograms
+    metrics.sources.moved_brokers = lambda: len(context.nodes.placement.moved)
+    metrics.sources.hidden_brokers = lambda: len(context.nodes.placement.hidden)
     return Shared(
         loop=loop,
         clock=clock,

@@ -9,7 +9,7 @@ import resource
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
@@ -22,6 +22,7 @@ from protocol.errors import ProtocolError
 from protocol.messages import decode, request_frame
 from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
+from proxy.brokers.places import placed
 from proxy.brokers.readiness import PROBE_TIMEOUT_SECONDS, Readiness
 from proxy.brokers.upstream import BrokerFailed
 from proxy.cluster_quotas import ClusterReader, entries_in
@@ -61,6 +62,8 @@ async def results(config: Config) -> AsyncIterator[Result]:
     nodes: dict[Address, int] = {}
     for address in config.bootstrap_servers:
         nodes |= await _brokers_of(address, tls)
+    for result in _placed(config, set(nodes.values())):
+        yield result
     flag = "--advertised-host" if config.listening.sni_host is None else "--sni-host"
     for host in dict.fromkeys(map(config.listening.host_of, nodes.values() or (0,))):
         yield await _advertised(flag, host, config.listening.address)
@@ -92,6 +95,18 @@ def _bound(config: Config) -> Result:
             hint = f"what has it: ss -ltnp 'sport = :{address[1]}'"
             return Problem("ports", str(BindError(flag, address, error)).removeprefix("error: "), hint)
     return f"ports: {format_address(listening.address)} and {len(wanted) - 1} more are free"
+
+
+def _placed(config: Config, nodes: set[int]) -> Iterator[Result]:
+    """Whether each broker has a port of the proxy that stays the same."""
+    if not nodes or not config.listening.broker_ports:
+        return
+    placement = placed(config.listening, nodes, {})
+    conflicts = "; ".join(placement.conflicts())
+    if conflicts:
+        yield Problem("--broker-ports", conflicts, placement.remedy)
+    else:
+        yield f"--broker-ports: each of {len(nodes)} brokers has its own port"
 
 
 async def _advertised(flag: str, host: str, listen: Address) -> Result:

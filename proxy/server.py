@@ -145,6 +145,7 @@ class Server:
             loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, cluster, supervisor))
             loop.add_signal_handler(signal.SIGUSR2, active.toggle)
             readiness = Readiness(self.config.bootstrap_servers, self.tls, shared.health, self._clock, self._not_ready)
+            readiness.remark = lambda: str(shared.context.nodes.placement)
             throttles = partial(throttled, self.sessions, self.gate, self._clock)
             throttles_page = ThrottlesPage(throttles, lambda: active.quotas.exemptions)
             activity = Activity(shared, self.sessions, self.gate, self._ticks.recorder, active.unmatched)

@@ -109,7 +109,9 @@ class Activity:
         view = await self.view()
         is_text = asks_for_text(accept)
         if path == "/explain" and is_text:
-            return text_response("\n".join([*text_of(view.all_findings, view.brokers), ""]), fields=VARY)
+            conflicts = self._shared.context.nodes.placement.conflicts()
+            lines = [*conflicts, *text_of(view.all_findings, view.brokers), ""]
+            return text_response("\n".join(lines), fields=VARY)
         rows = _rows_of(view, path)
         if is_text:
             return text_response(table(TABLES[path[1:]], rows), fields=VARY)

@@ -215,6 +215,10 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", errors.accept)
     yield _by_reason("upstream_errors", "Connections to a broker that failed.", errors.upstream)
     yield _by_reason("protocol_errors", "Connections closed because their bytes cannot be parsed.", errors.protocol)
+    text = "Brokers whose own port another broker has: moved to a free one of --broker-ports, or hidden from clients."
+    found = {"moved": metrics.sources.moved_brokers(), "hidden": metrics.sources.hidden_brokers()}
+    by_outcome = [((outcome,), count) for outcome, count in found.items()]
+    yield GaugeMetricFamily, "broker_port_conflicts", text, ("outcome",), by_outcome
     text = "Logins of clients, through the proxy, that a broker refused."
     yield _counter("client_logins_refused", text, errors.logins)
     text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."

@@ -1,6 +1,7 @@
 """Brokers: their ports, connections to them, and whether they answer.
 
 nodes       the map between brokers and ports
+places      which broker has which port
 upstream    opens connections
 connect     opens them for the proxy's own requests: whether a broker answers, the topics of unknown ids
 login       the proxy's own login: its messages

@@ -1,21 +1,24 @@
 """The map between brokers and ports of the proxy.
 
 Node N has the port ``FIRST + (N mod size)`` of ``--broker-ports``, the same after a restart and in every replica, or
-the port of ``--broker-port N=PORT``. With ``--sni-host`` all nodes have one port, and each a host of its own, which
-clients send as server name. Every response that names brokers updates their real addresses.
+the port of ``--broker-port N=PORT``. If another node has that port, it gets a free one, or is hidden from clients
+(`proxy.brokers.places`). With ``--sni-host`` all nodes have one port, and each a host of its own, which clients send as
+server name. Every response that names brokers updates their real addresses.
 
-A node keeps its port until a response that lists all brokers has another node for that port, without the old one: then
-the node has left. Not earlier, since brokers may list different sets for a moment, for instance after one joined.
-Connections to the port then go to the new node. Its Metadata responses contain the leaders of all partitions. A host is
-no other node's, so there a broker that invents nodes is bounded by `MAX_NODES`.
+A node keeps its own port until a response that lists all brokers lacks it, and has a new node for that port, or more
+nodes than there are ports: then the node has left. Not earlier, since brokers may list different sets for a moment, for
+instance after one joined. Connections to the port then go to the new node. Its Metadata responses contain the leaders
+of all partitions. A host is no other node's, so there a broker that invents nodes is bounded by `MAX_NODES`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Final
 
-from protocol.errors import ProtocolError
+from protocol.addresses import HIDDEN_ADDRESS
+from proxy.brokers.places import NOWHERE, own_port, placed
 from proxy.config.addresses import Address, format_address
 from proxy.config.config import ListeningOptions
+from proxy.config.errors import BindError
 from proxy.observability.logs import EventLog
 
 MAX_NODES: Final = 20_000
@@ -23,23 +26,9 @@ MAX_NODES: Final = 20_000
 
 _log = EventLog("proxy.brokers.nodes")
 
-
-class BrokerPortConflict(ProtocolError):
-    """Two nodes map to one port: one of them needs --broker-port."""
-
-    reason = "broker_port_conflict"
-
-    def __init__(self, port: int | str, node_id: int, other_id: int) -> None:
-        super().__init__(
-            f"nodes {other_id} and {node_id} both map to port {port}; give one of them its own port with "
-            f"--broker-port {node_id}=PORT, or a larger --broker-ports range",
-            0,
-        )
-
-
 BindAny = Callable[[], int]
 """Binds a listener to a port that the kernel chooses, and returns the port (``--broker-ports 0``); with ``--sni-host``
-returns the port of all nodes."""
+returns the port of all nodes. Raises BindError."""
 
 Place = int | str
 """Where connections to a node arrive: a port of the proxy, or with ``--sni-host`` a host."""
@@ -56,65 +45,70 @@ class Nodes:
         self._real: dict[int, Address] = {}
         self._node_at: dict[Place, int] = {}
         self._chosen: dict[int, int] = {}
+        #: Of the nodes of a range of ports; without a range it stays empty.
+        self.placement = NOWHERE
+        self._reported = ""
+        self._fails_to_bind = False
 
     def fixed_ports(self) -> list[int]:
         """All ports to bind at the start."""
         return sorted({*(self._ports or ()), *self._exceptions.values()})
 
-    def port_of(self, node_id: int) -> int:
-        """The proxy's port for a node; binds one where the kernel chooses ports."""
+    def port_of(self, node_id: int) -> int | None:
+        """The proxy's port for a node, if it has one; binds one where the kernel chooses ports."""
         if self._options.sni_host is not None:
             return int(self._options.sni_host.partition(":")[2] or self._bind_any())
-        port = self._exceptions.get(node_id)
-        if port is not None:
-            return port
         if self._ports is not None:
-            return self._ports[node_id % len(self._ports)]
-        if node_id not in self._chosen:
-            self._chosen[node_id] = self._bind_any()
-        return self._chosen[node_id]
+            return self.placement.ports.get(node_id)
+        port = self._exceptions.get(node_id) or self._chosen.get(node_id)
+        if port is None:
+            try:
+                port = self._chosen[node_id] = self._bind_any()
+                self._fails_to_bind = False
+            except BindError as error:  # no descriptor is left
+                if not self._fails_to_bind:
+                    _log.warning("broker_hidden", node=node_id, detail=str(error))
+                self._fails_to_bind = True
+        return port
 
     def advertise(self, node_id: int, host: str, port: int) -> Address:
-        """Remember the real address of a broker; returns the address that clients receive.
+        """Remember the real address of a broker; returns the address that clients receive, or `HIDDEN_ADDRESS`."""
+        if self._is_new(node_id) and not self.placement.hidden:  # otherwise no port is left
+            self._place({*self.placement.ports, node_id})
+        return self._advertise(node_id, host, port)
 
-        Raises BrokerPortConflict if another node has that port of the proxy.
-        """
-        address, advertised = (host, port), (self._options.host_of(node_id), self.port_of(node_id))
+    def _advertise(self, node_id: int, host: str, port: int) -> Address:
+        own = self.port_of(node_id)
+        if own is None:
+            return HIDDEN_ADDRESS
+        address, advertised = (host, port), (self._options.host_of(node_id), own)
         if self._real.get(node_id) == address:
             return advertised
-        place = self._place_of(node_id)
-        other_id = self._node_at.get(place)
-        if other_id is not None and other_id != node_id:
-            raise BrokerPortConflict(place, node_id, other_id)
-        _log.info("broker_learned", node=node_id, address=format_address(address), proxy_port=advertised[1])
+        _log.info("broker_learned", node=node_id, address=format_address(address), proxy_port=own)
         if len(self._real) >= MAX_NODES:
             self._real.clear()
             self._node_at.clear()
         self._real[node_id] = address
-        self._node_at[place] = node_id
+        self._node_at[self._place_of(node_id, own)] = node_id
         return advertised
 
     def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Iterator[Address | None]:
-        """As `advertise`, for a list of all brokers (node id, host, port of each); other nodes of these ports left.
+        """As `advertise`, for a list of all brokers (node id, host, port of each). Of entries with one id the first
+        counts, as in clients; the others are hidden.
 
         Yields None for each broker that was checked, then the address of each, in order. A new broker takes 100 us.
-
-        Raises BrokerPortConflict when two of them have one port of the proxy; nothing is remembered then.
         """
-        node_at: dict[Place, int] = {}
-        for node_id, _, _ in brokers:
-            place = self._place_of(node_id)
-            other_id = node_at.setdefault(place, node_id)
-            if other_id != node_id:
-                raise BrokerPortConflict(place, node_id, other_id)
+        listed, repeated, has_new = set[int](), set[int](), False
+        for index, (node_id, _, _) in enumerate(brokers):
+            if node_id in listed:
+                repeated.add(index)
+            listed.add(node_id)
+            has_new = has_new or self._is_new(node_id)
             yield None
-        for node_id, host, port in brokers:
-            place = self._place_of(node_id)
-            left_id = self._node_at.get(place)
-            if left_id is not None and left_id != node_id:
-                del self._node_at[place], self._real[left_id]
-                _log.info("broker_left", node=left_id, proxy_port=place, port_now_of=node_id)
-            yield self.advertise(node_id, host, port)
+        if has_new or not listed >= self.placement.moved.keys() | self.placement.hidden:
+            self._place(listed)
+        for index, broker in enumerate(brokers):
+            yield HIDDEN_ADDRESS if index in repeated else self._advertise(*broker)
 
     def is_at(self, node_id: int, address: str) -> bool:
         """Whether this is the real address of a node, as far as is known."""
@@ -126,5 +120,31 @@ class Nodes:
         node_id = self._node_at.get(place)
         return None if node_id is None else self._real[node_id]
 
-    def _place_of(self, node_id: int) -> Place:
-        return self.port_of(node_id) if self._options.sni_host is None else self._options.host_of(node_id)
+    def _is_new(self, node_id: int) -> bool:
+        placement = self.placement
+        return bool(self._ports) and node_id not in placement.ports and node_id not in placement.hidden
+
+    def _place_of(self, node_id: int, port: int) -> Place:
+        return port if self._options.sni_host is None else self._options.host_of(node_id)
+
+    def _place(self, listed: Set[int]) -> None:
+        """Find ports for the nodes of a list that has new ones, or lacks some without their own port."""
+        before, options = self.placement, self._options
+        taken = {own_port(options, node) for node in listed if self._is_new(node)}
+        kept = before.ports.keys() - before.moved.keys()
+        nodes = listed | {node for node in kept if before.ports[node] not in taken}
+        after = placed(options, nodes, before.ports)
+        if after.hidden:
+            after = placed(options, listed, before.ports)
+        self.placement = after
+        self._node_at = {port: node for node, port in after.ports.items() if node in self._real}
+        node_at = {port: node for node, port in after.ports.items()}
+        for node in before.ports.keys() - after.ports.keys():
+            self._real.pop(node, None)
+            if node not in listed:
+                port = before.ports[node]
+                _log.info("broker_left", node=node, proxy_port=port, port_now_of=node_at.get(port))
+        detail = "; ".join(after.conflicts())
+        if detail and detail != self._reported:
+            self._reported = detail
+            _log.warning("broker_port_conflict", detail=detail, hint=after.remedy)

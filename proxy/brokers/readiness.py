@@ -46,7 +46,8 @@ class Readiness:
     """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
 
     `not_ready` returns the reason while this proxy serves no new connection (it drains, or reading is paused for
-    memory), else None; then no broker is probed. `tls`: see `ask_broker`. `health` learns the results. `clock` returns
+    memory), else None; then no broker is probed. `remark` returns what else a person should know, or "". `tls`: see
+    `ask_broker`. `health` learns the results. `clock` returns
     monotonic nanoseconds.
     """
 
@@ -55,6 +56,7 @@ class Readiness:
     health: Health
     clock: Callable[[], int]
     not_ready: Callable[[], str | None] = lambda: None
+    remark: Callable[[], str] = str
     _answered_ns: int | None = None
     _probe: "asyncio.Future[None] | None" = None
 
@@ -77,7 +79,8 @@ class Readiness:
         if self._answered_ns is None or self.clock() - self._answered_ns >= FRESH_FOR_NS:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._probing()), ANSWER_WITHIN_SECONDS)
-        return self._last
+        remark = self.remark()
+        return Status(self._last.ok, f"{self._last.reason}; {remark}") if remark else self._last
 
     def close(self) -> None:
         if self._probe is not None:

@@ -114,12 +114,15 @@ class Sources:
 
     used_ratios      of limits in use: which part of each was used
     response_times   of brokers: address, Kafka's name of the requests, or `other`, and times
+    moved_brokers, hidden_brokers   how many are not at their own port of --broker-ports, and how many have none
     configured       the entities of entries with limits; `matched`: those of them that a limit in use was of, as far as
                      scrapes saw it
     """
 
     used_ratios: Callable[[], Iterable[tuple[Limit, float]]] = tuple
     response_times: Callable[[], Iterable[tuple[str, str, Histogram]]] = tuple
+    moved_brokers: Callable[[], int] = int
+    hidden_brokers: Callable[[], int] = int
     configured: Callable[[], Iterable[AnyEntity]] = tuple
     matched: set[AnyEntity] = field(default_factory=set)
 

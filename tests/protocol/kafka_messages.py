@@ -7,7 +7,7 @@ which are bytes to kio, come from `record_batch` and `set_entry`.
 import dataclasses
 import datetime
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from struct import pack
@@ -22,6 +22,7 @@ from kio.schema.request_header.v2.header import RequestHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32
 
+from protocol.addresses import HIDDEN_ADDRESS
 from protocol.apis import API_VERSIONS, APIS, PRODUCE
 from protocol.messages import decode, encode
 from protocol.topics import Topic
@@ -55,21 +56,22 @@ def response_schema(api_key: int, version: int) -> Any:
 
 
 class Addresses:
-    """Answers with ports of its own and notes what it was told."""
+    """Answers with ports of its own and notes what it was told. `hides`: nodes that clients cannot reach."""
 
-    def __init__(self) -> None:
+    def __init__(self, hides: Callable[[int], bool] = lambda node_id: False) -> None:
         self.told: list[tuple[int, str, int]] = []
         self.lists: list[list[tuple[int, str, int]]] = []
+        self.hides = hides
 
     def advertise(self, node_id: int, host: str, port: int) -> tuple[str, int]:
         self.told.append((node_id, host, port))
-        return PROXY_HOST, proxy_port(node_id)
+        return HIDDEN_ADDRESS if self.hides(node_id) else (PROXY_HOST, proxy_port(node_id))
 
     def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Iterator[tuple[str, int] | None]:
         self.lists.append(list(brokers))
         for node_id, _, _ in brokers:
             yield None
-            yield PROXY_HOST, proxy_port(node_id)
+            yield HIDDEN_ADDRESS if self.hides(node_id) else (PROXY_HOST, proxy_port(node_id))
 
 
 def proxy_port(node_id: int) -> int:

@@ -1,9 +1,11 @@
 """Runs rewriting walks as a session does, and says what they should write."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
+
+from kio.schema.errors import ErrorCode
 
 from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
 from protocol.rewriting import rewriting_walk
@@ -56,13 +58,15 @@ def run(walk: RewritingWalk, frame: bytes, sizes: Sequence[int] = (), work: int 
 # What kio's reading of a response should be after it was rewritten. kio has one class for each version: hence `Any`.
 
 
-def expected(api_key: int, body: Any) -> Any:
+def expected(api_key: int, body: Any, hides: Callable[[int], bool] = lambda node_id: False) -> Any:
+    """`hides`: nodes that clients cannot reach."""
     if api_key == METADATA:
-        return replace(body, brokers=tuple(_reached(broker, broker.node_id) for broker in body.brokers))
+        seen = [broker for broker in body.brokers if not hides(broker.node_id)]
+        return replace(body, brokers=tuple(_reached(broker, broker.node_id) for broker in seen))
     if api_key == FIND_COORDINATOR:
         if hasattr(body, "coordinators"):
-            return replace(body, coordinators=tuple(map(_coordinator, body.coordinators)))
-        return _coordinator(body)
+            return replace(body, coordinators=tuple(_coordinator(each, hides) for each in body.coordinators))
+        return _coordinator(body, hides)
     if api_key == DESCRIBE_CLUSTER:
         controllers = getattr(body, "endpoint_type", None) == 2
         brokers = tuple(
@@ -70,6 +74,7 @@ def expected(api_key: int, body: Any) -> Any:
             if controllers or getattr(one, "is_fenced", False)
             else _reached(one, one.broker_id)
             for one in body.brokers
+            if controllers or getattr(one, "is_fenced", False) or not hides(one.broker_id)
         )
         return replace(body, brokers=brokers)
     if api_key == DESCRIBE_QUORUM:
@@ -84,8 +89,12 @@ def _reached(one: Any, node_id: int) -> Any:
     return replace(one, host=PROXY_HOST, port=proxy_port(node_id))
 
 
-def _coordinator(one: Any) -> Any:
-    return _reached(one, one.node_id) if one.host and one.port >= 0 else one
+def _coordinator(one: Any, hides: Callable[[int], bool]) -> Any:
+    if not one.host or one.port < 0:
+        return one
+    if hides(one.node_id):
+        return replace(one, host="", port=-1, error_code=ErrorCode.coordinator_not_available)
+    return _reached(one, one.node_id)
 
 
 def _result(result: Any) -> Any:

@@ -76,6 +76,23 @@ def test_any_response_in_any_splits(api_key: int, data: st.DataObject, sizes: li
     assert parsed(api_key, version, after) == expected(api_key, body)
 
 
+@pytest.mark.parametrize("api_key", [METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER])
+@given(data=st.data(), sizes=chunk_sizes, work=WORK)
+def test_a_hidden_broker_is_left_out_and_no_coordinator(
+    api_key: int, data: st.DataObject, sizes: list[int], work: int
+) -> None:
+    """Clients look for another coordinator, or ask again; an address without host would be one of their own machine."""
+    version = data.draw(st.sampled_from(versions(api_key)))
+    body = data.draw(bodies(api_key, version))
+
+    def hides(node_id: int) -> bool:
+        return node_id % 2 == 1
+
+    after = rewrite(api_key, version, response_bytes(api_key, version, body), Addresses(hides), sizes, work)
+
+    assert parsed(api_key, version, after) == expected(api_key, body, hides)
+
+
 def text(value: str | None, compact: bool) -> bytes:
     if value is None:
         return b"\x00" if compact else b"\xff\xff"

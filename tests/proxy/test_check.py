@@ -11,6 +11,7 @@ import pytest
 from proxy.check import results
 from proxy.config.config import SecurityOptions
 from quotas.problems import Problem
+from tests.proxy.brokers.test_nodes import free_ports
 from tests.proxy.command_line import config
 from tests.proxy.tls_peer import Certificates
 
@@ -23,6 +24,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.advertises: list[int] = []
+        self.node_ids: list[int] = []
         self.mechanisms: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,7 +33,8 @@ class Broker:
         if api == API_VERSIONS:
             body = struct.pack(">hi", 0, 0)
         elif api == METADATA and not self.mechanisms:
-            brokers = [struct.pack(">ih9sih", 7, 9, LOOPBACK.encode(), port, -1) for port in self.advertises]
+            pairs = zip(self.node_ids or [7] * len(self.advertises), self.advertises, strict=True)
+            brokers = [struct.pack(">ih9sih", node, 9, LOOPBACK.encode(), port, -1) for node, port in pairs]
             body = struct.pack(">i", len(brokers)) + b"".join(brokers) + struct.pack(">ii", -1, 0)
         elif api == SASL_HANDSHAKE:
             names = [struct.pack(">h", len(each)) + each.encode() for each in self.mechanisms]
@@ -89,6 +92,25 @@ async def test_a_broker_that_no_client_could_reach(broker: tuple[Broker, int]) -
     )
     *_, last = await checked(gone)
     assert last.startswith(f"no --bootstrap-servers: {LOOPBACK}:{gone}: Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("ports", "result"),
+    [
+        ("20", "no --broker-ports: broker 21 is at port {12}, because broker 1 has its own port\n"
+               "  give --broker-port 21=PORT, or a larger --broker-ports range"),
+        ("1", "no --broker-ports: clients cannot see broker 21, because no port of --broker-ports is left\n"
+              "  give --broker-port 21=PORT, or a larger --broker-ports range"),
+        ("21", "ok --broker-ports: each of 2 brokers has its own port"),
+    ],
+)  # fmt: skip
+async def test_two_brokers_of_one_port(broker: tuple[Broker, int], ports: str, result: str) -> None:
+    found, port = broker
+    found.node_ids, found.advertises = [1, 21], [port, port + 1]
+    free = free_ports(22)
+    of_brokers = f"{free[1]}-{free[int(ports)]}"
+    lines = await checked(port, "--listen", f"{LOOPBACK}:{free[0]}", "--broker-ports", of_brokers)
+    assert result.replace("{12}", str(free[1] + 12)) in lines
 
 
 async def test_a_listener_that_wants_logins(broker: tuple[Broker, int]) -> None:

@@ -27,6 +27,7 @@ from tests.deploy.operator.prometheus import RULES, Prometheus, address_of, hurr
 from tests.integration.delaying_relay import DelayingRelay
 from tests.integration.flood import Flood, create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.proxy.brokers.test_nodes import free_ports
 from tests.proxy.frames import request
 
 PREFIX: Final = "KafkaQuotaProxy"
@@ -123,7 +124,7 @@ def pid_of_broker(cluster: KafkaCluster) -> int:
 @pytest.mark.deploy
 @pytest.mark.timeout(900)
 def test_each_alert_fires_by_a_real_fault(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    kafka_cluster: KafkaCluster, kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     servers, topic, lost = kafka_cluster.bootstrap_servers, unique_name("alerts"), unique_name("usage")
     stored = unique_name("stored")
@@ -144,6 +145,8 @@ def test_each_alert_fires_by_a_real_fault(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         restarted_at = f"127.0.0.1:{free.getsockname()[1]}"
+
+    [one_port] = free_ports(1)
 
     with ExitStack() as stack:
         victim = stack.enter_context(KafkaCluster(1))
@@ -167,13 +170,15 @@ def test_each_alert_fires_by_a_real_fault(
             "FleetAway": ("--fleet", "away", "--fleet-topic", lost),
             "FleetDiffers": (*small, "--fleet", "small"),
             "a second one": (*small, "--fleet", "small"),
+            "BrokerPortConflict": ("--broker-ports", f"{one_port}-{one_port}"),
             "CertificateEnds": ("--ssl-certificate-location", str(certificate)),
             "Descriptors": WAITS,
             "Restarts": ("--metrics-listen", restarted_at),
         }
         proxies: dict[str, ProxyProcess] = {}
         for name, given in flags.items():
-            upstream = {"Upstream": victim, "BrokerSlow": far}.get(name, kafka_cluster).bootstrap_servers
+            upstreams = {"Upstream": victim, "BrokerSlow": far, "BrokerPortConflict": kafka_cluster3}
+            upstream = upstreams.get(name, kafka_cluster).bootstrap_servers
             proxy = ProxyProcess(upstream, *given)
             proxy.expected_errors = {"usage_records_refused", "config_refused", "fleet_topic_refused"}
             proxies[name] = stack.enter_context(proxy)
@@ -199,6 +204,7 @@ def test_each_alert_fires_by_a_real_fault(
         for name in ("LimitSaturated", "UsageLost", "Upstream", "BrokerSlow"):
             often = {"reconnect.backoff.max.ms": 500}
             stack.enter_context(Flood(proxies[name].bootstrap_servers, "flood", topic, **often))
+        AdminClient({"bootstrap.servers": proxies["BrokerPortConflict"].bootstrap_servers}).list_topics(timeout=20)
         stack.enter_context(closing(connect(proxies["ClientsRefused"])))
         stack.enter_context(repeated(lambda: connect(proxies["ClientsRefused"]).close(), 0.2))
         stack.enter_context(repeated(lambda: stop_for_a_moment(proxies["LoopLag"]), 0.2))

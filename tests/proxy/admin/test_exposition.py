@@ -76,6 +76,7 @@ CONTRACT = {
     "upstream_errors": ("counter", {"reason"}),
     "protocol_errors": ("counter", {"reason"}),
     "dropped_frames": ("counter", set()),
+    "broker_port_conflicts": ("gauge", {"outcome"}),
     "config_last_reload_successful": ("gauge", set()),
     "certificates_last_reload_successful": ("gauge", set()),
     "certificate_not_after_timestamp_seconds": ("gauge", {"side"}),

@@ -3,6 +3,7 @@
 import errno
 import logging
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_response_schema
 
+from protocol.addresses import HIDDEN_ADDRESS
 from protocol.apis import METADATA
 from protocol.messages import decode
-from proxy.brokers.nodes import BrokerPortConflict, Nodes
+from proxy.brokers.nodes import Nodes
 from proxy.config.addresses import Address
 from proxy.config.config import ListeningOptions
+from proxy.config.errors import BindError
 from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, ScriptedBroker, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer, metadata, metadata_answer
 
@@ -48,12 +51,104 @@ def test_all_ports_of_the_range_and_the_exceptions_are_bound_at_start() -> None:
     assert nodes(broker_ports=None)[0].fixed_ports() == []
 
 
-def test_two_nodes_on_one_port_are_an_error_that_names_the_way_out() -> None:
+def conflicts_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [fields for name, fields in lines_of(caplog.records) if name == "broker_port_conflict"]
+
+
+def test_a_node_whose_port_is_taken_gets_a_free_one_and_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
     known, _ = nodes()
-    known.advertise(1, "kafka-1", 9092)
-    with pytest.raises(BrokerPortConflict, match=r"nodes 1 and 21 both map to port 19094.*--broker-port 21=PORT"):
-        known.advertise(21, "kafka-21", 9092)
+    all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092)])
+    for _ in range(3):
+        told = all_of(known, [(1, "kafka-1", 9092), (2, "kafka-2", 9092), (21, "kafka-21", 9092)])
+        assert told == [("127.0.0.1", 19_094), ("127.0.0.1", 19_095), ("127.0.0.1", 19_105)]
     assert known.broker_at(19_094) == ("kafka-1", 9092)
+    assert known.broker_at(19_105) == ("kafka-21", 9092)
+    detail = "broker 21 is at port 19105, because broker 1 has its own port"
+    hint = "give --broker-port 21=PORT, or a larger --broker-ports range"
+    assert conflicts_of(caplog) == [{"detail": detail, "hint": hint}], "one line, not one for each response"
+    all_of(known, [(2, "kafka-2", 9092), (21, "kafka-21", 9092)])
+    assert known.port_of(21) == 19_105, "it stays there while broker 1 restarts"
+    all_of(known, [(1, "kafka-1", 9092)])
+    assert not known.placement.moved, "it has left, so there is nothing to report"
+
+
+def test_a_node_without_any_port_is_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    known, _ = nodes(broker_ports=range(20_000, 20_002))
+    for _ in range(2):
+        assert all_of(known, [(7, "k7", 1), (2, "k2", 1)]) == [("127.0.0.1", 20_001), ("127.0.0.1", 20_000)]
+        told = all_of(known, [(0, "k0", 1), (2, "k2", 1), (7, "k7", 1)])
+        assert told == [HIDDEN_ADDRESS, ("127.0.0.1", 20_000), ("127.0.0.1", 20_001)], "they had ports before it came"
+        assert known.advertise(0, "k0", 1) == known.advertise(4, "k4", 1) == HIDDEN_ADDRESS
+        assert all_of(known, [(0, "k0", 1), (2, "k2", 1)])[1] == ("127.0.0.1", 20_000), "7 restarts"
+    assert known.placement.hidden == {0}
+    [line] = conflicts_of(caplog)
+    assert line["detail"] == "clients cannot see broker 0, because no port of --broker-ports is left"
+    assert "--broker-port 0=PORT" in line["hint"]
+    assert all_of(known, [(2, "k2", 1), (9, "k9", 1)]) == [("127.0.0.1", 20_000), ("127.0.0.1", 20_001)], "7 has left"
+
+
+def test_replicas_agree_in_whatever_order_they_have_seen_the_brokers() -> None:
+    ids = [0, 1, 2, 100, 101, 102, 21, 41]
+    for order in (ids, ids[::-1], ids[3:] + ids[:3]):
+        known, _ = nodes()
+        for count in range(1, len(order) + 1):
+            all_of(known, [(node, f"kafka-{node}", 9092) for node in order[:count]])
+        assert known.placement.ports == {
+            0: 19_093, 1: 19_094, 2: 19_095, 21: 19_105, 41: 19_106, 100: 19_108, 101: 19_109, 102: 19_110
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("node", [-1, -21, 2**31 - 1, -(2**31)])
+def test_any_node_id_has_a_port(node: int) -> None:
+    known, _ = nodes()
+    [(_, port)] = all_of(known, [(node, "kafka", 9092)])
+    assert port == 19_093 + node % 20
+
+
+def test_of_entries_with_one_node_id_the_first_counts(caplog: pytest.LogCaptureFixture) -> None:
+    """As in clients, which keep the first of them: the map does not change with each entry."""
+    caplog.set_level(logging.INFO)
+    known, _ = nodes()
+    for _ in range(2):
+        told = all_of(known, [(1, "kafka-1", 9092), (1, "kafka-1b", 9092), (2, "kafka-2", 9092)])
+        assert told == [("127.0.0.1", 19_094), HIDDEN_ADDRESS, ("127.0.0.1", 19_095)]
+    assert known.broker_at(19_094) == ("kafka-1", 9092)
+    assert len([name for name, _ in lines_of(caplog.records) if name == "broker_learned"]) == 2
+
+
+def test_a_node_without_descriptor_for_its_port_is_hidden_until_there_is_one() -> None:
+    full = OSError(errno.EMFILE, "no descriptor")
+    ports: Iterator[int | OSError] = iter([full, full, 40_000])
+
+    def bind_any() -> int:
+        port = next(ports)
+        if isinstance(port, OSError):
+            raise BindError("--broker-ports", ("127.0.0.1", 0), port)
+        return port
+
+    known = Nodes(ListeningOptions(broker_ports=None), bind_any)
+    assert [known.advertise(1, "k", 1) for _ in range(3)] == [HIDDEN_ADDRESS] * 2 + [("127.0.0.1", 40_000)]
+
+
+IDS = st.sets(st.integers(-3, 12), max_size=9)
+
+
+@given(lists=st.lists(IDS, max_size=8), exceptions=st.dictionaries(st.integers(0, 9), st.integers(3, 8), max_size=3))
+def test_a_node_with_a_port_keeps_one(lists: list[set[int]], exceptions: dict[int, int]) -> None:
+    """As long as it is listed, whatever joins and leaves. No port leads to two nodes."""
+    taken = dict.fromkeys(exceptions.values())
+    exceptions = {node: port for node, port in exceptions.items() if taken.pop(port, 0) is None}
+    known, _ = nodes(broker_ports=range(1, 6), node_ports=exceptions)
+    had = set[int]()
+    for listed in lists:
+        told = dict(zip(sorted(listed), all_of(known, [(node, f"k{node}", 1) for node in sorted(listed)]), strict=True))
+        seen = {node: port for node, (_, port) in told.items() if port > 0}
+        assert len(set(seen.values())) == len(seen)
+        assert listed & exceptions.keys() <= seen.keys()
+        assert had & listed <= seen.keys() or exceptions, "only a port that is given to another node may be lost"
+        assert all(known.broker_at(port) == (f"k{node}", 1) for node, port in seen.items())
+        assert not listed or known.placement.hidden == listed - seen.keys()
+        had = set(seen)
 
 
 def test_a_node_that_has_left_gives_its_port_to_the_one_that_took_its_place(caplog: pytest.LogCaptureFixture) -> None:
@@ -78,7 +173,7 @@ def test_a_long_list_is_learned_in_steps_while_others_use_the_map() -> None:
         told[0].append(next(iter(first)))
         told[1].append(next(iter(second)))
         assert len(bound) <= 2 * (each + 1), "two ports are bound in one step of both"
-        assert all(known.broker_at(known.port_of(node)) == real for node, real in known._real.items())
+        assert all(known.broker_at(known.port_of(node) or 0) == real for node, real in known._real.items())
     assert told[0][:100] == told[1][:100] == [None] * 100
     assert told[0][100:] == told[1][:99:-1] == all_of(known, brokers)
 
@@ -90,28 +185,6 @@ def test_a_node_keeps_its_port_while_no_other_has_it_in_a_list() -> None:
     all_of(known, [(1, "kafka-1", 9092)])
     all_of(known, [])
     assert known.broker_at(20_002) == ("kafka-2", 9092)
-
-
-@given(lists=st.lists(st.lists(st.integers(0, 8), unique=True, max_size=4), max_size=12))
-def test_each_port_leads_to_the_node_that_was_named_for_it_last(lists: list[list[int]]) -> None:
-    known, _ = nodes(broker_ports=range(20_000, 20_003), node_ports={8: 20_001})
-    node_at_port: dict[int, int] = {}
-    for number, node_ids in enumerate(lists):
-        ports = [20_001 if node == 8 else 20_000 + node % 3 for node in node_ids]
-        brokers = [(node, f"kafka-{node}", 9000 + number) for node in node_ids]
-        if len(set(ports)) < len(ports):
-            with pytest.raises(BrokerPortConflict):
-                all_of(known, brokers)
-        else:
-            assert all_of(known, brokers) == [("127.0.0.1", port) for port in ports]
-            node_at_port.update(zip(ports, node_ids, strict=True))
-            assert all(known._real[node] == (host, port) for node, host, port in brokers)
-        assert sorted(known._real) == sorted(node_at_port.values())
-        for port in range(20_000, 20_003):
-            real = known.broker_at(port)
-            assert (None if real is None else real[0]) == (
-                f"kafka-{node_at_port[port]}" if port in node_at_port else None
-            )
 
 
 def test_the_kernel_chooses_once_for_each_node() -> None:
@@ -177,7 +250,7 @@ def free_ports(count: int) -> range:
             first = socket.create_server((LOOPBACK, 0))
             socks.append(first)
             start = first.getsockname()[1]
-            socks += [socket.create_server((LOOPBACK, start + offset)) for offset in range(1, count)]
+            socks.extend(socket.create_server((LOOPBACK, start + offset)) for offset in range(1, count))
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
@@ -212,21 +285,26 @@ async def test_the_port_of_an_unknown_node_goes_to_a_bootstrap_server(open_stage
         real.close()
 
 
-async def test_a_port_conflict_closes_the_connection_with_advice(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_broker_that_joins_without_a_port_cuts_nobody(open_stage: OpenStage) -> None:
+    """Every client of every broker was cut at its next request for metadata."""
     stage = open_stage(listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=free_ports(1)))
-    client, broker = await stage.pair()
-    other, broker_of_other = await stage.pair()
-    await client.send(metadata(1))
-    await broker.frame()
-    await broker.send(metadata_answer(1, {1: ("kafka-1", 9092), 2: ("kafka-2", 9092)}))
-    await client.closed()
-    assert stage.metrics.errors.protocol["broker_port_conflict"] == 1
-    [(_, fields)] = [line for line in lines_of(caplog.records) if line[0] == "protocol_error"]
-    assert "--broker-port 2=PORT" in fields["detail"]
-    await other.send(heartbeat(1))
-    assert await broker_of_other.frame() == heartbeat(1)
+    real = ScriptedBroker()
+    try:
+        client, broker = await stage.pair()
+        told = await learn(client, broker, {1: real.address})
+        to_node = await stage.client(told[1][1])
+        for number in (1, 2):
+            assert await learn(client, broker, {1: real.address, 2: ("kafka-2", 9092)}) == told
+            await to_node.send(heartbeat(number))
+            if number == 1:
+                accepted = await real.accept()
+            assert await accepted.frame() == heartbeat(number)
+        assert not sum(stage.metrics.errors.protocol.values())
+        assert stage.metrics.sources.hidden_brokers() == 1
+        assert stage.metrics.sources.moved_brokers() == 0
+    finally:
+        stage.close()
+        real.close()
 
 
 async def test_a_port_that_no_tcp_has_is_no_defect(open_stage: OpenStage) -> None:

@@ -116,7 +116,7 @@ async def test_a_conversation(open_stage: OpenStage, certificates: Certificates,
     assert [await broker.frame() for _ in range(2)] == [find_coordinator(20), metadata(21)]
     named = {7: ("127.0.0.9", 9_092)}
     await broker.send(coordinator_answer(20, 7, *named[7]) + metadata_answer(21, named, 5_000))
-    shown = {7: (LOOPBACK, stage.context.nodes.port_of(7))}
+    shown = {7: stage.context.nodes.advertise(7, *named[7])}
     assert await client.frame() == coordinator_answer(20, 7, *shown[7])
     assert await client.frame() == metadata_answer(21, shown, 5_000)
 

@@ -191,7 +191,7 @@ def test_a_long_list_of_brokers_is_learned_in_short_steps(monkeypatch: pytest.Mo
     """Each new broker takes a port and a line of the log."""
     world = World(listening=ListeningOptions(broker_ports=None))
     learned = [0]
-    advertise, take = Nodes.advertise, ResponseStream.take
+    advertise, take = Nodes._advertise, ResponseStream.take
 
     def learning(nodes: Nodes, node_id: int, host: str, port: int) -> Address:
         learned[-1] += 1
@@ -202,7 +202,7 @@ def test_a_long_list_of_brokers_is_learned_in_short_steps(monkeypatch: pytest.Mo
         return take(stream, pos, end, now_ns)
 
     world.context.nodes._bind_any = iter(range(20_000, 30_000)).__next__
-    monkeypatch.setattr(Nodes, "advertise", learning)
+    monkeypatch.setattr(Nodes, "_advertise", learning)
     monkeypatch.setattr(ResponseStream, "take", taking)
     pair = Pair(world)
     pair.client_sends(frames.metadata(1))
