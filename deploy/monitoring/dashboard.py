@@ -1,6 +1,7 @@
 """The dashboard for Grafana, from one list of panels: `python -m deploy.monitoring.dashboard` writes it into the chart.
 
-Three questions, top to bottom: who uses what; who is throttled, by which limit; is it the proxy or the broker.
+Four questions, top to bottom: is it the proxy, or the brokers; who is throttled, by which limit; who uses what; how is
+the proxy itself.
 """
 
 from __future__ import annotations
@@ -9,16 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from grafana_foundation_sdk.builders.common import VizLegendOptions
+from grafana_foundation_sdk.builders.common import StackingConfig, VizLegendOptions
 from grafana_foundation_sdk.builders.dashboard import Dashboard, DatasourceVariable, QueryVariable, Row
 from grafana_foundation_sdk.builders.prometheus import Dataquery
 from grafana_foundation_sdk.builders.timeseries import Panel as TimeSeries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement
-from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
+from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement, StackingMode
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, DynamicConfigValue, VariableRefresh
 
 PREFIX: Final = "kafka_quota_proxy_"
 FILE: Final = Path(__file__).parents[1] / "helm/kafka-quota-proxy/files/dashboard.json"
+#: Of the states in which connections are: told apart by colour-blind people, too, on a light and on a dark ground.
+COLOURS: Final = {
+    "limit": "#e68a08",
+    "broker": "#1d56ed",
+    "broker_quota": "#9397b7",
+    "proxy": "#873ba0",
+    "slow_reader": "#1fa1ff",
+    "data": "#426a24",
+    "client": "#a2a288",
+}
 #: Instances that the reader chose above the panels.
 CHOSEN: Final = 'job=~"$job",instance=~"$instance"'
 
@@ -39,27 +50,33 @@ class Panel:
 
 ROWS: Final = (
     (
-        "Who uses what",
+        "Is it the proxy?",
         (
             Panel(
-                "Bytes by client",
+                "Where the time of clients goes",
                 (
                     (
-                        "topk(9, sum by (client_id, direction) (rate(#bytes_total{@}[1m])))",
-                        "{{direction}} {{client_id}}",
+                        "sum by (state) (rate(#connection_seconds_total{@}[1m]))"
+                        " / scalar(sum(rate(#connection_seconds_total{@}[1m])))",
+                        "{{state}}",
                     ),
                 ),
-                "Bps", "Charged to quotas; the nine largest.",
+                "percentunit", "limit: this proxy holds them; broker: they wait for it; client: neither.",
             ),
             Panel(
-                "Requests by API",
-                (("topk(10, sum by (api) (rate(#requests_total{@}[1m])))", "{{api}}"),),
-                "reqps", "The ten most frequent.",
+                "Errors of brokers",
+                (("sum by (reason) (rate(#upstream_errors_total{@}[1m]))", "{{reason}}"),),
+                "cps", "Connections to a broker that failed.",
             ),
             Panel(
-                "Limits in use",
-                (("sum by (limit, entity) (#quota_limit{@})", "{{limit}} {{entity}}"),),
-                "short", "What each limit allows in a second, over all chosen proxies.",
+                "Brokers' time to respond, 99 %",
+                (
+                    (
+                        "histogram_quantile(0.99, sum by (le, broker) (rate(#broker_response_seconds_bucket{@}[1m])))",
+                        "{{broker}}",
+                    ),
+                ),
+                "s", "From the end of a request to its response, without fetches.",
             ),
         ),
     ),
@@ -104,47 +121,36 @@ ROWS: Final = (
                 ),
                 "cps", "By reason.",
             ),
+            Panel(
+                "Limits in use",
+                (("sum by (limit, entity) (#quota_limit{@})", "{{limit}} {{entity}}"),),
+                "short", "What each limit allows in a second, over all chosen proxies.",
+            ),
         ),
     ),
     (
-        "The proxy or the broker",
+        "Who uses what",
         (
             Panel(
-                "Connections that are not read",
-                (("sum by (reason) (#paused_connections{@})", "{{reason}}"),),
-                "short", "quota, delay: a limit; write_backpressure, in_flight: the broker; memory: the bound.",
-            ),
-            Panel(
-                "Where the time of clients goes",
+                "Bytes by client",
                 (
                     (
-                        "sum by (state) (rate(#connection_seconds_total{@}[1m]))"
-                        " / scalar(sum(rate(#connection_seconds_total{@}[1m])))",
-                        "{{state}}",
+                        "topk(9, sum by (client_id, direction) (rate(#bytes_total{@}[1m])))",
+                        "{{direction}} {{client_id}}",
                     ),
                 ),
-                "percentunit", "limit: this proxy holds them; broker: they wait for it; client: neither.",
+                "Bps", "Charged to quotas; the nine largest.",
             ),
             Panel(
-                "Brokers' time to respond, 99 %",
-                (
-                    (
-                        "histogram_quantile(0.99, sum by (le, broker) (rate(#broker_response_seconds_bucket{@}[1m])))",
-                        "{{broker}}",
-                    ),
-                ),
-                "s", "From the end of a request to its response, without fetches.",
+                "Requests by API",
+                (("topk(10, sum by (api) (rate(#requests_total{@}[1m])))", "{{api}}"),),
+                "reqps", "The ten most frequent.",
             ),
-            Panel(
-                "In flight",
-                (("sum(#in_flight_requests{@})", "requests"), ("sum(#connections{@})", "connections")),
-                "short", "Requests that the brokers have not answered: many, and no limit holds, is the broker.",
-            ),
-            Panel(
-                "Errors of brokers",
-                (("sum by (reason) (rate(#upstream_errors_total{@}[1m]))", "{{reason}}"),),
-                "cps", "Connections to a broker that failed.",
-            ),
+        ),
+    ),
+    (
+        "The proxy itself",
+        (
             Panel(
                 "CPU and lag of the loop",
                 (
@@ -165,15 +171,23 @@ ROWS: Final = (
                 "bytes", "Buffered bytes are bounded by --max-buffered-bytes: State has the part in use.",
             ),
             Panel(
-                "Parts of shared limits",
+                "Connections that are not read",
+                (("sum by (reason) (#paused_connections{@})", "{{reason}}"),),
+                "short", "quota, delay: a limit; write_backpressure, in_flight: the broker; memory: the bound.",
+            ),
+            Panel(
+                "In flight",
+                (("sum(#in_flight_requests{@})", "requests"), ("sum(#connections{@})", "connections")),
+                "short", "Requests that the brokers have not answered: many, and no limit holds, is the broker.",
+            ),
+            Panel(
+                "State",
                 (
-                    (
-                        "#quota_limit{@} and on (job, instance, limit, entity) #fleet_quota{@}",
-                        "{{instance}} {{entity}}",
-                    ),
-                    ("max by (limit, entity) (#fleet_quota{@})", "all: {{limit}} {{entity}}"),
+                    ("min(#enforcement_enabled{@})", "enforced"),
+                    ("min(#config_last_reload_successful{@})", "files applied"),
+                    ("max(#memory_used_ratio{@})", "memory, part of its bound"),
                 ),
-                "short", "What each proxy of a fleet may use now, in a second; all together at most the limit.",
+                "short", "Of all chosen proxies: 1 is yes; memory is the fullest's.",
             ),
             Panel(
                 "Fleet",
@@ -188,13 +202,15 @@ ROWS: Final = (
                 "short", "One that has not joined has its fallback.",
             ),
             Panel(
-                "State",
+                "Parts of shared limits",
                 (
-                    ("min(#enforcement_enabled{@})", "enforced"),
-                    ("min(#config_last_reload_successful{@})", "files applied"),
-                    ("max(#memory_used_ratio{@})", "memory, part of its bound"),
+                    (
+                        "#quota_limit{@} and on (job, instance, limit, entity) #fleet_quota{@}",
+                        "{{instance}} {{entity}}",
+                    ),
+                    ("max by (limit, entity) (#fleet_quota{@})", "all: {{limit}} {{entity}}"),
                 ),
-                "short", "Of all chosen proxies: 1 is yes; memory is the fullest's.",
+                "short", "What each proxy of a fleet may use now, in a second; all together at most the limit.",
             ),
         ),
     ),
@@ -222,7 +238,8 @@ def dashboard() -> str:
         built = built.with_row(Row(title))
         for panel in row:
             series = TimeSeries().title(panel.title).description(panel.text).unit(panel.unit).datasource(source)
-            series = series.span(8).height(8).min(0).legend(
+            # A broker that answers nothing has no time to respond: a gap, and no line across it.
+            series = series.span(8).height(8).min(0).span_nulls(False).no_value("nothing measured").legend(
                 VizLegendOptions().show_legend(True).display_mode(LegendDisplayMode.LIST)
                 .placement(LegendPlacement.BOTTOM)
             )  # fmt: skip
@@ -230,6 +247,11 @@ def dashboard() -> str:
                 series = series.with_target(
                     Dataquery().expr(expression).legend_format(name).ref_id("ABC"[letter]).datasource(source)
                 )
+            if any("{{state}}" in name for _, name in panel.queries):
+                series = series.stacking(StackingConfig().mode(StackingMode.NORMAL)).fill_opacity(70)
+                for state, colour in COLOURS.items():
+                    fixed = DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": colour})
+                    series = series.override_by_name(state, [fixed])
             built = built.with_panel(series)
     return f"{JSONEncoder(sort_keys=True, indent=2).encode(built.build())}\n"
 

@@ -104,7 +104,7 @@ def broker_row(row: Row, waiting: int) -> Shown:
         "text": [
             f"Produce requests: {produce}; others: {others}",
             f"{row['connections']} connections, {row['in_flight']} requests without an answer so far",
-            *filter(None, [row["hint"]]),
+            *([f"{row['hint'][0].upper()}{row['hint'][1:]}"] if row["hint"] else []),
         ],
         "chart": _chart("mean time to answer", row["line"], seconds_of) | {"now": status if silent else ""},
     }

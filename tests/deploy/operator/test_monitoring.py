@@ -6,6 +6,7 @@ import json
 import os
 import urllib.error
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +14,18 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 import yaml
+from PIL import Image
 
 from deploy.local.cluster import KafkaCluster
-from deploy.monitoring.dashboard import FILE, dashboard, panels
+from deploy.monitoring.dashboard import COLOURS, FILE, dashboard, panels
+from proxy.observability.wait_clock import STATES
 from tests.deploy.operator.cache import ROOT, run, system_tool
 from tests.deploy.operator.prometheus import RULES as RULES_FILE
 from tests.deploy.operator.prometheus import Prometheus
 from tests.docs.test_references import anchors
 from tests.integration.flood import Flood, create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.proxy.page.test_colours import SIGHTS, distance
 
 TESTS: Final = ROOT / "deploy/monitoring/rules_test.yaml"
 PICTURE: Final = ROOT / "build/deploy/panels.png"
@@ -35,6 +39,18 @@ def test_the_dashboard_is_what_its_source_makes() -> None:
     shown = json.loads(FILE.read_text())
     targets = [target["expr"] for panel in shown["panels"] for target in panel.get("targets", ())]
     assert targets == [expression for panel in panels() for expression in panel.expressions()]
+
+
+def test_brokers_come_first_lines_have_gaps_and_states_have_colours_that_everybody_tells_apart() -> None:
+    shown = [panel for panel in json.loads(FILE.read_text())["panels"] if panel["type"] != "row"]
+    assert [panel["title"] for panel in shown][1:3] == ["Errors of brokers", "Brokers' time to respond, 99 %"]
+    custom = [panel["fieldConfig"]["defaults"]["custom"] for panel in shown]
+    assert {each["spanNulls"] for each in custom} == {False}
+    overrides = shown[0]["fieldConfig"]["overrides"]
+    colours = {each["matcher"]["options"]: each["properties"][0]["value"]["fixedColor"][1:] for each in overrides}
+    assert set(colours) == set(STATES)
+    for sight in SIGHTS:
+        assert min(distance(one, other, sight) for one, other in combinations(colours.values(), 2)) >= 20
 
 
 def test_each_alert_has_a_test_and_words_of_what_to_do() -> None:
@@ -124,7 +140,7 @@ def draw(prometheus: Prometheus, chosen: str) -> None:
     """One picture for each panel's queries: by matplotlib, no Grafana."""
     mpl.use("Agg")
     now = float(prometheus.ask("query", query="time()")["result"][1])
-    figure, axes = plt.subplots(5, 3, figsize=(15, 17), constrained_layout=True)
+    figure, axes = plt.subplots(6, 3, figsize=(15, 20), constrained_layout=True)
     for axis, panel in zip(axes.flat, panels(), strict=False):
         for expression, (_, name) in zip(panel.expressions(chosen), panel.queries, strict=True):
             rate = expression.replace("[1m]", "[10s]")  # the run is shorter than a minute
@@ -133,9 +149,8 @@ def draw(prometheus: Prometheus, chosen: str) -> None:
                 label = name
                 for key, value in row["metric"].items():
                     label = label.replace("{{" + key + "}}", value)
-                axis.plot(
-                    [at - now for at, _ in row["values"]], [float(value) for _, value in row["values"]], label=label
-                )
+                points = [at - now for at, _ in row["values"]], [float(value) for _, value in row["values"]]
+                axis.plot(*points, label=label, color=COLOURS.get(label))
         axis.set_title(f"{panel.title} ({panel.unit})", fontsize=10)
         axis.set_ylim(bottom=0)
         if axis.lines:
@@ -148,3 +163,5 @@ def draw(prometheus: Prometheus, chosen: str) -> None:
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PICTURE, dpi=60)
     plt.close(figure)
+    with Image.open(PICTURE) as picture:
+        picture.convert("RGB").quantize(64).save(PICTURE, optimize=True)

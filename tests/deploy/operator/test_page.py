@@ -98,4 +98,6 @@ async def test_the_page_answers_and_shows_who_waits_and_names_are_only_text(
             await page.wait_for("!document.querySelector('#stale').hidden")
             assert "does not answer this page for" in await page.value("document.querySelector('#stale').innerText")
             os.kill(proxy.pid, signal.SIGCONT)
-            await page.wait_for("document.querySelector('#stale').hidden")
+            await page.wait_for(
+                "document.querySelector('#stale').hidden && document.title.startsWith('Yes, as configured: ')"
+            )
