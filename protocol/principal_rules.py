@@ -53,18 +53,30 @@ def distinguished_name(certificate_der: bytes) -> str:
     return _written_name(x509.Certificate.load(certificate_der).subject.dump())
 
 
-def not_after(certificate_der: bytes) -> int:
-    """When a certificate expires, in seconds of Unix time. Raises ValueError: it cannot be read."""
-    return int(x509.Certificate.load(certificate_der).not_valid_after.timestamp())
+def validity(certificate_der: bytes) -> tuple[int, int]:
+    """When a certificate begins to be valid and when it expires, in seconds of Unix time. Raises ValueError: it cannot
+    be read.
+    """
+    found = x509.Certificate.load(certificate_der)
+    return int(found.not_valid_before.timestamp()), int(found.not_valid_after.timestamp())
 
 
-def as_seen_at(host: str, certificate_der: bytes) -> tuple[int, list[str], bool]:
-    """When a certificate begins to be valid, as `not_after`; the names and addresses that it is for; and whether
-    clients that check the name of this host accept it. Raises ValueError: it cannot be read.
+def issued(issuer_der: bytes, certificate_der: bytes) -> bool:
+    """Whether one certificate is of the issuer of the other, by name and key identifier; the signature is not checked.
+    Raises ValueError: one of them cannot be read.
+    """
+    issuer, found = x509.Certificate.load(issuer_der), x509.Certificate.load(certificate_der)
+    key, wanted = issuer.key_identifier, found.authority_key_identifier
+    return bool(issuer.subject == found.issuer) and (not key or not wanted or key == wanted)
+
+
+def as_seen_at(host: str, certificate_der: bytes) -> tuple[list[str], bool]:
+    """The names and addresses that a certificate is for, and whether clients that check the name of this host accept
+    it. Raises ValueError: it cannot be read.
     """
     found = x509.Certificate.load(certificate_der)
     hosts = [*found.valid_domains, *found.valid_ips] or [str(found.subject.native.get("common_name"))]
-    return int(found.not_valid_before.timestamp()), hosts, bool(found.is_valid_domain_ip(host)) or hosts == [host]
+    return hosts, bool(found.is_valid_domain_ip(host)) or hosts == [host]
 
 
 def _written_name(der: bytes) -> str:

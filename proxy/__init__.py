@@ -25,6 +25,7 @@ From the outside in; each imports only what is listed after it:
     own_client      how the proxy's own Kafka clients connect
     own_topic       how topics of its own are read and made
     tls             contexts of connections, made of files again when these change
+    certificates    of a file those that clients verify
     file_watch      files again when they change, whole or not at all
     observability/  what is counted and logged
     config/         from what a user wrote to one frozen Config, or every error at once

@@ -233,12 +233,12 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None, *, s
         config = config_of(run_context, need_upstream=False)
     quotas = active_quotas(config)
     cautions = [*quota_warnings(config, quotas), *secret_warnings(config)]
-    shown = TlsContexts(config, Metrics(config)).shown
-    for _, fields in cautions:
+    tls = TlsContexts(config, Metrics(config))
+    for _, fields in (*cautions, *tls.cautions):
         click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config, quotas)}")
     for line in [
-        *([f"certificate of the listener: {shown}"] if shown else []),
+        *([f"certificate of the listener: {tls.shown}"] if tls.shown else []),
         *(f"exempt: {each}" for each in quotas.exemptions),
         *(text_of(page_of(config, quotas)) if show else ()),
     ]:

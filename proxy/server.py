@@ -209,6 +209,7 @@ class Server:
             config, quotas, loop, clock, self._work_clock, lambda: self.ports.open_any(), secrets.randbits(64)
         )
         self.tls, context = shared.tls, shared.context
+        _log.warn_of(self.tls.cautions)
         self.metrics = metrics = context.metrics
         self.fleet = fleet_of(config, context.registry, clock)
         headers = ProxyHeaders(loop, clock, config, shared.faults, self._accepted)

@@ -9,20 +9,29 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from proxy.certificates import (
+    CERTIFICATE,
+    KEY,
+    Caution,
+    as_clients_see,
+    cautions_of,
+    ders_of,
+    not_after,
+    refusing,
+    words,
+)
 from proxy.config.addresses import server_name
 from proxy.config.client_file import read_client_settings
 from proxy.config.client_settings import ClientSettings, Pem, SslSettings
-from proxy.config.config import Config, ListeningOptions, ServerSsl
+from proxy.config.config import Config, ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.config.files import read_text
-from proxy.config.values import INT32_MAX, NODE
 from proxy.file_watch import FileWatch, fingerprints
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
@@ -33,12 +42,8 @@ CLIENTS, BROKERS = "clients", "brokers"
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 #: OpenSSL's X509_V_ERR_… of a certificate that is not valid yet or no more, and of one for another host.
 _VERIFY_REASONS: Final = {9: "tls_expired", 10: "tls_expired", 62: "tls_hostname", 64: "tls_hostname"}
-CERTIFICATE, KEY = "certificate", "private key"
-_CERTIFICATES: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_WHOLE: Final = {
-    CERTIFICATE: _CERTIFICATES,
-    KEY: re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.+?-----END \1-----", re.DOTALL),
-}
+#: PKCS8, and the older format.
+_ENCRYPTED: Final = re.compile(r"BEGIN ENCRYPTED PRIVATE KEY|^Proc-Type: 4,ENCRYPTED", re.MULTILINE)
 #: OpenSSL's words for a peer that does not speak TLS.
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 
@@ -48,7 +53,7 @@ _log = EventLog(__name__)
 @dataclass(frozen=True, slots=True)
 class _Made:
     """Of one reading of all files. `not_after`: when certificates expire, in seconds since 1970, by their side.
-    `shown`: the certificate that clients see, in words; `faults`: why they would not accept it.
+    `shown`: the certificate that clients see, in words; `faults`: why they would not accept it; `cautions`: warnings.
     """
 
     upstream: ClientSettings
@@ -57,6 +62,7 @@ class _Made:
     not_after: Mapping[str, int] = field(default_factory=dict)
     shown: str = ""
     faults: tuple[Problem, ...] = ()
+    cautions: tuple[Caution, ...] = ()
 
 
 class TlsContexts(FileWatch[_Made]):
@@ -65,6 +71,7 @@ class TlsContexts(FileWatch[_Made]):
     to_brokers     None: plaintext; `from_clients`: the same
     upstream       the settings of connections to brokers, with passwords, as they were last read
     shown          the certificate that clients see, in words; "": none
+    cautions       warnings of the certificates that clients and brokers see
 
     A certificate that clients cannot accept is an error at the start, and later a warning: it must not keep another
     file from being read, and the one before is no better.
@@ -106,6 +113,7 @@ class TlsContexts(FileWatch[_Made]):
         self._use(found)
         for fault in found.faults:
             _log.warning("certificate_unusable", file=fault.place, effect=fault.message, hint=fault.hint)
+        _log.warn_of(found.cautions)
         expiry = ",".join(f"{side}={at}" for side, at in found.not_after.items())
         _log.info("tls_reloaded", not_after=expiry)
         return True
@@ -115,23 +123,26 @@ class TlsContexts(FileWatch[_Made]):
         self.to_brokers = made.to_brokers
         self.from_clients = made.from_clients
         self.shown = made.shown
+        self.cautions = made.cautions
         self._metrics.certificates = made.not_after
 
     def _make(self, upstream: ClientSettings) -> _Made:
-        not_after: dict[str, int] = {}
+        ends: dict[str, int] = {}
         from_clients = to_brokers = None
-        shown, faults = "", tuple[Problem, ...]()
+        shown, faults, cautions = "", tuple[Problem, ...](), list[Caution]()
         if self._server is not None:
             certificate = read_pem(self._server.certificate)
             from_clients = context_from_clients(self._server, certificate)
-            not_after[CLIENTS] = _not_after(certificate)
-            with _refusing(certificate, CERTIFICATE, ""):
-                shown, faults = _as_clients_see(certificate, self._listening, not_after[CLIENTS])
+            ends[CLIENTS] = not_after(certificate)
+            with refusing(certificate, CERTIFICATE, ""):
+                shown, faults = as_clients_see(certificate, self._listening)
+                cautions += cautions_of(certificate)
         if upstream.ssl is not None:
             to_brokers = context_to_brokers(upstream.ssl)
             if upstream.ssl.certificate is not None:
-                not_after[BROKERS] = _not_after(upstream.ssl.certificate)
-        return _Made(upstream, to_brokers, from_clients, not_after, shown, faults)
+                ends[BROKERS] = not_after(upstream.ssl.certificate)
+                cautions += cautions_of(upstream.ssl.certificate)
+        return _Made(upstream, to_brokers, from_clients, ends, shown, faults, tuple(cautions))
 
 
 def read_pem(path: Path) -> Pem:
@@ -146,7 +157,7 @@ def context_from_clients(options: ServerSsl, certificate: Pem) -> ssl.SSLContext
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.sni_callback = _keep_server_name
     key = read_pem(options.key)
-    if "ENCRYPTED" in key.text:
+    if _ENCRYPTED.search(key.text):
         hint = f"decrypt it: openssl pkey -in {key.place} -out {options.key.stem}-plain.pem"
         raise ConfigError((Problem(key.place, "is an encrypted key, and the proxy has no password for it", hint),))
     _load_chain(context, certificate, key, "")
@@ -194,74 +205,41 @@ def context_to_brokers(settings: SslSettings) -> ssl.SSLContext:
 
 
 def _load_ca(context: ssl.SSLContext, ca: Pem) -> None:
-    with _refusing(ca, CERTIFICATE, "cannot be used"):
+    with refusing(ca, CERTIFICATE, "cannot be used"):
         context.load_verify_locations(cadata=ca.text.encode("ascii", "replace").decode())  # comments may be UTF-8
 
 
 def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem | None, password: str) -> None:
-    """Python reads keys from files only: these are in memory."""
     key = key or certificate
-    with _refusing(certificate, CERTIFICATE, "cannot be used"):
-        _not_after(certificate)
+    with refusing(certificate, CERTIFICATE, "cannot be used"):
+        not_after(certificate)
     message = "is not the key of this certificate"
-    if "ENCRYPTED" in key.text:
+    if _ENCRYPTED.search(key.text):
         message = "is encrypted, and no password of the client file decrypts it"
+    with refusing(key, KEY, message):
+        try:
+            _load(context, certificate.text, key.text, password)
+        except ssl.SSLError:
+            for number, der in enumerate(ders_of(certificate)[1:], 2):
+                with suppress(ssl.SSLError):
+                    _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.DER_cert_to_PEM_cert(der), key.text, password)
+                    message = f"the key belongs to certificate {number} of the file, but the first one is shown"
+                    hint = "put that one first, and the one of its issuer after it"
+                    raise ConfigError((Problem(certificate.place, message, hint),)) from None
+            raise
+
+
+def _load(context: ssl.SSLContext, chain: str, key: str, password: str) -> None:
+    """Python reads keys from files only: these are in memory."""
     with (
-        _refusing(key, KEY, message),
         open(os.memfd_create("certificate"), "w") as chain_file,
         open(os.memfd_create("key"), "w") as key_file,
     ):
-        for file, pem in ((chain_file, certificate), (key_file, key)):
-            file.write(pem.text)
+        for file, text in ((chain_file, chain), (key_file, key)):
+            file.write(text)
             file.flush()
         chain_name, key_name = (f"/proc/self/fd/{file.fileno()}" for file in (chain_file, key_file))
         context.load_cert_chain(chain_name, key_name, password)  # without one OpenSSL would ask at the terminal
-
-
-@contextmanager
-def _refusing(pem: Pem, content: str, message: str) -> Iterator[None]:
-    """Turn errors of OpenSSL into a ConfigError, as a text without such a part."""
-    if not _WHOLE[content].search(pem.text):
-        raise ConfigError((Problem(pem.place, f"contains no whole {content} in PEM format"),))
-    try:
-        yield
-    except ssl.SSLError as error:
-        raise ConfigError((Problem(pem.place, message, f"OpenSSL: {_words(error)}"),)) from error
-    except ValueError as error:
-        raise ConfigError((Problem(pem.place, f"has a {content} that cannot be read"),)) from error
-
-
-def _not_after(certificate: Pem) -> int:
-    """When the first certificate of a chain expires, in seconds since 1970."""
-    from protocol.principal_rules import not_after
-
-    return min(not_after(ssl.PEM_cert_to_DER_cert(each)) for each in _CERTIFICATES.findall(certificate.text))
-
-
-def _as_clients_see(certificate: Pem, listening: ListeningOptions, not_after: int) -> tuple[str, tuple[Problem, ...]]:
-    """The certificate of the listener in words, and why clients would not accept it: at the hosts in responses."""
-    from protocol.principal_rules import as_seen_at, distinguished_name
-
-    der = ssl.PEM_cert_to_DER_cert(_CERTIFICATES.findall(certificate.text)[0])
-    host, only = listening.host_of(NODE), ""
-    begins_at, hosts, fits = as_seen_at(server_name(listening.host_of(INT32_MAX)), der)
-    if not fits and any(
-        map(re.compile(re.escape(host).replace(re.escape(NODE), "[0-9]+"), re.IGNORECASE).fullmatch, hosts)
-    ):
-        fits, only = True, "; no other broker"
-    now, begins, ends = datetime.now(UTC), *(datetime.fromtimestamp(at, UTC) for at in (begins_at, not_after))
-    names, faults = ", ".join(hosts), list[Problem]()
-    if not begins <= now <= ends:
-        when = f"expired at {ends:%Y-%m-%d %H:%M}" if now > ends else f"is not valid before {begins:%Y-%m-%d %H:%M}"
-        faults.append(Problem(certificate.place, f"the certificate {when} UTC", "clients refuse it: get a new one"))
-    if not fits:
-        hint = "clients check it: set --advertised-host to a name of the certificate, or get one for that host"
-        flag = "--advertised-host"
-        if listening.sni_host is not None:
-            flag, hint = "--sni-host", f"clients check it: get one for *.{host.partition('.')[2]}"
-        message = f"the certificate is for {names}, not for {host}, which responses name ({flag})"
-        faults.append(Problem(certificate.place, message, hint))
-    return f"{distinguished_name(der)} for {names}{only}, until {ends:%Y-%m-%d}", tuple(faults)
 
 
 def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:
@@ -275,10 +253,5 @@ def failure_of(error: Exception, *, is_server: bool = False) -> tuple[str, str]:
         return "tls_failed" if is_server else "tls_plaintext_peer", "the connection was closed during the handshake"
     if isinstance(error, ssl.SSLError) and error.reason in _PLAINTEXT:
         what = "it does not speak TLS: set security.protocol=SSL or SASL_SSL in the client"
-        return "tls_plaintext_peer", what if is_server else _words(error)
-    return "tls_failed", _words(error) if isinstance(error, ssl.SSLError) else str(error)
-
-
-def _words(error: ssl.SSLError) -> str:
-    """What OpenSSL says: `tlsv1 alert unknown ca` is what the other side sent."""
-    return (error.reason or error.strerror or str(error)).replace("_", " ").lower()
+        return "tls_plaintext_peer", what if is_server else words(error)
+    return "tls_failed", words(error) if isinstance(error, ssl.SSLError) else str(error)

@@ -85,18 +85,6 @@ async def test_files_that_are_renamed(
     assert expiry == {"clients"}
 
 
-async def test_of_a_chain_the_certificate_that_expires_first_counts(
-    open_stage: OpenStage, certificates: Certificates
-) -> None:
-    issue, soon = certificates.security._ca.issue_cert, datetime.now(UTC).replace(microsecond=0) + timedelta(5)
-    leaf, other = issue("127.0.0.1"), issue("127.0.0.1", not_after=soon)
-    for issued in ((leaf, other), (other, leaf)):
-        certificates.server.certificate.write_bytes(b"".join(each.cert_chain_pems[0].bytes() for each in issued))
-        certificates.server.key.write_bytes(issued[0].private_key_pem.bytes())
-        stage = open_stage(listening=certificates.listening())
-        assert stage.metrics.certificates == {"clients": int(soon.timestamp())}
-
-
 async def test_the_links_of_kubernetes(open_stage: OpenStage, certificates: Certificates, tmp_path: Path) -> None:
     """A Secret's files are links into `..data`, itself a link, which is replaced."""
     for number in (1, 2):
