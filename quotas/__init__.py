@@ -21,5 +21,6 @@ Shared by all of the first:
 - `modes`            the names of the throttle modes
 - `entity`           the scope of a quota, with Kafka's default entities
 - `problems`         errors of what an operator wrote, each with its place
+- `slips`            what copying, shells and templates leave in a text, and what to correct
 - `rates`            numbers with units, exact: "5MB" is 5,000,000 and "0.1" is one tenth
 """

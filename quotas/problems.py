@@ -5,6 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from quotas.slips import slip_in
+
 MAX_LISTED: Final = 8
 """Names in a list of those that are allowed."""
 
@@ -55,6 +57,11 @@ class Refusal(Refusals):
         super().__init__([Problem("", message, hint, may_pass)])
         self.message = message
         self.hint = hint
+
+    def explained(self, text: str, *, plain: bool = False) -> "Refusal":
+        """The same refusal; with a slip in the text that was refused as its hint, if there is one."""
+        slip = slip_in(text, plain=plain)
+        return self if slip is None else Refusal(self.message, slip)
 
 
 def did_you_mean(word: str, allowed: Collection[str], known: Collection[str] = (), otherwise: str = "") -> str:

@@ -18,10 +18,24 @@ SMALLEST_RATE: Final = Fraction(1, 1_000_000)
 """One unit in eleven and a half days."""
 
 # Bounded digits: no input makes this process compute 10 ** 999999999.
-_NUMBER: Final = re.compile(r"(?P<number>[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)", re.ASCII)
-_RATE: Final = re.compile(_NUMBER.pattern + r"\s*(?P<unit>[A-Za-z]*)\s*(?:/\s*s)?", re.ASCII)
-#: The small b of "Mbps" is the bit; "MBps" are bytes.
-_BITS: Final = re.compile(r"([kKmMgG]i?)?(?:(?i:bits?)(?:ps)?|bps)", re.ASCII)
+_NUMBER: Final = re.compile(
+    r"(?P<number>[+-]?(?:\d(?:_?\d){0,39}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)", re.ASCII
+)
+_RATE: Final = re.compile(_NUMBER.pattern + r"\s*(?P<unit>[A-Za-z]*)\s*(?:/\s*(?P<per>[A-Za-z]+))?", re.ASCII)
+#: The small b of "Mbps" is the bit; "MBps" are bytes. Of "Mb" no one knows.
+_BITS: Final = re.compile(r"([kKmMgG]i?)?((?i:bits?)(?:ps)?|bps|b)", re.ASCII)
+_SECONDS: Final = {
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "day": 86_400,
+}
+_BY_LOWER_CASE: Final = {name.lower(): name for name in UNITS}
 
 
 def exact(number: float | Fraction) -> Fraction:
@@ -36,7 +50,7 @@ def parse_number(value: object) -> Fraction:
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value.strip())
         if found is not None:
-            return Fraction(found["number"])
+            return Fraction(found["number"].replace("_", ""))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(ValueError):
             return exact(value)
@@ -51,17 +65,31 @@ def parse_rate(value: object, *, is_bytes: bool = True) -> Fraction:
     if found is None:
         what = "rate per second such as 5000000, 5MB or 5MiB/s" if is_bytes else "number per second such as 20 or 20/s"
         raise Refusal(f"expected a {what}, not {value!r}")
-    unit = found["unit"]
+    unit, number = found["unit"], found["number"].replace("_", "")
     if unit and not is_bytes:
         raise Refusal(f"expected a number per second without a unit, not {value!r}: this limit does not count bytes")
     bits = _BITS.fullmatch(unit)
     if bits is not None:
-        factor = {name.lower(): size for name, size in UNITS.items()}[f"{bits[1] or ''}b".lower()]
-        per_second = f"{found['number']} {bits[1] or ''}bit/s are {in_bytes(Fraction(found['number']) * factor / 8)}"
-        raise Refusal(f"{unit!r} is a unit of bits, and limits count bytes", f"{per_second}: eight bits are a byte")
+        raise _of_bits(number, bits)
+    unit = unit.removesuffix("ps") if unit[-3:-2] == "B" else unit
     if unit and unit not in UNITS:
         raise Refusal(f"unknown unit {unit!r}", did_you_mean(unit, UNITS))
-    return Fraction(found["number"]) * UNITS.get(unit, 1)
+    rate, seconds = Fraction(number) * UNITS.get(unit, 1), _SECONDS.get(found["per"] or "s")
+    if seconds != 1:
+        hint = (
+            None if seconds is None else f"write {in_bytes(rate / seconds) if unit else f'{float(rate / seconds):g}'}"
+        )
+        raise Refusal(f"limits are per second, not per {found['per']}", hint)
+    return rate
+
+
+def _of_bits(number: str, unit: re.Match[str]) -> Refusal:
+    """Bits where bytes count; or a small b, which may be either."""
+    name = _BY_LOWER_CASE[f"{unit[1] or ''}b".lower()]
+    in_bits = f"{number} {unit[1] or ''}bit/s are {in_bytes(Fraction(number) * UNITS[name] / 8)}"
+    if unit[2] != "b":
+        return Refusal(f"{unit[0]!r} is a unit of bits, and limits count bytes", f"{in_bits}: eight bits are a byte")
+    return Refusal(f"{unit[0]!r} may be bits or bytes", f"write {number}{name} if these are bytes; {in_bits}")
 
 
 def in_bytes(size: Fraction) -> str:

@@ -1,5 +1,6 @@
 """Parses one entry, from a SPEC or a table of a file: the entry, or every error in it."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -17,6 +18,7 @@ from quotas.parsing.options import OPTION_KEYS, Options
 from quotas.parsing.text import Item
 from quotas.problems import Problem, Refusal, closest, did_you_mean
 from quotas.resource_groups import ResourceGroup, parse_pattern
+from quotas.slips import slip_in
 
 _KEYS: Final = (*LIMIT_NAMES, *names.ENTITY_KEYS, *OPTION_KEYS, *names.EXEMPT_KEYS)
 _NO_LIMITS: Final = frozenset((*names.ENTITY_KEYS, *OPTION_KEYS, *names.EXEMPT_KEYS))
@@ -25,6 +27,9 @@ _REQUEST_PERCENTAGE: Final = (
     "request_percentage is a share of the broker's threads, which a proxy cannot measure; "
     f"use {REQUEST_RATE}, which counts requests"
 )
+_CONSUMER_GROUP: Final = re.compile(r"(?:consumer)?[-_.]?group(?:[-_.]?(?:id|name))?", re.IGNORECASE)
+_NAMED: Final = frozenset((*names.ENTITY_KEYS, *names.EXEMPT_KEYS)) - {names.TOTAL_KEY}
+_ENTRIES: Final = "each needs its own entry{}; that is one --quota, and in the environment what follows a ';'"
 
 
 class Reading(NamedTuple):
@@ -79,7 +84,7 @@ class _Reader:
         try:
             self._take(item)
         except Refusal as refusal:
-            self._refuse(item.place, refusal)
+            self._refuse(item.place, _explained(refusal, item))
         self._seen.add(item.key)
 
     def check_limits_and_options(self) -> None:
@@ -107,7 +112,7 @@ class _Reader:
         except Refusal as refusal:
             # One fault has one error: `usr=etl` is about to be corrected.
             if self._keys.intersection(names.ENTITY_KEYS) or not any(
-                closest(key, names.ENTITY_KEYS) for key in self._keys
+                closest(key, names.ENTITY_KEYS) or _CONSUMER_GROUP.fullmatch(key) for key in self._keys
             ):
                 self._refuse("", refusal)
             return None
@@ -141,12 +146,17 @@ class _Reader:
 
     def _take(self, item: Item) -> None:
         key, value = item.key, item.value
+        slip = slip_in(value) if key in _NAMED and isinstance(value, str) and not item.real_name else None
+        if slip is not None:
+            quoted = f"in double quotes, {key} = '\"...\"'," if self._place else "in double quotes"
+            raise Refusal(f"{value!r} is probably not the name", f"{slip}; {quoted} it is taken as written")
         if self._scope.is_group and key in names.MEMBER_KEYS:
             self._members[key].append(_pattern(item))
         elif key in names.EXEMPT_KEYS:
             self._take_exempt(item)
         elif key in self._seen:
-            hint = "each needs its own entry, or all of them a resource-group" if key in names.MEMBER_KEYS else None
+            group = ", or all of them a resource-group" * (key in names.MEMBER_KEYS)
+            hint = _ENTRIES.format(group) if self._seen.intersection(names.ENTITY_KEYS) else None
             raise Refusal(f"{key!r} is given twice", hint)
         elif key in names.ENTITY_KEYS:
             self._names[key] = entity_name(key, value, real_name=item.real_name, resolve=self._resolve)
@@ -156,6 +166,9 @@ class _Reader:
             self._take_limit(key, value)
         elif key == "request_percentage":
             raise Refusal(_REQUEST_PERCENTAGE, allowed=self._scope.limits)
+        elif _CONSUMER_GROUP.fullmatch(key):
+            hint = "limit its members by client-id or user; a resource-group is several of them with one limit"
+            raise Refusal("a consumer group cannot be limited: requests for data do not contain its name", hint)
         else:
             allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS, *self._scope.exempt_keys)
             # In a SPEC an unknown key may be the second half of a certificate's name.
@@ -190,17 +203,35 @@ class _Reader:
 
 def _no_limit(items: Sequence[Item], allowed: Sequence[str]) -> Refusal:
     """The error; or that of a value which goes on with another key, after a `;` or a space."""
-    for item in items:
-        found = _NEXT_KEY.search(str(item.value))
-        if found is not None and not item.real_name:
-            return Refusal(f"{found[1]!r} stands in the value of {item.key!r}", "put a comma before it")
-    return Refusal("no limit given", allowed=allowed)
+    refusal = Refusal("no limit given", allowed=allowed)
+    return next((found for item in items if (found := _explained(refusal, item)) is not refusal), refusal)
+
+
+def _explained(refusal: Refusal, item: Item) -> Refusal:
+    """The refusal of an item, or what is more likely wrong in it."""
+    if item.real_name or not isinstance(item.value, str):
+        return refusal
+    found = _NEXT_KEY.search(item.value)
+    if found is not None:
+        hint = "put a comma before it"
+        if found[1] in names.ENTITY_KEYS:
+            hint += "; if another entry begins there: " + _ENTRIES.format("")
+        return Refusal(f"{found[1]!r} stands in the value of {item.key!r}", hint)
+    if item.key in LIMIT_KINDS:
+        return refusal.explained(item.value, plain=True)
+    return refusal if item.key.isascii() else refusal.explained(item.key, plain=True)
 
 
 def _pattern(item: Item) -> str:
     """The pattern of a member of a group, or of an exempt client."""
     if not isinstance(item.value, str):
         raise Refusal(f"expected a name in quotes, not {item.value!r}")
+    if "," in item.value and "=" not in item.value and "[" not in item.label:  # a list in a file has one in each place
+        listed = json.dumps([each.strip() for each in item.value.split(",")], ensure_ascii=False)
+        raise Refusal(
+            f"expected one name, not {item.value!r}",
+            f"in a file a list, {item.key} = {listed}; in SPEC each with its key",
+        )
     if item.value == DEFAULT_NAME and not item.real_name:
         what = "an exempt client" if item.key in names.EXEMPT_KEYS else "a member of a group"
         raise Refusal(f"{DEFAULT_NAME} cannot be {what}", f"{item.key}=* matches every name")

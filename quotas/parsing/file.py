@@ -8,6 +8,7 @@ from quotas.parsing.entry import Reading, read_entry
 from quotas.parsing.names import EXEMPT_KEYS, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, Resolve
 from quotas.parsing.text import Item
 from quotas.problems import Problem, did_you_mean
+from quotas.slips import within_quotes
 
 QUOTA: Final = "quota"
 _SECTIONS: Final = (QUOTA, RESOURCE_GROUP)
@@ -98,10 +99,9 @@ def _items(section: str, table: Mapping[str, object]) -> Iterator[Item]:
 
 
 def _item(key: str, value: object, label: str = "") -> Item:
-    """A quoted `"<default>"` within the quotes of TOML is a real name."""
-    if value == f'"{DEFAULT_NAME}"':
-        return Item(key, DEFAULT_NAME, True, label)
-    return Item(key, value, False, label)
+    """A quoted `"<default>"` within the quotes of TOML is a real name, as is one that looks like a slip."""
+    name = DEFAULT_NAME if value == f'"{DEFAULT_NAME}"' else within_quotes(value)
+    return Item(key, value if name is None else name, name is not None, label)
 
 
 def _dotted(key: str, table: Mapping[str, object]) -> Iterator[Item]:

@@ -75,11 +75,12 @@ def _text_of(key: str, value: object) -> str:
     if key == LISTENER and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise Refusal(f"expected a name in quotes, not {value!r}")
+        hint = "each name needs its own table, or all of them a [[resource-group]]" if isinstance(value, list) else None
+        raise Refusal(f"expected a name in quotes, not {value!r}", hint)
     if not value:
         if key == RESOURCE_GROUP:
             raise Refusal("a resource-group needs a name")
-        hint = f"{DEFAULT_NAME} matches every name without its own entry"
+        hint = f"{DEFAULT_NAME} matches every name without its own entry; a shell needs single quotes around it"
         raise Refusal(f"Empty {key} not supported", hint)  # Kafka's message
     return value
 

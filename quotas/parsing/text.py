@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quotas.problems import Refusal
+from quotas.slips import slip_in
 
 # A bare value ends at the comma and contains no quote; a quoted one escapes quotes and backslashes: \" and \\.
 _ITEM: Final = re.compile(
@@ -14,6 +15,12 @@ _ESCAPE: Final = re.compile(r"\\(.)")
 _KAFKA_CONFIGS: Final = re.compile(
     r"(?:^|\s)--(?:entity-(?:type|name|default)|(?:user|client|ip)-defaults|add-config)\b"
 )
+
+
+#: Where a value in double quotes is as its user wants it.
+_QUOTED: Final = re.compile(r'=\s*"(?:[^"\\]|\\.)*"')
+#: The rest of a number behind a comma.
+_DIGITS: Final = re.compile(r"\d+[A-Za-z/]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,9 @@ def split_spec(text: str) -> list[Item]:
     if _KAFKA_CONFIGS.search(text.partition('"')[0]):
         hint = "write client-id=NAME (user=, ip=), or client-id=<default>, then what follows --add-config"
         raise Refusal("expected key=value, found flags of kafka-configs.sh", hint)
+    slip = slip_in(_QUOTED.sub("=", text.strip()))
+    if slip is not None:
+        raise Refusal("expected key=value in plain characters", f"{slip}; a name in double quotes is taken as written")
     items: list[Item] = []
     position = 0
     while position < len(text) or text.endswith(",") or not items:
@@ -68,6 +78,8 @@ def _error_at(text: str, position: int) -> Refusal:
     if '"' in item:
         hint = 'quotes go around the whole value, as in user="CN=etl,O=acme"'
         return Refusal(f"expected key=value, found {rest!r}", hint)
+    if _DIGITS.fullmatch(item) and text[:position].rstrip(", ")[-1:].isdigit():
+        return Refusal(f"expected key=value, found {item!r}", "write a number without commas, as in 5000000 or 5.5MB")
     found = repr(item) if item else "two commas in a row"
     hint = 'for example producer_byte_rate=5MB; a value with a comma is in double quotes, as in user="CN=etl,O=acme"'
     return Refusal(f"expected key=value, found {found}", hint)

@@ -25,6 +25,7 @@ from quotas.parsing.file import load_quotas
 from quotas.parsing.parse import parse_spec
 from quotas.problems import Problem, Refusals
 from quotas.resource_groups import ResourceGroup
+from quotas.slips import slip_in
 
 OF_CLIENTS = "producer_byte_rate, consumer_byte_rate, request_rate, controller_mutation_rate"
 OPTIONS = "mode, action, algorithm, burst_seconds, scope"
@@ -153,7 +154,7 @@ def test_a_wrong_entry_reads_as_the_contract_shows() -> None:
         ("client-id=a,producer_byte_rate=1e30", "Proposed value for producer_byte_rate is too large for a LONG."),
         ("client-id=a,producer_byte_rate=0.5", "producer_byte_rate cannot be a fractional value."),
         ("client-id=a,producer_byte_rate=lots", "expected a rate per second"),
-        ("client-id=a,producer_byte_rate=5Mb", "unknown unit 'Mb'\n  did you mean 'MB'? allowed: B, kB, MB"),
+        ("client-id=a,producer_byte_rate=5Mb", "'Mb' may be bits or bytes\n  write 5MB if"),
         ("client-id=a,producer_byte_rate=1,mode=notfy", "unknown mode 'notfy'\n  did you mean 'notify'?"),
         ("client-id=a,producer_byte_rate=1,algorithm=emwa", "unknown algorithm 'emwa'\n  did you mean 'ewma'?"),
         ("client-id=a,producer_byte_rate=1,algorithm=leaky", "unknown algorithm 'leaky'\n  allowed: token-bucket"),
@@ -336,7 +337,7 @@ def test_a_host_name_without_an_address_is_refused() -> None:
 def test_all_errors_of_a_spec_are_found() -> None:
     assert errors_of("client-id=,producer_byte_rate=-1,mode=x").splitlines() == [
         "Empty client-id not supported",
-        "  <default> matches every name without its own entry",
+        "  <default> matches every name without its own entry; a shell needs single quotes around it",
         "Quota producer_byte_rate must be greater than 0",
         "  to block a client, use an ACL of the brokers; connections=0 blocks an address",
         "unknown mode 'x'",
@@ -360,7 +361,7 @@ def test_any_name_can_be_quoted_in_a_spec_and_in_a_file(name: str, produce: int,
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
     entry = QuotaEntry(Entity(name), {PRODUCER_BYTE_RATE: produce, CONSUMER_BYTE_RATE: fetch})
     assert parse_spec(f'user="{quoted}",producer_byte_rate={produce},consumer_byte_rate={fetch}B/s') == entry
-    in_file = '"<default>"' if name == "<default>" else name
+    in_file = f'"{name}"' if name == "<default>" or slip_in(name) else name
     table = {"user": in_file, PRODUCER_BYTE_RATE: produce, CONSUMER_BYTE_RATE: f"{fetch}"}
     if name != '"<default>"':
         (placed,) = load_quotas({"quota": [table]}).placed
