@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
 from typing import Final, Literal
@@ -71,16 +72,19 @@ def parse_rate(value: object, *, is_bytes: bool = True) -> Fraction:
     bits = _BITS.fullmatch(unit)
     if bits is not None:
         raise _of_bits(number, bits)
-    unit = unit.removesuffix("ps") if unit[-3:-2] == "B" else unit
+    unit = re.sub("(?<=B)ps$", "", unit)
     if unit and unit not in UNITS:
         raise Refusal(f"unknown unit {unit!r}", did_you_mean(unit, UNITS))
-    rate, seconds = Fraction(number) * UNITS.get(unit, 1), _SECONDS.get(found["per"] or "s")
-    if seconds != 1:
-        hint = (
-            None if seconds is None else f"write {in_bytes(rate / seconds) if unit else f'{float(rate / seconds):g}'}"
-        )
-        raise Refusal(f"limits are per second, not per {found['per']}", hint)
+    rate, per = Fraction(number) * UNITS.get(unit, 1), found["per"] or "s"
+    if _SECONDS.get(per) != 1:
+        raise _of_time(rate, per, in_bytes if unit else lambda each: f"{float(each):g}")
     return rate
+
+
+def _of_time(rate: Fraction, per: str, written: Callable[[Fraction], str]) -> Refusal:
+    """A rate per minute, or another time than a second."""
+    seconds = _SECONDS.get(per)
+    return Refusal(f"limits are per second, not per {per}", f"write {written(rate / seconds)}" if seconds else None)
 
 
 def _of_bits(number: str, unit: re.Match[str]) -> Refusal:

@@ -146,10 +146,7 @@ class _Reader:
 
     def _take(self, item: Item) -> None:
         key, value = item.key, item.value
-        slip = slip_in(value) if key in _NAMED and isinstance(value, str) and not item.real_name else None
-        if slip is not None:
-            quoted = f"in double quotes, {key} = '\"...\"'," if self._place else "in double quotes"
-            raise Refusal(f"{value!r} is probably not the name", f"{slip}; {quoted} it is taken as written")
+        self._check_name(item)
         if self._scope.is_group and key in names.MEMBER_KEYS:
             self._members[key].append(_pattern(item))
         elif key in names.EXEMPT_KEYS:
@@ -164,16 +161,27 @@ class _Reader:
             self.options.take(key, value)
         elif key in LIMIT_KINDS:
             self._take_limit(key, value)
-        elif key == "request_percentage":
-            raise Refusal(_REQUEST_PERCENTAGE, allowed=self._scope.limits)
-        elif _CONSUMER_GROUP.fullmatch(key):
-            hint = "limit its members by client-id or user; a resource-group is several of them with one limit"
-            raise Refusal("a consumer group cannot be limited: requests for data do not contain its name", hint)
         else:
-            allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS, *self._scope.exempt_keys)
-            # In a SPEC an unknown key may be the second half of a certificate's name.
-            otherwise = "" if self._place else "a value with a comma is in double quotes"
-            raise Refusal(f"unknown key {key!r}", did_you_mean(key, allowed, _KEYS, otherwise))
+            raise self._unknown(key)
+
+    def _check_name(self, item: Item) -> None:
+        """Refuse a name that is probably a slip, unless it is in double quotes."""
+        if item.key in _NAMED and isinstance(item.value, str) and not item.real_name:
+            slip = slip_in(item.value)
+            if slip is not None:
+                quoted = f"in double quotes, {item.key} = '\"...\"'," if self._place else "in double quotes"
+                raise Refusal(f"{item.value!r} is probably not the name", f"{slip}; {quoted} it is taken as written")
+
+    def _unknown(self, key: str) -> Refusal:
+        if key == "request_percentage":
+            return Refusal(_REQUEST_PERCENTAGE, allowed=self._scope.limits)
+        if _CONSUMER_GROUP.fullmatch(key):
+            hint = "limit its members by client-id or user; a resource-group is several of them with one limit"
+            return Refusal("a consumer group cannot be limited: requests for data do not contain its name", hint)
+        allowed = (*self._scope.limits, *self._scope.entity_keys, *OPTION_KEYS, *self._scope.exempt_keys)
+        # In a SPEC an unknown key may be the second half of a certificate's name.
+        otherwise = "" if self._place else "a value with a comma is in double quotes"
+        return Refusal(f"unknown key {key!r}", did_you_mean(key, allowed, _KEYS, otherwise))
 
     def _take_limit(self, key: str, value: object) -> None:
         kind = self._scope.check(key)
