@@ -114,6 +114,9 @@ class OwnClient:
         if isinstance(error, KafkaConnectionError) and _cause.error is not None:
             cause = _cause.error
         text = str(cause) if isinstance(cause, KafkaError) else f"{type(cause).__name__}: {cause}"
+        if isinstance(cause, EOFError | ConnectionResetError) or text.endswith(" closed"):
+            file = self._settings.file or "FILE"
+            text += f"; so do brokers that require TLS or a login: set security.protocol in --own-client-config {file}"
         return reason_of(cause), self.masked(text)
 
 

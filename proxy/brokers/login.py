@@ -113,7 +113,7 @@ def _plain(_: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
 
 def _oauthbearer(login: Login, settings: LoginSettings) -> Generator[bytes, bytes, None]:
     assert settings.token_file is not None  # noqa: S101 - for the type checker: the client file has it
-    token = settings.token_file.read_text(encoding="utf-8").strip()
+    token = settings.token_file.read_text(encoding="utf-8-sig").strip()
     login._secrets.append(token)
     login.user = subject(token.encode(), login.sub_claim)
     error = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()

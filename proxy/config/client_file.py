@@ -7,6 +7,7 @@ secret.
 from __future__ import annotations
 
 import re
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
@@ -105,7 +106,8 @@ def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[P
     """The settings of the file, and what is wrong with it. `place`: the flag that names it."""
     nothing = ClientSettings(file=path)
     try:
-        given = _Given(path, read_text(path, place=place))
+        text = read_text(path, place=place)
+        given = _Given(path, text)
     except ConfigError as error:
         return nothing, error.problems
     except ValueError:
@@ -113,6 +115,9 @@ def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[P
     values = given.values
     ssl = login = None
     protocol = given.one_of(_PROTOCOLS, "security.protocol", values.get("security.protocol", "PLAINTEXT").upper())
+    if len(given.problems) > 1 and _is_toml(text):
+        hint = "write security.protocol=SSL, without quotes and tables; TOML is for --config and --quotas-file"
+        return nothing, (Problem(str(path), "is TOML, but must have Java properties", hint),)
     if not given.problems:
         ssl, login = _ssl_of(given, protocol), _login_of(given, protocol)
     settings = ClientSettings(
@@ -128,6 +133,13 @@ def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[P
         client_id=values.get("client.id", ""),
     )
     return settings, tuple(given.problems)
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        return bool(tomllib.loads(text))
+    except tomllib.TOMLDecodeError:
+        return False
 
 
 class _Given:

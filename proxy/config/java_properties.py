@@ -40,7 +40,7 @@ def _value_of(provider: str, path: str, key: str, files: list[Path]) -> str:
     file = Path(path) / key if provider == "dir" else Path(path)
     files.append(file)
     try:
-        text = read_file(file).decode("utf-8")
+        text = read_file(file).decode("utf-8-sig")
         return text.rstrip("\r\n") if provider == "dir" else javaproperties.loads(text)[key]
     except KeyError:
         raise Refusal(f"{file} has no key {key}") from None

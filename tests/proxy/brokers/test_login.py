@@ -28,7 +28,7 @@ def settings_of(mechanism: str, tmp_path: Path, password: str = PASSWORD) -> Log
     if mechanism != "OAUTHBEARER":
         return LoginSettings(mechanism=mechanism, username="e=t,l", password=password)
     token = tmp_path / "token"
-    token.write_text(f"{password}\n")
+    token.write_text(f"\ufeff{password}\r\n")  # as editors of Windows write it
     return LoginSettings(mechanism=mechanism, token_file=token)
 
 

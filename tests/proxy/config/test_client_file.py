@@ -108,11 +108,15 @@ def test_any_password_arrives(tmp_path_factory: pytest.TempPathFactory, password
 def test_values_that_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secrets.properties").write_text("password = from the file\n")
     (tmp_path / "pw").write_text("from a volume\n")
+    (tmp_path / "bom.properties").write_text("\ufeffpassword=from the file\r\n")
+    (tmp_path / "bom").write_text("\ufefffrom a volume\r\n")
     monkeypatch.setenv("ETL_PASSWORD", "from the environment")
     for reference, expected in (
         ("env:ETL_PASSWORD", "from the environment"),
         (f"file:{tmp_path}/secrets.properties:password", "from the file"),
         (f"dir:{tmp_path}:pw", "from a volume"),
+        (f"file:{tmp_path}/bom.properties:password", "from the file"),
+        (f"dir:{tmp_path}:bom", "from a volume"),
     ):
         text = f'{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username="u" password="${{{reference}}}";'
         found = good(tmp_path / "a", text)
@@ -121,6 +125,12 @@ def test_values_that_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert tmp_path / "a" not in found.secret_files
     monkeypatch.setenv("JAAS", f'{PLAIN} required username="u" password="p";')
     assert good(tmp_path / "a", f"{PLAIN_SSL}\nsasl.jaas.config=${{env:JAAS}}").login == KNOWN
+
+
+def test_toml_is_named_in_one_line(tmp_path: Path) -> None:
+    text = '[kafka]\nsecurity_protocol = "SASL_SSL"\nsasl.mechanism = "PLAIN"\nsasl.password = "hidden"\n'
+    [problem] = read(tmp_path / "a", text)[1]
+    assert problem.message == "is TOML, but must have Java properties"
 
 
 def test_all_secrets_are_known_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
