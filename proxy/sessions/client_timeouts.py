@@ -83,15 +83,16 @@ class ClientTimeouts:
         return now_ns - self._active_ns >= timeout_ns
 
     def is_old(self, now_ns: int) -> bool:
-        """Whether it has its age, and may end now: not during a login, whose end would look like a wrong password, nor
-        while a limit holds what its client takes for delivered (acks=0), which may take longer than an end may.
+        """Whether it has its age, and may end now. Never while it logs in, since an end would look like a wrong
+        password; with a share session, whose records would be delivered again; or with acks=0 data under a limit,
+        since what waits here would pass beside what its client sends on its next connection.
         """
-        connection, held = self._pair.connection, self._pair.request_stream.held
-        login = connection.exchange
-        if (
-            not 0 < self._old_ns <= now_ns
-            or not connection.max_in_flight
-            or (login is not None and not login.has_ended)
-        ):
+        if not 0 < self._old_ns <= now_ns:
+            return False
+        connection = self._pair.connection
+        held, login = self._pair.request_stream.held, connection.exchange
+        if not connection.max_in_flight or (login is not None and not login.has_ended):
+            return False
+        if connection.has_share_session or (connection.sent_unanswered and connection.identity.limits.produce.limits):
             return False
         return not isinstance(held, HeldRequest) or held.is_answered

@@ -28,6 +28,9 @@ class Connection:
     takes_requests    a request may begin to pass: not while closing, or while the proxy's own responses take too much
                       memory
     sent_unanswered   a request without a response (acks=0) has been forwarded: the broker may not have read it yet
+    has_share_session
+                      a ShareFetch has been forwarded: the broker gives the records of its member to others, and refuses
+                      their acknowledgements, once the connection ends
     broker            address of the broker; "" before it is connected
     last_batch        bytes of the latest Fetch response, if its first batch was above its `max_bytes`; else 0
     needs_session     the session has something to do besides the bytes: see `Session.after_step`
@@ -43,6 +46,7 @@ class Connection:
         "context",
         "ends_telemetry",
         "exchange",
+        "has_share_session",
         "identity",
         "is_closing",
         "is_negotiated",
@@ -65,6 +69,7 @@ class Connection:
         self.is_closing = False
         self.takes_requests = True
         self.sent_unanswered = False
+        self.has_share_session = False
         self.last_batch = 0
         self.broker = ""
         self.needs_session = False

@@ -68,6 +68,7 @@ class FetchRequest(Request):
         if requests.current is self:  # it was held here
             self.drop_replaced(connection)
         elif kind.api_key == SHARE_FETCH:
+            connection.has_share_session = True
             kind.handler.count(requests, now_ns)
         else:
             self.charges = in_order(dict.fromkeys(limits.fetch.limits, 0) | dict.fromkeys(limits.requests.limits, 1))

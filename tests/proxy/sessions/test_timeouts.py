@@ -20,6 +20,8 @@ from tests.proxy.frames import (
     produce,
     produce_records,
     produced,
+    share_fetch,
+    share_fetched,
 )
 from tests.proxy.mutation_frames import create
 from tests.proxy.streams.pair import Pair, World
@@ -338,28 +340,61 @@ async def test_a_client_that_does_not_close_is_closed_when_it_is_quiet(open_stag
     await stage.no_sessions()
 
 
-@pytest.mark.parametrize("acks", [1, 0])
-async def test_what_is_held_is_served_first(open_stage: OpenStage, acks: int) -> None:
+async def test_what_is_held_is_served_first(open_stage: OpenStage) -> None:
     stage = open_stage(listening=AGE, quotas=[without_burst("total,producer_byte_rate=50")])
     client, broker = await stage.pair()
-    await client.send(produce(1, 10_000, acks=0) + produce(2, 100, acks=acks))
+    await client.send(produce(1, 10_000) + produce(2, 100))
     await broker.frame()
+    await broker.send(produced(1))
+    await client.frame()
     await held(stage)
     session = stage.session_of(client)
     stage.clock.pass_seconds(111)
-    stage.sweep()
-    assert session.state is State.OPEN
-    stage.sweep()
-    # What its client takes for delivered may take longer than an end may: it has no age while it is held.
-    assert session.state is (State.DRAINING if acks else State.OPEN)
+    states = []
+    for _ in range(2):
+        stage.sweep()
+        states.append(session.state)
+    assert states == [State.OPEN, State.DRAINING]
     stage.clock.pass_seconds(100)
     stage.shared.wakeups.limits_changed()
-    assert await broker.frame() == produce(2, 100, acks=acks)
+    assert await broker.frame() == produce(2, 100)
     stage.sweep()
     assert closed(stage) == {"max_age": 1}
-    if acks:
-        await broker.send(produced(2))
-    assert len(await client.rest()) == acks * len(produced(2))
+    await broker.send(produced(2))
+    assert len(await client.rest()) == len(produced(2))
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_limited", "ends"),
+    [
+        (produce(1, acks=0), True, False),
+        (produce(1, acks=0), False, True),
+        (produce(1), True, True),
+        (share_fetch(1), False, False),
+        (fetch(1), False, True),
+    ],
+    ids=["acks=0 under a limit", "acks=0", "acks=1", "share session", "fetch session"],
+)
+def test_what_would_lose_its_order_or_its_records_does_not_end(sent: bytes, is_limited: bool, ends: bool) -> None:
+    """What waits of acks=0 data would pass beside that of the next connection. Records of a share session would be
+    delivered twice, and their acknowledgements fail.
+    """
+    world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")] if is_limited else [], listening=AGE)
+    pair = Pair(world)
+    pair.client_sends(sent)
+    assert pair.to_broker == sent
+    world.clock.pass_seconds(111)
+    assert pair.session.timeouts.is_old(world.clock()) is ends
+
+
+def test_a_share_session_ends_with_the_proxy() -> None:
+    """When what is in flight is answered, as any other."""
+    pair = Pair(World([], listening=AGE))
+    pair.client_sends(share_fetch(1))
+    pair.session.drain()
+    states = [pair.session.state]
+    pair.broker_sends(share_fetched(1))
+    assert [*states, pair.session.state] == [State.DRAINING, State.LINGERING]
 
 
 async def test_a_connection_that_logs_in_has_no_age_yet(open_stage: OpenStage) -> None:
