@@ -113,9 +113,13 @@ class Librdkafka:
             self.errors.append(self.undelivered[-1])
 
 
-def main(path: str, settings: str, topic: str, value: str) -> None:
+def main(path: str, settings: str, topic: str, value: str = "") -> None:
+    """Without a value: produce one, and stay until stdin ends."""
     library = Librdkafka(path)
-    library.produce(json.loads(settings), topic, value.encode())
+    library.produce(json.loads(settings), topic, value.encode() or b"x")
+    if not value:
+        sys.stdin.read()
+        return
     read = None if library.errors else library.read(json.loads(settings), topic)
     version = library["version_str"]().decode()
     print(json.dumps({"version": version, "read": read and read.decode(), "errors": library.errors}))

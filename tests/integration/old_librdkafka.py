@@ -10,7 +10,8 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def library(version: str, directory: Path) -> Path:
                 archive.extract(name, directory)
     (path,) = directory.rglob("librdkafka-*")
     return path
+
+
+@contextmanager
+def producing(library: Path, settings: Mapping[str, str], topic: str) -> Iterator[None]:
+    """A producer that has sent a record, and stays connected inside the block."""
+    command = [sys.executable, librdkafka_client.__file__, str(library), json.dumps(settings), topic]
+    environment = {"LD_LIBRARY_PATH": str(library.parent)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as client:
+        try:
+            yield
+        finally:
+            client.kill()
 
 
 def produce_and_read(library: Path, settings: Mapping[str, str], topic: str, value: str) -> dict[str, Any]:

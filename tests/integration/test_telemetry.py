@@ -118,6 +118,20 @@ def test_a_librdkafka_that_aborts_at_unknown_names_lives(
     assert proxy.metric("requests_total", api="PushTelemetry") == 0
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("version", ["2.8.0"])
+def test_a_librdkafka_that_keeps_one_name_reports(
+    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, version: str
+) -> None:
+    """Within 15 s: the first push."""
+    topic = unique_name("keeps-one")
+    create_topics(kafka_cluster, topic)
+    settings = {"bootstrap.servers": proxy.bootstrap_servers, "client.id": topic}
+    with old_librdkafka.producing(old_librdkafka.library(version, tmp_path), settings, topic):
+        family = "client_request_latency_avg_seconds"
+        eventually(lambda: f'{family}{{client_id="{topic}"' in proxy.metrics(), 60, "it reports what was wanted")
+
+
 # ---- advise
 
 RATE, ROW_BYTES = 500_000, 1_000

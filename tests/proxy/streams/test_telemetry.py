@@ -22,7 +22,7 @@ from protocol.telemetry import MAX_BYTES, MAX_FIELDS, subscription_id
 from protocol.wire import encode_string
 from proxy.config.config import EnforcementOptions, ObservabilityOptions
 from proxy.observability.client_reports import ASKED
-from proxy.streams.handlers.telemetry import asked_of
+from proxy.streams.handlers.telemetry import ALL, asked_of
 from tests.protocol.kafka_messages import of_request, of_response
 from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.frames import answer, frame, heartbeat, heartbeat_answer, produce, produced, request
@@ -157,27 +157,45 @@ def test_without_the_option_nothing_is_offered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("software", "is_asked"),
+    ("software", "asked"),
     [
-        (JAVA, True),
-        (("apache-kafka-java", "4.2.5"), True),
-        (("librdkafka", "2.4.0"), True),
-        (("librdkafka", "2.5.0"), False),
-        (("librdkafka", "2.5.2"), False),
-        (("librdkafka", "v2.5.2-3-g1a2b3c"), False),
-        (("librdkafka", "2.5.3"), True),
-        (("librdkafka", "12.5.1"), True),
-        (("librdkafka", "2.5.13"), True),
-        (("confluent-kafka-python", "2.5.0-rdkafka-2.5.0"), False),
-        (("confluent-kafka-go", "2.6.0-librdkafka-2.6.0"), True),
-        (("", ""), False),
+        (JAVA, ASKED),
+        (("apache-kafka-java", "4.2.5"), ASKED),
+        (("librdkafka", "2.4.0"), ASKED),
+        (("librdkafka", "2.5.0"), ()),
+        (("librdkafka", "2.5.2"), ()),
+        (("librdkafka", "v2.5.2-3-g1a2b3c"), ()),
+        (("librdkafka", "2.5.3"), ALL),
+        (("librdkafka", "2.5.13"), ALL),
+        (("librdkafka", "2.8.0"), ALL),
+        (("librdkafka", "2.10.0"), ALL),
+        (("librdkafka", "v2.10.0-4-g1a2b3c"), ALL),
+        (("librdkafka", "2.10.1"), ASKED),
+        (("librdkafka", "2.11.0"), ASKED),
+        (("librdkafka", "2.60.0"), ASKED),
+        (("librdkafka", "12.5.1"), ASKED),
+        (("librdkafka", "12.8.0"), ASKED),
+        (("confluent-kafka-python", "2.5.0-rdkafka-2.5.0"), ()),
+        (("confluent-kafka-go", "2.6.0-librdkafka-2.6.0"), ALL),
+        (("", ""), ()),
     ],
 )
-def test_a_librdkafka_that_aborts_is_asked_for_nothing(software: tuple[str, str], is_asked: bool) -> None:
-    assert asked_of(ClientSoftware(*software)) == (ASKED if is_asked else ())
+def test_a_librdkafka_is_asked_for_what_it_can_read(software: tuple[str, str], asked: tuple[str, ...]) -> None:
+    """One aborts at names that it does not know, and one keeps the last name alone."""
+    assert asked_of(ClientSoftware(*software)) == asked
     pair = connected(World(observability=ON), software=software)
     pair.client_sends(subscribe(2))
-    assert answered(pair, GET_TELEMETRY_SUBSCRIPTIONS, 2).requested_metrics == (ASKED if is_asked else ())
+    assert answered(pair, GET_TELEMETRY_SUBSCRIPTIONS, 2).requested_metrics == asked
+
+
+def test_of_one_that_pushes_all_what_was_not_wanted_is_dropped() -> None:
+    world = World(observability=ON)
+    pair = connected(world, software=("librdkafka", "2.8.0"))
+    metrics = otlp(record_queue_time_avg=1_500, connection_count=7)
+    pair.client_sends(push(2, metrics, names=ALL))
+    assert answered(pair, PUSH_TELEMETRY, 2).error_code == 0
+    reported = world.metrics.client_reports.reported(pair.session.identity.entity)
+    assert reported.keys() == {"record-queue-time-avg"}
 
 
 FIELDS_TOO_MANY = b"\x0a\x00" * (MAX_FIELDS + 1)
