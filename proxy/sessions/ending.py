@@ -16,6 +16,7 @@ from proxy.sessions.lifecycle import Event, State
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump import Pump
 from proxy.sessions.throttling import Throttling
+from proxy.streams.handlers.produce import ProduceRequest
 from proxy.streams.held_request import HeldRequest
 from proxy.streams.response_stream import Pending
 
@@ -23,6 +24,9 @@ from proxy.streams.response_stream import Pending
 LINGER_NS: Final = 1_000_000_000
 #: How long a broker may take to read what a client sent before it went.
 FLUSH_TIMEOUT_SECONDS: Final = 30.0
+#: A client that waits for a limit for so long, with nothing in flight, is probed. Java's requests time out after 30 s
+#: and librdkafka's after 60 s by default: then they close the connection.
+PROBE_NS: Final = 65_000_000_000
 #: Reasons that may keep a client from being read for long.
 _STANDING: Final = (
     pump_set.WRITE_BACKPRESSURE | pump_set.MEMORY | pump_set.RESPONSE_MEMORY | pump_set.IN_FLIGHT | pump_set.LOGIN
@@ -198,10 +202,27 @@ class Ending:
             self._on_client_gone()
         elif self._pair.state is State.LINGERING and not self._pair.requests.paused and self._is_quiet:
             self._pair.on(Event.CLIENT_ENDED)
+        elif isinstance(self._pair.request_stream.held, ProduceRequest):
+            self._probe(self._pair.request_stream.held)
         for pump in pumps:
             if not pump.paused and pump.source.is_broken:  # the loop has forgotten it
                 self.read_to_end(pump)
         return self._pair.state is not State.CLOSED
+
+    def _probe(self, held: ProduceRequest) -> None:
+        """Find out whether the client of a Produce request that is held is still there: see `Writer.probe`. The next
+        bytes that it receives are the response to that, or an end.
+        """
+        stream, responses = self._pair.request_stream, self._pair.responses
+        if (
+            self._pair.state is State.OPEN
+            and held.is_answered
+            and len(stream.responses.in_flight) <= bool(stream.remaining)
+            and not responses.stream.remaining
+            and not stream.responses.answers.owed_bytes
+            and held.held_ns + self._shared.clock() - held.since_ns >= PROBE_NS
+        ):
+            responses.writer.probe()
 
     @property
     def _is_quiet(self) -> bool:

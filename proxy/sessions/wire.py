@@ -4,7 +4,10 @@ TLS.
 `remove_reader` and `remove_writer` come before `close`: libuv aborts the process otherwise.
 """
 
+import fcntl
 import socket
+import termios
+from array import array
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
@@ -105,6 +108,14 @@ class Wire:
         size = _TRAFFIC_AT + _unpack_traffic.size
         fields = tcp_info(self._sock, size)
         return sum(_unpack_traffic.unpack_from(fields, _TRAFFIC_AT)) if len(fields) == size else None
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the peer has received all that was sent; False where the system does not tell."""
+        unsent = array("i", [1])
+        with suppress(OSError):
+            fcntl.ioctl(self.fd, termios.TIOCOUTQ, unsent)
+        return not unsent[0]
 
     @property
     def is_broken(self) -> bool:

@@ -1,21 +1,24 @@
 """The writing half of a pump. While the other side does not take bytes, nothing is read: that is the memory bound."""
 
-from typing import final
+from typing import Final, final
 
 from proxy.sessions.pump_set import WRITE_BACKPRESSURE, Direction, PumpSet
 from proxy.sessions.wire import Wire
 from proxy.streams.memory import Holding
+
+_FIRST_BYTE: Final = b"\0"
 
 
 @final
 class Writer:
     """Writes to the sink of one direction, and keeps what that does not take.
 
+    has_probed   see `probe`: the first byte of the next response has been sent
     pending      bytes that the sink did not take; None: it has taken all
     discarding   the sink has gone, or its stream was ended: bytes are dropped
     """
 
-    __slots__ = ("_holding", "_pump", "_send", "_shared", "_sink", "discarding", "pending")
+    __slots__ = ("_holding", "_pump", "_send", "_shared", "_sink", "discarding", "has_probed", "pending")
 
     __deletable__ = ("_pump",)
 
@@ -27,6 +30,7 @@ class Writer:
         self._send = sink.send
         self.pending: bytearray | None = None
         self.discarding = False
+        self.has_probed = False
 
     def write(self, data: memoryview | bytes | bytearray) -> None:
         """Send now what the sink takes, keep the rest and stop reading until it is gone."""
@@ -69,6 +73,32 @@ class Writer:
     def _account(self) -> None:
         pending = self.pending
         self._shared.account(self._holding, self._holding.kept, 0 if pending is None else len(pending))
+
+    # ---- whether the sink is still there
+
+    def probe(self) -> None:
+        """Send the first byte of the next frame, which is 0 up to 16 MB, before the rest of it is known.
+
+        A peer that has closed its connection answers it with a reset. Otherwise TCP does not tell: its end is queued
+        behind what it sent before, and it acknowledges all else until that is read.
+        """
+        if self.pending is None and not self.has_probed and self._sink.is_flushed:
+            try:
+                self._send(_FIRST_BYTE)
+            except OSError:
+                return  # it is read, or asked again
+            self.has_probed = True
+            self._send = self._send_rest
+
+    def _send_rest(self, data: memoryview | bytes | bytearray) -> int:
+        """As `send`, of a frame whose first byte has been sent."""
+        if data[0]:
+            raise ConnectionAbortedError
+        rest = data[1:]
+        sent = self._sink.send(rest) if rest else 0
+        self.has_probed = False
+        self._send = self._sink.send
+        return 1 + sent
 
     # ---- ends
 

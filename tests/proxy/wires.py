@@ -77,6 +77,7 @@ class MemoryWire(Wire):
     """
 
     peer_has_gone = is_broken = False
+    is_flushed = True
     traffic_bytes = None
 
     def __init__(self, loop: Loop | None = None) -> None:
