@@ -164,4 +164,4 @@ def draw(prometheus: Prometheus, chosen: str) -> None:
     figure.savefig(PICTURE, dpi=60)
     plt.close(figure)
     with Image.open(PICTURE) as picture:
-        picture.convert("RGB").quantize(64).save(PICTURE, optimize=True)
+        picture.convert("RGB").quantize(256).save(PICTURE, optimize=True)
