@@ -3,7 +3,6 @@
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from math import nan
 from typing import Final, NamedTuple
 
 SNAPSHOT_NS: Final = 10_000_000_000
@@ -38,7 +37,7 @@ class Past:
         if now_ns > before_ns:
             per = self._per
             divisor = (now_ns - before_ns) / 1e9 if per is None else counts[per] - before[per]
-            self.line.append((counts[0] - before[0]) / divisor if divisor else nan)
+            self.line.append((counts[0] - before[0]) / divisor if divisor else float("nan"))
             del self.line[:-_LINE]
             self._snapshots.append((now_ns, tuple(counts)))
 
