@@ -32,6 +32,7 @@ from proxy.config.errors import BindError, ConfigError
 from proxy.config.quota_sources import CLUSTER
 from proxy.fleet.log import LogFailed
 from proxy.fleet.topic_log import TopicLog
+from proxy.listener import listening_socket
 from proxy.observability.metrics import Metrics
 from proxy.own_client import OwnClient
 from proxy.server import few_descriptors
@@ -89,8 +90,7 @@ def _bound(config: Config) -> Result:
     wanted.append(("--metrics-listen", config.observability.metrics_listen))
     for flag, address in wanted:
         try:
-            family, *_, at = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            socket.create_server(at, family=family).close()
+            listening_socket(address).close()
         except OSError as error:
             hint = f"what has it: ss -ltnp 'sport = :{address[1]}'"
             return Problem("ports", str(BindError(flag, address, error)).removeprefix("error: "), hint)
@@ -118,9 +118,11 @@ async def _advertised(flag: str, host: str, listen: Address) -> Result:
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     told = f"{host} is {', '.join(addresses)}"
     own = [each for each in addresses if _is_of_this_machine(each)]
-    bound = socket.getaddrinfo(*listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0]
-    if not is_wildcard(str(bound)) and bound not in addresses and (own or ip_address(bound).is_loopback):
-        return Problem(flag, f"{told}, and --listen {listen[0]} does not listen there", f"listen on {host}, or 0.0.0.0")
+    if not is_wildcard(listen[0]):
+        bound = socket.getaddrinfo(*listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4][0]
+        if bound not in addresses and (own or ip_address(bound).is_loopback):
+            hint = f"listen on {host}, or 0.0.0.0"
+            return Problem(flag, f"{told}, and --listen {listen[0]} does not listen there", hint)
     if own:
         return f"{flag}: {told}, of this machine"
     return f"{flag}: {told}, not of this machine: a load balancer, a Service or a router there must lead to these ports"

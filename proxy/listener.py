@@ -26,6 +26,40 @@ _EXHAUSTED = {
 _log = EventLog("proxy.listener")
 
 
+def listening_socket(address: Address, *, reuse_port: bool = False) -> socket.socket:
+    """Bound and listening, without blocking. `*` and `[::]` are all interfaces, of IPv6 and IPv4 whatever the host's
+    net.ipv6.bindv6only; without IPv6 they are those of IPv4. Raises OSError.
+    """
+    host, port = address
+    if host in {"*", "::"}:
+        try:
+            return _listening(socket.AF_INET6, ("::", port), reuse_port=reuse_port)
+        except OSError as error:
+            if error.errno not in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}:
+                raise
+            return _listening(socket.AF_INET, ("0.0.0.0", port), reuse_port=reuse_port)  # noqa: S104 - was asked for
+    family, _, _, _, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return _listening(family, at, reuse_port=reuse_port)
+
+
+def _listening(family: int, at: tuple[Any, ...], *, reuse_port: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
+        # On Linux accepted sockets inherit both, which saves two calls for each connection.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if at[0] == "::":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(at)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 Accepted = Callable[[socket.socket, tuple[Any, ...], int], None]
 
 
@@ -43,21 +77,7 @@ class Listener:
         self._metrics = metrics
         self._resume: TimerHandle | None = None
         self._is_shared = reuse_port
-        host, port = address
-        info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        sock = socket.socket(info[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
-            # On Linux accepted sockets inherit both, which saves two calls for each connection.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.bind(info[4])
-            sock.listen(BACKLOG)
-        except OSError:
-            sock.close()
-            raise
-        self._sock = sock
+        self._sock = sock = listening_socket(address, reuse_port=reuse_port)
         self.port: int = sock.getsockname()[1]
         loop.add_reader(sock.fileno(), self._on_acceptable)
 

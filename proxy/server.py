@@ -155,6 +155,7 @@ class Server:
                 self._effective,
                 self._health,
                 readiness.check,
+                readiness.check_started,
                 activity,
                 AnswerPage(activity).respond,
                 FleetPage(self.fleet),

@@ -33,4 +33,4 @@ def url_of(listen: Address, page: str) -> str:
 
 def _reachable(listen: Address) -> Address:
     host, port = listen
-    return (("::1" if ":" in host else "127.0.0.1") if is_wildcard(host) else host), port
+    return ("127.0.0.1" if is_wildcard(host) else host), port

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 
 import h11
 
-from proxy.config.addresses import Address, ip_literal
+from proxy.config.addresses import Address, ip_literal, is_wildcard
+from proxy.listener import listening_socket
 from proxy.observability.logs import EventLog
 
 MAX_CONNECTIONS: Final = 64
@@ -76,8 +77,11 @@ class HttpServer:
 
     async def listen(self, address: Address) -> None:
         """Bind and serve; sets `port`, which the kernel chooses for port 0. Raises OSError."""
-        host, port = address
-        self._server = await asyncio.start_server(self._on_connection, host, port, limit=MAX_HEAD_BYTES)
+        if is_wildcard(address[0]):  # asyncio's own socket would be of one family only
+            sock = listening_socket(address)
+            self._server = await asyncio.start_server(self._on_connection, sock=sock, limit=MAX_HEAD_BYTES)
+        else:
+            self._server = await asyncio.start_server(self._on_connection, *address, limit=MAX_HEAD_BYTES)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

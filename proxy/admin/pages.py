@@ -1,4 +1,4 @@
-"""The pages of the admin port: /metrics, /healthz, /readyz, /throttles, /config and /fleet, over HTTP."""
+"""The pages of the admin port: /metrics, /healthz, /readyz, /started, /throttles, /config and /fleet, over HTTP."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,6 +22,7 @@ INDEX: Final = """kafka-quota-proxy
 /metrics    Prometheus metrics (text, or OpenMetrics by the Accept header)
 /healthz    200: the process works; also while it drains
 /readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
+/started    200: a bootstrap server has answered since the start, whether one does now or not; else as /readyz
 /throttles  connections that a quota holds now: limit, entity, time; exemptions (JSON; a table for Accept: text/plain)
 /answer     is it the proxy? One line for each cause, the worst first (JSON: also what the page in a browser draws)
 /explain    where each client's time went in the last minute, in sentences (JSON; text for Accept: text/plain)
@@ -61,6 +62,7 @@ class Pages:
     config: Callable[[], Mapping[str, Any]]
     health: Callable[[], Status]
     readiness: Callable[[], Awaitable[Status]]
+    started: Callable[[], Awaitable[Status]]
     activity: Activity
     answer: Callable[[str, str], Awaitable[Response]]
     fleet: FleetPage = field(default_factory=FleetPage)
@@ -81,6 +83,8 @@ class Pages:
                 return _status_response(self.health())
             case "/readyz":
                 return _status_response(await self.readiness())
+            case "/started":
+                return _status_response(await self.started())
             case "/throttles":
                 return await self.throttles.respond(accept)
             case "/config":

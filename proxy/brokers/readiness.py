@@ -58,6 +58,7 @@ class Readiness:
     not_ready: Callable[[], str | None] = lambda: None
     remark: Callable[[], str] = str
     _answered_ns: int | None = None
+    _has_worked: bool = False
     _probe: "asyncio.Future[None] | None" = None
 
     def __post_init__(self) -> None:
@@ -81,6 +82,14 @@ class Readiness:
                 await asyncio.wait_for(asyncio.shield(self._probing()), ANSWER_WITHIN_SECONDS)
         remark = self.remark()
         return Status(self._last.ok, f"{self._last.reason}; {remark}") if remark else self._last
+
+    async def check_started(self) -> Status:
+        """Whether a server has answered since the start: what Kubernetes asks of replicas. None of them serves clients
+        better than another while brokers are away, and without any the clients lose their proxy as well.
+        """
+        if self._has_worked:
+            return Status(True, "a bootstrap server has answered since the start")
+        return await self.check()
 
     def close(self) -> None:
         if self._probe is not None:
@@ -108,6 +117,7 @@ class Readiness:
             for task in probes:
                 task.cancel()
             self._last, self._answered_ns = status, self.clock()
+            self._has_worked = self._has_worked or status.ok
 
     async def probe(self, server: Address) -> Status:
         """Of one server, with what may help."""

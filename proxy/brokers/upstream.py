@@ -102,7 +102,8 @@ class Upstream:
     async def resolve(self, address: Address) -> list[SocketAddress]:
         """Socket addresses of a literal, or of a name. Raises OSError."""
         host, port = address
-        if not host or not 0 <= port <= MAX_PORT:  # in a broker's response; uvloop would take its last 16 bits
+        # In a broker's response. uvloop takes a port's last 16 bits, and resolvers raise ValueError for a zero byte.
+        if not host or "\0" in host or not 0 <= port <= MAX_PORT:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         literal = ip_literal(host)
         if literal is not None:

@@ -1,5 +1,6 @@
 """Addresses: a host and a port, as text and as a value."""
 
+import socket
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Address = tuple[str, int]
@@ -31,9 +32,20 @@ def server_name(host: str) -> str:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether the host means every interface: a socket can listen on it, but not connect to it (0.0.0.0, [::], 0)."""
+    """Whether the host means every interface: a socket can listen on it, but not connect to it (*, [::], 0.0.0.0)."""
+    host = host.removesuffix(".")
     address = ip_literal(host)
-    return host in {"", "0"} if address is None else address.is_unspecified
+    if address is None:
+        return host in {"", "*"} or _is_zero(host)
+    return (getattr(address, "ipv4_mapped", None) or address).is_unspecified is True
+
+
+def _is_zero(host: str) -> bool:
+    """As resolvers read addresses: 0, 0.0, 0x0."""
+    try:
+        return socket.inet_aton(host) == bytes(4)
+    except (OSError, UnicodeError):
+        return False
 
 
 def format_address(address: Address) -> str:

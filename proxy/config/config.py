@@ -98,8 +98,8 @@ class ListeningOptions:
     )
     advertised_host: str = option(
         Checked("HOST", values.parse_host, shown="the listen host"),
-        "Host in responses in place of the brokers' hosts, but with --sni-host. Required when listening on 0.0.0.0 or "
-        "[::].",
+        "Host in responses in place of the brokers' hosts, but with --sni-host. Required when listening on all "
+        "interfaces (*, [::] or 0.0.0.0).",
         unset="127.0.0.1",
     )
     sni_host: str | None = option(

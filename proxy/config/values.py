@@ -46,6 +46,8 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
     elif ":" in host:
         raise Refusal("expected HOST:PORT", "put an IPv6 address in brackets, as in [::1]:19092")
     _check_host(host, "HOST:PORT")
+    if host == "*" and not zero_port:
+        raise Refusal("expected HOST:PORT", "'*' is no host that a client can connect to")
     lowest = 0 if zero_port else 1
     port = _digits(port_text)
     if port is None or not lowest <= port <= MAX_PORT:
@@ -300,7 +302,7 @@ def _what_is_missing(text: str) -> str | None:
 def _check_host(host: str, what: str) -> None:
     if not host:
         raise Refusal(f"expected {what}", "the host is missing")
-    if not host.isprintable() or any(char in ' ,/@"' for char in host):
+    if not host.isprintable() or any(char in ' ,/@"' for char in host) or ("*" in host and host != "*"):
         raise Refusal(f"expected {what}", f"{host!r} is not a host name or IP address")
     try:
         host.encode("idna")  # as resolvers are asked

@@ -6,7 +6,10 @@ import socket
 
 import pytest
 
+from proxy.admin.healthcheck import check
+from proxy.admin.http_server import HttpServer, Response, text_response
 from proxy.config.config import SecurityOptions
+from proxy.listener import listening_socket
 from proxy.streams.memory import OWN_SIZE, READ_SIZE
 from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, lines_of, until
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer
@@ -186,3 +189,39 @@ async def test_memory_is_bounded_and_reading_resumes_when_it_is_free(open_stage:
     assert stage.paused() == {}
     assert stage.memory.buffered_bytes == 0
     assert stage.memory.read_size == READ_SIZE
+
+
+@pytest.mark.parametrize("host", ["*", "::"])
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1"])
+async def test_all_interfaces_are_of_both_families(host: str, client: str) -> None:
+    """On the ports of clients and on that of probes: a cluster may have one family or the other."""
+    with listening_socket((host, 0)) as sock:
+        socket.create_connection((client, sock.getsockname()[1]), 10).close()
+
+    async def respond(path: str, accept: str) -> Response:
+        return text_response("fine")
+
+    admin = HttpServer(respond, ())
+    await admin.listen((host, 0))
+    try:
+        reader, writer = await asyncio.open_connection(client, admin.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: " + (b"[::1]" if ":" in client else b"127.0.0.1") + b"\r\n\r\n")
+        assert b" 200 " in await reader.readline()
+        writer.close()
+        assert (await asyncio.to_thread(check, (host, admin.port), 10, ready=False))[0]
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize("code", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+def test_without_ipv6_all_interfaces_are_those_of_ipv4(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = socket.socket
+
+    def without_ipv6(family: int, *rest: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(code, "no IPv6")
+        return make(family, *rest)
+
+    monkeypatch.setattr("proxy.listener.socket.socket", without_ipv6)
+    with listening_socket(("::", 0)) as sock:
+        assert sock.family == socket.AF_INET

@@ -196,7 +196,7 @@ def test_the_proxy_has_the_options_and_the_probes_their_port(
         if probe in container:
             assert container[probe]["httpGet"]["port"] in ports, "the API server does not notice it"
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
-    assert found.observability.metrics_listen == ("0.0.0.0", ports["kqp-admin"])  # noqa: S104
+    assert found.observability.metrics_listen == ("::", ports["kqp-admin"])
     assert not any("subPath" in each for each in container["volumeMounts"]), (
         "a link that changes is not seen through it"
     )

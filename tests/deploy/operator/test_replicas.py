@@ -97,7 +97,7 @@ def arguments(cluster: KafkaCluster, quotas: Path, host: str, *options: str) -> 
     found = []
     for each in pod["containers"][0]["args"][1:]:
         flag, _, value = each.partition("=")
-        value = value.replace("0.0.0.0", host).replace("/etc/kafka-quota-proxy/quotas", str(quotas.parent))  # noqa: S104
+        value = value.replace("[::]", host).replace("/etc/kafka-quota-proxy/quotas", str(quotas.parent))
         found += [] if flag in own else [flag, value]
     return found
 

@@ -56,7 +56,8 @@ async def admin(
     shown = page_of(EFFECTIVE, Quotas({"--quota": EFFECTIVE.quotas.entries}, 0.5)) | {"reloads": {"config": refused}}
     metrics = MetricsPage(Metrics(CONFIG))
     answer = AnswerPage(activity).respond
-    pages = Pages(metrics, ThrottlesPage(throttles, exemptions), lambda: shown, health, readiness, activity, answer)
+    held = ThrottlesPage(throttles, exemptions)
+    pages = Pages(metrics, held, lambda: shown, health, readiness, _ready, activity, answer)
     server = await start_admin(options, pages)
     try:
         async with ClientSession(f"http://127.0.0.1:{server.port}") as client:
@@ -118,6 +119,7 @@ async def test_health_and_readiness_say_why() -> None:
     async with admin(readiness=no_broker) as client:
         assert await text_of(client.get("/healthz")) == (200, "text/plain", "fine\n")
         assert await text_of(client.get("/readyz")) == (503, "text/plain", "no bootstrap server answers ApiVersions\n")
+        assert await text_of(client.get("/started")) == (200, "text/plain", "broker-1:9092 answers\n")
 
 
 async def test_a_page_that_fails_is_logged_and_the_next_one_works(caplog: pytest.LogCaptureFixture) -> None:

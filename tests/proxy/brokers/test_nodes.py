@@ -307,10 +307,11 @@ async def test_a_broker_that_joins_without_a_port_cuts_nobody(open_stage: OpenSt
         real.close()
 
 
-async def test_a_port_that_no_tcp_has_is_no_defect(open_stage: OpenStage) -> None:
+@pytest.mark.parametrize("address", [(LOOPBACK, 123_456), (LOOPBACK, -1), ("", 9092), ("kafka\0", 9092)])
+async def test_an_address_that_leads_nowhere_is_no_defect(open_stage: OpenStage, address: tuple[str, int]) -> None:
     stage = open_stage()
     client, broker = await stage.pair()
-    told = await learn(client, broker, {1: (LOOPBACK, 123_456)})
+    told = await learn(client, broker, {1: address})
     await (await stage.client(told[1][1])).closed()
     assert stage.metrics.errors.upstream["connect_failed"] == 1
     await until(lambda: len(stage.sessions) == 1)

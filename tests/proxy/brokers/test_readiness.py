@@ -19,6 +19,9 @@ GOOD = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
 GOOD_AND_MORE = frame(GOOD[4:] + b"\0")
 
 
+BAD = frame(struct.pack(">ihi", 1, 35, 0))
+
+
 def ready_of(
     stage: Stage, servers: list[tuple[str, int]], not_ready: Callable[[], str | None] = lambda: None
 ) -> Readiness:
@@ -126,6 +129,18 @@ async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
     await asked(stage.broker, frame(struct.pack(">ihi", 1, 35, 0)))
     assert not (await again).ok
     assert not (await ready.check()).ok, "a bad answer is believed as long"
+
+
+async def test_a_proxy_that_has_started_stays_so_while_brokers_are_away(open_stage: OpenStage) -> None:
+    """Otherwise all replicas would lose their clients at once, which keeps no broker from failing."""
+    stage = open_stage()
+    ready = ready_of(stage, [stage.broker.address])
+    for answer, is_ready, has_started in ((BAD, False, False), (GOOD, True, True), (BAD, False, True)):
+        stage.clock.pass_seconds(FRESH_FOR_NS / NS_PER_SECOND)
+        checked = asyncio.ensure_future(ready.check())
+        await asked(stage.broker, answer)
+        assert (await checked).ok is is_ready
+        assert (await ready.check_started()).ok is has_started
 
 
 async def test_a_check_returns_soon_in_any_state_of_the_brokers(

@@ -277,12 +277,29 @@ def test_a_listen_port_of_the_kernel_means_broker_ports_of_the_kernel() -> None:
     assert config(*UPSTREAM, "--broker-ports", "0").listening.broker_ports is None
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "[0:0::0]"])  # noqa: S104
+WILDCARDS = ["0.0.0.0", "[::]", "0", "[0:0::0]", "*", "0.0", "0x0", "[::ffff:0.0.0.0]", "0.0.0.0."]  # noqa: S104
+
+
+@pytest.mark.parametrize("host", WILDCARDS)
 def test_every_way_to_write_the_wildcard_needs_an_advertised_host(host: str) -> None:
     (message,) = errors(*UPSTREAM, "--listen", f"{host}:9000")
     assert "needs --advertised-host HOST" in message
     found = config(*UPSTREAM, "--listen", f"{host}:9000", "--advertised-host", "proxy.svc")
     assert found.listening.advertised_host == "proxy.svc"
+
+
+@pytest.mark.parametrize("host", WILDCARDS)
+def test_no_wildcard_is_advertised(host: str) -> None:
+    (message,) = errors(*UPSTREAM, "--listen", "*:9000", "--advertised-host", host)
+    assert "--advertised-host" in message
+    assert "\n  " in message, "with what to give"
+
+
+@pytest.mark.parametrize("option", ["--listen", "--advertised-host", "--bootstrap-servers"])
+def test_a_pattern_is_no_host(option: str) -> None:
+    host = "*.kafka.test" + ":9000" * (option != "--advertised-host")
+    (message,) = errors(*(() if option == "--bootstrap-servers" else UPSTREAM), option, host)
+    assert "is not a host name or IP address" in message
 
 
 SNI = ("--sni-host", "broker-{node}.kafka.test")

@@ -27,6 +27,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ default (printf "%s-quotas" (include "kafka-quota-proxy.fullname" .)) .Values.existingQuotasConfigMap }}
 {{- end }}
 
+{{/* Not empty: neither the quotas' text, which has only comments, nor an option sets a limit. */}}
+{{- define "kafka-quota-proxy.unlimited" -}}
+{{- $options := regexMatch "--(quota|cluster-quotas)(=|\\s|$)" (join " " .Values.extraArgs) }}
+{{- if not (or .Values.existingQuotasConfigMap $options (regexMatch "(?m)^\\s*[^#\\s]" .Values.quotas)) }}true{{ end }}
+{{- end }}
+
 {{- define "kafka-quota-proxy.account" -}}
 {{ default (ternary (include "kafka-quota-proxy.fullname" .) "" .Values.shared.serviceAccount.create) .Values.shared.serviceAccount.name }}
 {{- end }}
@@ -106,6 +112,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.credentials.secretName }}
 - --command-config=/etc/kafka-quota-proxy/credentials/{{ .Values.credentials.file }}
 {{- end }}
+{{- if .Values.ownClientConfig.secretName }}
+- --own-client-config=/etc/kafka-quota-proxy/own-client/{{ .Values.ownClientConfig.file }}
+{{- end }}
 {{- with .Values.fleet }}
 {{- if .name }}
 - {{ printf "--fleet=%s" .name | quote }}
@@ -148,6 +157,11 @@ volumeMounts:
     mountPath: /etc/kafka-quota-proxy/credentials
     readOnly: true
 {{- end }}
+{{- if .Values.ownClientConfig.secretName }}
+  - name: kafka-quota-proxy-own-client
+    mountPath: /etc/kafka-quota-proxy/own-client
+    readOnly: true
+{{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . | indent 2 }}
 {{- end }}
@@ -187,7 +201,7 @@ env:
         apiVersion: v1
         fieldPath: metadata.name
   - name: KAFKA_QUOTA_PROXY_METRICS_LISTEN
-    value: "0.0.0.0:{{ .Values.adminPort | int }}"
+    value: "[::]:{{ .Values.adminPort | int }}"
 {{- with .Values.extraEnv }}
 {{ toYaml . | indent 2 }}
 {{- end }}
@@ -225,6 +239,12 @@ livenessProbe:
 - name: kafka-quota-proxy-credentials
   secret:
     secretName: {{ .Values.credentials.secretName }}
+    defaultMode: {{ include "kafka-quota-proxy.secretMode" . }}
+{{- end }}
+{{- if .Values.ownClientConfig.secretName }}
+- name: kafka-quota-proxy-own-client
+  secret:
+    secretName: {{ .Values.ownClientConfig.secretName }}
     defaultMode: {{ include "kafka-quota-proxy.secretMode" . }}
 {{- end }}
 {{- with .Values.extraVolumes }}
