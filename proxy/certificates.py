@@ -33,10 +33,10 @@ _CONVERT: Final = {
     "openssl pkcs12 -in {1}.p12 -nodes -out {1}.pem",
 }
 DAY_SECONDS: Final = 86_400
-#: Before its end a certificate is warned of, unless it is valid for less than twice that: such ones are replaced by
-#: programs, and often.
+#: How long before its end a certificate is warned of, unless it never lives for longer than a day, more or less: such
+#: ones are replaced by programs, and often.
 SOON_SECONDS: Final = 7 * DAY_SECONDS
-SHORT_LIVED_SECONDS: Final = 2 * DAY_SECONDS
+SHORT_LIVED_SECONDS: Final = 1.5 * DAY_SECONDS
 
 Caution = tuple[str, dict[str, object]]
 

@@ -79,8 +79,8 @@ class Output(io.RawIOBase):
 
     @property
     def is_stuck(self) -> bool:
-        """Lines are being dropped: nothing takes them."""
-        return self._is_full
+        """Lines were dropped, and none has been written since: nothing reads them, or their disk is full."""
+        return self._missing > 0
 
     def _drop(self, chunk: bytes) -> None:
         lines = max(1, chunk.count(b"\n"))

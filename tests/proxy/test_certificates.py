@@ -102,7 +102,13 @@ async def test_of_the_certificates_that_clients_verify_the_first_end_counts(cert
 
 @pytest.mark.parametrize(
     ("begins", "ends", "event"),
-    [(-30, 2, "certificate_expires"), (-0.5, 0.5, None), (-30, 8, None), (0.01, 90, "certificate_unusable")],
+    [
+        (-30, 2, "certificate_expires"),
+        (-0.01, 2, "certificate_expires"),
+        (-0.5, 0.5, None),
+        (-30, 8, None),
+        (0.01, 90, "certificate_unusable"),
+    ],
 )
 def test_a_certificate_that_will_soon_expire_or_is_not_valid_yet_is_a_warning(
     certificates: Certificates, begins: float, ends: float, event: str | None

@@ -96,6 +96,7 @@ def test_a_reader_that_is_gone_and_a_full_disk_cost_the_lines_only() -> None:
             output.write(b"one\ntwo\n")
             output.drain(PATIENCE_SECONDS)
             assert output.dropped == 2 * (number + 1)
+            assert output.is_stuck
         os.close(descriptor)
 
 
