@@ -377,7 +377,7 @@ def _limits(metrics: Metrics) -> Iterator[_Table]:
             yield GaugeMetricFamily, "quota_limit", text, labels, ()  # empty: the event loop runs between two families
         key = (limit.name, entity_label(limit.entity) if number < most else OTHER)
         rate, debt_seconds = totals.get(key, (0.0, 0.0))
-        totals[key] = (rate + limit.rate, max(debt_seconds, limit.debt_ns(now_ns) / 1e9))
+        totals[key] = (rate + limit.rate, max(debt_seconds, limit.expected_ns(limit.debt_ns(now_ns), now_ns) / 1e9))
         metrics.sources.matched.update(entity for entity in (limit.entity, limit.origin) if entity in configured)
     yield GaugeMetricFamily, "quota_limit", text, labels, ((key, rate) for key, (rate, _) in totals.items())
     matched = {(entity_label(entity),): int(entity in metrics.sources.matched) for entity in configured}

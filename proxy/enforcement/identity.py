@@ -60,7 +60,7 @@ class Notice:
         if limit is None or not self.until_ns:
             return
         if registry.is_in_use(limit):
-            self.until_ns = min(self.until_ns, now_ns + limit.debt_ns(now_ns) + limit.queued_ns())
+            self.until_ns = min(self.until_ns, now_ns + limit.wait_ns(now_ns))
         else:
             self.until_ns = 0
 

@@ -91,6 +91,7 @@ class Measures:
         counted when the hold ends; a dry run counts it now. `topics`: see `Report.held`.
         """
         client.entity.data_during_notice += now_ns < identity.notice.until_ns
+        wait_ns = limit.expected_ns(wait_ns, now_ns)
         if size:
             self.report.exceeded(client, limit, size)
         if self.enforces:
@@ -105,10 +106,10 @@ class Measures:
 
         queued   what is left of it, in the limit's unit
         """
-        wait_ns += limit.queued_ns(queued)
+        wait_ns = limit.expected_ns(wait_ns, now_ns) + limit.queued_ns(queued)
         is_told = not limit.rejects and self.mode_of(limit, reply) == NOTIFY
         if is_told and not self.is_untold(identity, limit, wait_ns):
-            _notify(identity, limit, wait_ns, reason_of(limit), now_ns)
+            identity.notice.extend(limit, now_ns + told_ns(limit, wait_ns), reason_of(limit))
 
     def debt_left(
         self,
@@ -126,7 +127,7 @@ class Measures:
         is_counted   as throttled
         """
         mode = self.mode_of(limit, reply)
-        debt_ns, wait_ns, reason = wait_ns, wait_ns + limit.queued_ns(), reason_of(limit)
+        debt_ns, wait_ns, reason = wait_ns, told_ns(limit, wait_ns + limit.queued_ns()), reason_of(limit)
         if mode == PAUSE or self.is_untold(identity, limit, wait_ns):
             return None
         if not is_counted:
@@ -137,7 +138,7 @@ class Measures:
             # Clients that do not wait for a throttle time find the delay in it; others would wait twice.
             delay_ms = throttle_time_ms(wait_ns, self.report.most_ns)
             return Delay(limit, now_ns, delay_ms, is_shown=reply is Reply.LATE)
-        _notify(identity, limit, wait_ns, reason, now_ns)
+        identity.notice.extend(limit, now_ns + wait_ns, reason)
         return None
 
     def soft(self, identity: Identity, limits: Iterable[Limit], reply: Reply, now_ns: int) -> None:
@@ -166,17 +167,15 @@ class Measures:
         limit, wait_ns = decision.limit, decision.wait_ns
         if limit is None or self.mode_of(limit) == PAUSE or self.is_untold(identity, limit, wait_ns):
             return
-        reason = reason_of(limit)
+        reason, wait_ns = reason_of(limit), told_ns(limit, limit.expected_ns(wait_ns, now_ns))
         if self.enforces:
             identity.request_notice.extend(limit, now_ns + wait_ns, reason)
         if not is_counted:
             self.report.throttled(identity.client, limit, NOTIFY, reason, wait_ns, wait_ns, now_ns)
 
 
-def _notify(identity: Identity, limit: Limit, wait_ns: int, reason: str, now_ns: int) -> None:
-    """Responses contain this wait. A part of a fleet's limit grows once somebody wants more: a client that is told
-    to wait for long at a small part sends nothing meanwhile, so that it stays small. The hold enforces the rest.
+def told_ns(limit: Limit, wait_ns: int) -> int:
+    """How much of a wait a response contains, or is late by. A share of a fleet's limit grows once somebody wants more,
+    and a client that waits for long at a small share sends nothing meanwhile: it would stay small.
     """
-    if limit.whole is not None:
-        wait_ns = min(wait_ns, MOST_TOLD_OF_PART_NS)
-    identity.notice.extend(limit, now_ns + wait_ns, reason)
+    return wait_ns if limit.whole is None else min(wait_ns, MOST_TOLD_OF_PART_NS)

@@ -114,6 +114,8 @@ class Report:
         """A request passed or was refused, and its response contains this wait or is late by it; in a dry run, it would
         be so, or the request would be held.
         """
+        if mode != PAUSE:  # what the client was told, or waited, and no more
+            wait_ns = min(wait_ns, self.most_ns)
         self._count(client, limit, mode, reason, wait_ns, now_ns)
         span = _Span(now_ns, now_ns, now_ns + min(wait_ns, self.most_ns))
         self._log(_of(client, limit), mode, reason, wait_ns, debt_ns, span)
@@ -136,7 +138,8 @@ class Report:
 
     def still_held(self, client: Client, limit: Limit, held_ns: int, wait_ns: int, until: str, now_ns: int) -> None:
         """A frame is held for longer than a line is suppressed. `until`: the time of day when that ends."""
-        span, debt_ns = _Span(now_ns, now_ns - held_ns, now_ns, until), limit.debt_ns(now_ns)
+        span = _Span(now_ns, now_ns - held_ns, now_ns, until)
+        debt_ns = limit.expected_ns(limit.debt_ns(now_ns), now_ns)
         self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, span)
 
     def blocked(self, client: Client, waited_ns: Mapping[tuple[str, object], int], now_ns: int) -> None:
@@ -283,7 +286,7 @@ def throttle_status(
         return _status(_of(client, limit), DELAY, reason_of(limit), now_ns - delay.since_ns, delay.until_ns - now_ns)
     if held is not None:
         limit, since_ns, queued = held
-        remaining_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-queued))  # as the last of the queue
+        remaining_ns = limit.wait_ns(now_ns, -queued)  # as the last of the queue
         return _status(_of(client, limit), PAUSE, reason_of(limit), now_ns - since_ns, remaining_ns)
     if bound:
         return _status(_Throttle(*client.names, BOUNDS[bound][0], "proxy", 0), PAUSE, bound, 0, 0)

@@ -16,7 +16,8 @@ from proxy.observability.logs import EventLog
 from quotas.admission.limit import Limit
 from quotas.entry import QuotaEntry
 from quotas.fleet.member import Member
-from quotas.fleet.policy import Demand
+from quotas.fleet.parameters import WHOLE
+from quotas.fleet.policy import Demand, fair_level
 from quotas.fleet.record import is_key
 from quotas.limit_kinds import LIMIT_KINDS, Measure
 from quotas.registry.registry import Registry
@@ -40,9 +41,11 @@ class SharedLimit:
     member: Member
     use: Use
     wanted: Callable[[], None]
+    clock: Callable[[], int]
     configured: int | Fraction = 1
     burst_ns: int = BURST_NS
     until_ns: int = 0
+    _fair: tuple[int, int] = (-1, 0)
 
     @property
     def fleet(self) -> str:
@@ -58,6 +61,26 @@ class SharedLimit:
         key = self.member.caps.keys[self.key]
         least = Fraction(min(key.quota, key.least), PER_UNIT)
         return least.numerator if least.denominator == 1 else float(least)
+
+    @property
+    def fair(self) -> int | Fraction:
+        """What it gets if it wants all, beside what the others want now. Found again when these have changed."""
+        caps = self.member.caps
+        key = caps.keys[self.key]
+        version, level = self._fair
+        if version != key.version:
+            level = fair_level([*(entry.want for name, entry in key.stated.items() if name != caps.name), WHOLE])
+            self._fair = key.version, level
+        shared, floor = key.split(caps.parameters.max_members)
+        return min(self.configured, Fraction(level * shared // WHOLE + floor, PER_UNIT))
+
+    @property
+    def share(self) -> int | Fraction:
+        """The rate of the limit now; or what is fair, which this member claims when it is wanted, and can have as soon
+        as it has read its claim back.
+        """
+        rate = self.limit.algorithm.rate
+        return max(rate, self.fair) if self.member.caps.is_joined(self.clock()) else rate
 
 
 class SharedLimits:
@@ -92,7 +115,7 @@ class SharedLimits:
     def lend(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
         shared = self._shared.get(limit)
         if shared is None:
-            shared = SharedLimit(limit, key_of(limit), self._member, Use(limit), lambda: self.on_wait())
+            shared = SharedLimit(limit, key_of(limit), self._member, Use(limit), lambda: self.on_wait(), self._clock)
             self._shared[limit] = self._by_key[shared.key] = shared
             self._idle.append(shared)
         shared.configured = rate

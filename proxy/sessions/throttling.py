@@ -45,7 +45,7 @@ class Throttling:
         limit, since_ns, queued = hold
         held_ns = request.held_ns + now_ns - since_ns
         if held_ns > _LONG_NS:
-            wait_ns = limit.debt_ns(now_ns) + max(0, limit.queued_ns(-queued))  # as the last of the queue
+            wait_ns = limit.wait_ns(now_ns, -queued)  # as the last of the queue
             until = f"{datetime.now(UTC) + timedelta(microseconds=wait_ns // 1_000):%H:%M:%S}"
             report = self._pair.connection.context.measures.report
             report.still_held(request.client, limit, held_ns, wait_ns, until, now_ns)

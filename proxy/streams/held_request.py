@@ -166,7 +166,7 @@ class HeldRequest(Pending):
                 each.overdrawn_by = self.number
                 if each in self.served and each is not self.limit:  # this one has counted the read when it waited
                     count_throttled(each, units, now_ns)
-                debt_ns = each.algorithm.record(units, now_ns)
+                debt_ns = each.charge(units, now_ns)
                 if debt_ns and now_ns + debt_ns > self.debt_until_ns and self.owes(each):
                     self.debt, self.debt_until_ns = each, now_ns + debt_ns
             if limit is None:

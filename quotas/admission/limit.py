@@ -1,9 +1,11 @@
 """One limit of one entity: its bucket and its queue."""
 
+from fractions import Fraction
 from typing import Any, Final, NoReturn, Protocol
 
 from quotas.admission.fair_queue import FairQueue
 from quotas.algorithms.algorithm import NS_PER_SECOND, Algorithm
+from quotas.algorithms.leased_bucket import LeasedBucket
 from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.entity import AnyEntity, Kind, Named
 from quotas.exemption import Exemption
@@ -43,8 +45,12 @@ class Whole(Protocol):
     def rate(self) -> int | float:
         """Units per second of all together."""
 
+    @property
+    def share(self) -> int | Fraction:
+        """What the limit of this process has now, or is about to have since it is asked for: units per second."""
+
     def wanted(self) -> None:
-        """A frame begins to wait for the limit."""
+        """A frame begins to wait for the limit, or leaves it in debt."""
 
 
 class Limit:
@@ -121,13 +127,35 @@ class Limit:
         """Nanoseconds until out of debt."""
         return self.algorithm.debt_ns(now_ns)
 
+    def charge(self, units: int, now_ns: int) -> int:
+        """Charge a read. Returns how long the client should wait for the debt; see `expected_ns`."""
+        debt_ns = self.algorithm.record(units, now_ns)
+        if self.whole is None or not debt_ns:
+            return debt_ns
+        self.whole.wanted()
+        return self.expected_ns(debt_ns, now_ns)
+
+    def expected_ns(self, debt_ns: int, now_ns: int) -> int:
+        """A debt of `debt_ns` at the present rate, by the rate that will pay it: a share of a fleet's limit that is not
+        in use is a thousandth of what it becomes within some tens of ms.
+        """
+        algorithm = self.algorithm
+        if self.whole is None or not debt_ns or not isinstance(algorithm, LeasedBucket):
+            return debt_ns
+        return _time_of(algorithm.owed(now_ns), self.whole.share)
+
+    def wait_ns(self, now_ns: int, more: int = 0) -> int:
+        """Nanoseconds until debt, queued frames and `more` units have passed, as is to be expected."""
+        return self.expected_ns(self.debt_ns(now_ns), now_ns) + max(0, self.queued_ns(more))
+
     def headroom(self, now_ns: int) -> int:
         """Whole units that fit before it is in debt; 0 with waiters."""
         return 0 if self.waiters.waiting else self.algorithm.headroom(now_ns)
 
     def queued_ns(self, more: int = 0) -> int:
-        """Nanoseconds of this rate for the queued frames and `more` units; rounded up."""
-        return self.time_of(self.waiters.queued + more)
+        """Nanoseconds for the queued frames and `more` units, by the rate that will serve them; rounded up."""
+        amount = self.waiters.queued + more
+        return self.time_of(amount) if self.whole is None else _time_of(amount, self.whole.share)
 
     def soft_wait_ns(self, now_ns: int) -> int:
         """Nanoseconds until the headroom is above the soft mark (`SOFT_NS`) again; 0: it is, or there is no burst."""
@@ -136,8 +164,7 @@ class Limit:
 
     def time_of(self, amount: int) -> int:
         """Nanoseconds in which the limit earns `amount`, rounded up."""
-        rate = self.algorithm.rate  # 0: a topic with a share of 0
-        return -(-amount * rate.denominator * NS_PER_SECOND // rate.numerator) if rate else 0
+        return _time_of(amount, self.algorithm.rate)
 
     def has_room_for_all(self, now_ns: int) -> bool:
         """Whether all queued frames fit, with some spare. With a burst below it, a queue ends when it is empty."""
@@ -153,6 +180,11 @@ class Limit:
         if self.whole is not None and not self.waiters.waiting:
             self.whole.wanted()
         self.waiters.push(waiter, size, is_first=is_first)
+
+
+def _time_of(amount: int, rate: int | Fraction) -> int:
+    """0 for a rate of 0: of a topic with a share of 0."""
+    return -(-amount * rate.denominator * NS_PER_SECOND // rate.numerator) if rate else 0
 
 
 def limits_for(user: str, client_id: str, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:

@@ -58,6 +58,11 @@ class LeasedBucket(TokenBucket):
         level = self._level_at(now_ns) - more * lent.unit + left_ns * lent.earn
         return left_ns - level * floor.unit // lent.unit // floor.earn
 
+    def owed(self, now_ns: int) -> int:
+        """Units of debt, rounded up: whatever rate will pay them."""
+        self._end_lease(now_ns)
+        return max(0, -(self._level_at(now_ns) // self._terms.unit))
+
     def headroom(self, now_ns: int) -> int:
         self._end_lease(now_ns)
         return super().headroom(now_ns)

@@ -21,6 +21,7 @@ from protocol.throttle_time import throttle_needs
 from protocol.topic_mutations import MAX_ITEMS, MutationRequest, is_strict
 from protocol.topics import Topic
 from proxy.enforcement.identity import NS_PER_MS, throttle_time_ms
+from proxy.enforcement.measures import told_ns
 from proxy.enforcement.report import NOTIFY, REJECT, reason_of
 from proxy.streams.connection import Connection
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
@@ -94,6 +95,8 @@ class Mutations(Forward):
             is_throttled = throttle_needs(kind.header.api, kind.version) > 0
             is_throttled &= not measures.is_untold(connection.identity, decision.limit, decision.wait_ns)
         limit, wait_ns = decision.limit, decision.wait_ns
+        if limit is not None:
+            wait_ns = told_ns(limit, limit.expected_ns(wait_ns, now_ns))
         is_throttled = is_throttled and limit is not None
         self.count(requests, now_ns, is_counted=is_throttled)
         if limit is None or not is_throttled:

@@ -194,10 +194,39 @@ def test_a_frame_that_is_held(mode: str, reply: Reply) -> None:
 def test_a_part_of_a_fleets_limit_is_no_reason_to_wait_for_long() -> None:
     """Or the client sends nothing meanwhile, and the part goes to others."""
     scene = Scene("notify")
-    scene.limit.whole = cast("Any", SimpleNamespace(wanted=int))
+    scene.limit.whole = cast("Any", SimpleNamespace(wanted=int, share=scene.limit.algorithm.rate))
     scene.is_held()
     assert scene.told_ms == (MOST_TOLD_OF_PART_NS // NS_PER_MS, 0)
     assert WAIT_NS > MOST_TOLD_OF_PART_NS
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("reply", [Reply.NOTICE, Reply.LATE])
+def test_what_counts_is_what_the_client_was_told(
+    reply: Reply, is_shared: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And for how long its response was late: not the debt, which may be hours."""
+    scene = Scene()
+    if is_shared:
+        scene.limit.whole = cast("Any", SimpleNamespace(
+            wanted=int, share=scene.limit.algorithm.rate, rate=1_000, fleet="etl", members=2
+        ))  # fmt: skip
+    delay = scene.leaves_debt(reply, wait_ns=1_000 * NS_PER_SECOND)
+    told_ms = MOST_TOLD_OF_PART_NS // NS_PER_MS if is_shared else EnforcementOptions().max_throttle_ms
+    assert (delay.throttle_time_ms if delay else scene.told_ms[0]) == told_ms
+    [histogram] = scene.who.entity.throttles.values()
+    assert histogram.sum_seconds == told_ms / 1_000
+    [(_, line)] = lines_of(caplog.records)
+    assert (line["throttle_ms"], line["debt_seconds"]) == (told_ms, 1_000)
+
+
+def test_neither_does_a_control_request_wait_for_a_share_that_is_being_claimed() -> None:
+    scene = Scene()
+    scene.limit.whole = cast("Any", SimpleNamespace(
+        wanted=int, share=scene.limit.algorithm.rate, rate=1_000, fleet="etl", members=2
+    ))  # fmt: skip
+    scene.measures.on_requests_debt(scene.who, scene.decision(), scene.now_ns, is_counted=False)
+    assert scene.told_ms == (0, MOST_TOLD_OF_PART_NS // NS_PER_MS)
 
 
 def test_an_error_for_a_topic_is_no_notice_for_all() -> None:

@@ -29,6 +29,7 @@ from protocol.produce import FIRST_FLEXIBLE
 from protocol.produce_partitions import PartitionData
 from protocol.produce_refusals import UNKNOWN_TOPIC_ID, refused_produce_response
 from proxy.enforcement.identity import NS_PER_MS
+from proxy.enforcement.measures import told_ns
 from proxy.enforcement.report import REJECT, reason_of
 from proxy.streams.connection import Connection
 from proxy.streams.handlers.produce_content import ProduceContent, Refusal, topics_of
@@ -95,7 +96,7 @@ def refusal_of(connection: Connection, content: ProduceContent, now_ns: int) -> 
     noisy = _noisiest(connection, content, now_ns)
     if noisy is not None:
         wait_ns, limit = noisy
-        wait_ns += limit.queued_ns()
+        wait_ns = told_ns(limit, limit.expected_ns(wait_ns, now_ns) + limit.queued_ns())
         message = f"{limit.name}={limit.rate} of {limit.entity} is exceeded: retry in {-(-wait_ns // NS_PER_MS)} ms"
         return Refusal(connection.identity.refusal_error, message, limit, wait_ns)
     if any(_is_later(connection, each) for each in content.partitions):
