@@ -86,6 +86,7 @@ def test_kafka_configs_changes_what_an_open_connection_may_send(
     assert not [each for each in proxy.events if each["event"] == "cluster_quotas_failed"]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(150)
 def test_the_broker_never_mutes_a_client_that_the_proxy_holds(
     tap: Tap, tapped_cluster: KafkaCluster, unique_name: Callable[[str], str]

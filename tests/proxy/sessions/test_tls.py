@@ -24,7 +24,17 @@ from proxy.sessions.shared import ClientAddress
 from proxy.sessions.tls_wire import Handshake, TlsWire
 from proxy.sessions.turns import HEAVY_ROUND_NS, Turns
 from proxy.sessions.wire import Wire
-from tests.proxy.conversation import LOOPBACK, PATIENCE_SECONDS, Peer, ScriptedBroker, Stage, lines_of, until
+from tests.proxy.conversation import (
+    LOOPBACK,
+    PATIENCE_SECONDS,
+    Peer,
+    ScriptedBroker,
+    Stage,
+    lines_of,
+    until,
+    without_burst,
+)
+from tests.proxy.dialogue import held
 from tests.proxy.frames import (
     api_versions,
     coordinator_answer,
@@ -585,3 +595,30 @@ async def test_without_a_check_of_the_name(open_stage: OpenStage, certificates: 
     assert broker.tls.getpeercert() is not None
     await client.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)
+
+
+async def test_a_client_that_is_held_for_long_receives_the_same_bytes(
+    open_stage: OpenStage, certificates: Certificates
+) -> None:
+    """The first byte of its response early, in a record of its own (`test_clients_that_left`)."""
+    quota = without_burst("client-id=etl,producer_byte_rate=100")
+    stage = opened(open_stage, certificates, "client", quotas=[quota])
+    client, broker = await pair(stage, certificates, "client")
+    await client.send(produce(1, 10_000))
+    assert await broker.frame() == produce(1, 10_000)
+    await broker.send(produced(1))
+    await client.frame()
+    await client.send(produce(2))
+    await held(stage)
+    stage.clock.pass_seconds(66)
+    stage.sweep()
+    assert [session.responses.writer.has_probed for session in stage.sessions] == [True]
+    stage.clock.pass_seconds(1_000)
+    stage.shared.wakeups.limits_changed()
+    assert await broker.frame() == produce(2)
+    await broker.send(produced(2))
+    await client.send(heartbeat(3))
+    await broker.frame()
+    await broker.send(heartbeat_answer(3))
+    assert len(await client.frame()) == len(produced(2))
+    assert await client.frame() == heartbeat_answer(3)
