@@ -8,6 +8,7 @@ from proxy.brokers.nodes import Nodes, Place
 from proxy.config.addresses import Address, server_name
 from proxy.config.config import Config
 from proxy.config.errors import BindError
+from proxy.config.ports import same_host
 from proxy.listener import Listener
 from proxy.observability.metrics import Metrics
 from proxy.sessions.proxy_headers import ProxyHeaders
@@ -63,6 +64,12 @@ class Ports:
         first = self._next_server % len(servers)
         self._next_server = first + 1
         return servers[first:] + servers[:first]
+
+    def is_own(self, address: Address) -> bool:
+        """Whether clients reach this proxy at an address, as far as its text says."""
+        listening = self._config.listening
+        own = (listening.address[0], listening.advertised_host)
+        return address[1] in self._listeners and any(same_host(address[0], each) for each in own)
 
     def close(self) -> None:
         """Stop accepting, and close connections that are not accepted because their PROXY header is not complete."""

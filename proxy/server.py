@@ -215,6 +215,7 @@ class Server:
         self.fleet = fleet_of(config, context.registry, clock)
         headers = ProxyHeaders(loop, clock, config, shared.faults, self._accepted)
         self.ports = Ports(loop, config, metrics, headers)
+        shared.upstream.is_own = self.ports.is_own
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
         max_refused = max(1, config.security.max_connections // WAITING_PARTS)
         self.gate = Gate(shared, ConnectionQuotas(context.registry, max_wait_ns), max_refused)

@@ -66,6 +66,8 @@ class Upstream:
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self._loop = loop
         self._clock = clock
+        #: Whether a broker's address is one of this proxy: connections to it would loop until none is left.
+        self.is_own: Callable[[Address], bool] = lambda address: False
         #: The latest look-up of each name, and until when it counts.
         self._names: dict[Address, tuple[int, Task[list[SocketAddress]]]] = {}
 
@@ -105,6 +107,8 @@ class Upstream:
         # In a broker's response. uvloop takes a port's last 16 bits, and resolvers raise ValueError for a zero byte.
         if not host or "\0" in host or not 0 <= port <= MAX_PORT:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if self.is_own(address):
+            raise BrokerFailed("connect_failed", "this is a port of the proxy: see advertised.listeners of the broker")
         literal = ip_literal(host)
         if literal is not None:
             # No server is asked. It finds the number of an interface, as in fe80::1%eth0, which uvloop drops.

@@ -118,7 +118,7 @@ def _check_upstream(given: Given, servers: Servers, own_ports: Set[int]) -> None
         own_hosts.append("localhost")
     places = {address: name for name in reversed(list(servers)) for address in servers[name]}
     for (host, port), name in places.items():
-        if port in own_ports and any(_same_host(host, own) for own in own_hosts):
+        if port in own_ports and any(same_host(host, own) for own in own_hosts):
             hint = "give the real brokers here, and the address of --listen to clients"
             given.refuse(name, format_address((host, port)), "is a port of this proxy itself", hint)
 
@@ -151,9 +151,9 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 def _same_interface(one: str, other: str) -> bool:
     """Whether the same port cannot be bound on both."""
-    return is_wildcard(one) or is_wildcard(other) or _same_host(one, other)
+    return is_wildcard(one) or is_wildcard(other) or same_host(one, other)
 
 
-def _same_host(one: str, other: str) -> bool:
+def same_host(one: str, other: str) -> bool:
     names = {server_name(one), server_name(other)}
     return len(names) == 1 or names <= _LOOPBACK_NAMES

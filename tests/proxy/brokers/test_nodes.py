@@ -315,3 +315,19 @@ async def test_an_address_that_leads_nowhere_is_no_defect(open_stage: OpenStage,
     await (await stage.client(told[1][1])).closed()
     assert stage.metrics.errors.upstream["connect_failed"] == 1
     await until(lambda: len(stage.sessions) == 1)
+
+
+async def test_a_broker_that_advertises_the_proxy_does_not_use_up_its_connections(open_stage: OpenStage) -> None:
+    """Each connection to its port would open another one to the same port, until no client is accepted."""
+    stage = open_stage()
+    client, broker = await stage.pair()
+    real = ScriptedBroker()
+    try:
+        told = await learn(client, broker, {1: real.address})
+        assert await learn(client, broker, {1: told[1]}) == told
+        await (await stage.client(told[1][1])).closed()
+        assert stage.metrics.errors.upstream["connect_failed"] == 1
+        await until(lambda: len(stage.sessions) == 1)
+    finally:
+        stage.close()
+        real.close()
