@@ -46,5 +46,6 @@ class OutsideThreads(Executor):
             result = job()
         except BaseException as error:  # noqa: BLE001 - whoever waits for the result raises it
             future.set_exception(error)
+            del future, job  # a cycle: the error's traceback refers to this call
         else:
             future.set_result(result)
