@@ -22,6 +22,7 @@ From the outside in; each imports only what is listed after it:
     fleet/          limits that several proxies share, through a topic
     brokers/        the map between brokers and ports, and connections to them
     retries         when the proxy's own clients try again
+    event_loops     connect for the proxy's own clients as for sessions
     own_client      how the proxy's own Kafka clients connect
     own_topic       how topics of its own are read and made
     tls             contexts of connections, made of files again when these change

@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -176,6 +177,7 @@ def check(ctx: click.Context, /, arguments: tuple[str, ...]) -> None:
 
     from proxy.check import results
     from proxy.config.checks import config_of
+    from proxy.event_loops import new_loop
     from proxy.observability.logs import one_line
 
     flag = ["--config"] if arguments and not arguments[0].startswith("-") else []
@@ -191,7 +193,8 @@ def check(ctx: click.Context, /, arguments: tuple[str, ...]) -> None:
             click.echo(f"{'✓' if isinstance(result, str) else '✗'} {shown}")
         return ok
 
-    sys.exit(0 if asyncio.run(print_all()) else EXIT_FAILURE)
+    with asyncio.Runner(loop_factory=partial(new_loop, config.event_loop)) as runner:
+        sys.exit(0 if runner.run(print_all()) else EXIT_FAILURE)
 
 
 @main.command("check-config", short_help="Check files without starting anything.")

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quotas_file import active_quotas
 from proxy.config.values import NODE
 from proxy.config_watch import ConfigWatch, ReadAgain
+from proxy.event_loops import new_loop
 from proxy.fleet.clock import boottime_ns
 from proxy.fleet.fleet import fleet_of
 from proxy.fleet.shared_limits import shared_and_own
@@ -71,12 +72,7 @@ def run(config: Config, read_again: ReadAgain = None) -> int:
     """
     raise_descriptor_limit(config)
     sys.unraisablehook = _log_ignored
-    loop_factory: Callable[[], AbstractEventLoop] | None = None
-    if config.event_loop == "uvloop":
-        import uvloop
-
-        loop_factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
+    with asyncio.Runner(loop_factory=partial(new_loop, config.event_loop)) as runner:
         clock = time.monotonic_ns if config.fleet.name is None else boottime_ns
         return runner.run(Server(config, clock, read_again=read_again).serve())
 

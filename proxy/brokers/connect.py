@@ -14,7 +14,7 @@ from protocol.errors import ProtocolError
 from protocol.topic_metadata_request import topics_by_id, topics_by_id_request
 from protocol.topics import TopicPartitions
 from proxy.brokers.login import CORRELATION_ID, log_in
-from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed, connect_failure
+from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed, connect_failure, upstream_of
 from proxy.config.addresses import Address
 from proxy.config.client_settings import LoginSettings
 from proxy.tls import TlsContexts, failure_of
@@ -60,6 +60,7 @@ async def connection(
     """A function that sends a request with its length, and returns the response from the correlation id on. All of it
     within that time, and each response within `most` bytes. Raises BrokerFailed.
     """
+    works = False
     try:
         async with asyncio.timeout(seconds):
             reader, writer = await _connect(server, tls)
@@ -68,6 +69,7 @@ async def connection(
                 if login is not None:
                     await log_in(ask, login)
                 yield ask
+                works = True
             finally:
                 writer.close()
     except BrokerFailed:
@@ -78,14 +80,18 @@ async def connection(
         raise BrokerFailed("closed_early", "it closed the connection before its first response") from error
     except ProtocolError as error:
         raise BrokerFailed("connect_failed", str(error)) from error
+    finally:
+        if not works:
+            upstream_of(asyncio.get_running_loop()).forget(server)
 
 
 async def _connect(server: Address, tls: ssl.SSLContext | None) -> tuple[StreamReader, StreamWriter]:
     try:
-        return await asyncio.open_connection(*server, ssl=tls)
-    except TimeoutError:
+        sock = await upstream_of(asyncio.get_running_loop()).dial(server)
+        return await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=None if tls is None else server[0])
+    except (BrokerFailed, TimeoutError):
         raise
-    except (OSError, ValueError) as error:  # UnicodeError of a host name
+    except (OSError, ValueError) as error:  # ValueError: a name that cannot stand in a certificate
         if tls is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
             raise BrokerFailed(*failure_of(error)) from error
         raise connect_failure(error) from error

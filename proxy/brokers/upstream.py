@@ -9,6 +9,7 @@ import socket
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic_ns
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from proxy.config.addresses import Address, format_address, ip_literal
@@ -21,7 +22,11 @@ librdkafka's socket.connection.setup.timeout.ms, and what Java's grows to."""
 NEXT_ADDRESS_SECONDS = 8.0
 """After this time the next address is tried: librdkafka waits 10 s for its first response, by
 api.version.request.timeout.ms, and Java 30 s."""
+NEXT_ATTEMPT_SECONDS = 0.25
+"""After this time without an answer the next address of the same name is tried, too: the delay of RFC 8305."""
 RESOLVED_FOR_NS = 30_000_000_000
+MAX_NAMES: Final = 1_000
+"""Names that are remembered: clusters have fewer."""
 _THREADS: Final = OutsideThreads("names of brokers", 16)
 _STREAM: Final = socket.SOCK_STREAM
 
@@ -70,6 +75,8 @@ class Upstream:
         self.is_own: Callable[[Address], bool] = lambda address: False
         #: The latest look-up of each name, and until when it counts.
         self._names: dict[Address, tuple[int, Task[list[SocketAddress]]]] = {}
+        #: Of names with several addresses, the one that worked last.
+        self._working: dict[Address, SocketAddress] = {}
 
     def connect(
         self,
@@ -125,11 +132,39 @@ class Upstream:
         if look_up is None or self._clock() >= until_ns:
             look_up = self._loop.create_task(self._look_up(*address))
             self._names[address] = self._clock() + RESOLVED_FOR_NS, look_up
+            if len(self._names) > MAX_NAMES:
+                del self._names[next(iter(self._names))]
         return look_up
 
     async def _look_up(self, host: str, port: int) -> list[SocketAddress]:
         found = await self._loop.run_in_executor(_THREADS, partial(socket.getaddrinfo, host, port, type=_STREAM))
         return [(info[0], info[4]) for info in found]
+
+    async def dial(self, address: Address) -> socket.socket:
+        """A TCP connection to the first address that accepts it. Raises BrokerFailed."""
+        found = await self._resolved(address)
+        sock, chosen = await self._first_of(found)
+        self._remember(address, found, chosen)
+        return sock
+
+    def forget(self, address: Address) -> None:
+        """It accepted a connection, and did not work."""
+        self._working.pop(address, None)
+
+    async def _resolved(self, address: Address) -> list[SocketAddress]:
+        """Those of a broker, the one that worked last before the others. Raises BrokerFailed."""
+        try:
+            found = await self.resolve(address)
+        except (OSError, UnicodeError) as error:
+            raise connect_failure(error) from error
+        last = self._working.get(address)
+        return sorted(found, key=lambda each: each != last)
+
+    def _remember(self, address: Address, found: Sequence[SocketAddress], chosen: SocketAddress) -> None:
+        if len(found) > 1:
+            self._working[address] = chosen
+            if len(self._working) > MAX_NAMES:
+                del self._working[next(iter(self._working))]
 
     async def _open(self, address: Address, wire_to: Callable[[socket.socket, str], W], until: float, others: int) -> W:
         """The open wire to the first address of a broker that works. Raises BrokerFailed, of the last one.
@@ -137,41 +172,90 @@ class Upstream:
         until    the loop's time at which the client is no longer kept waiting
         others   brokers that may be tried after this one
         """
-        try:
-            found = await self.resolve(address)
-        except (OSError, UnicodeError) as error:
-            raise connect_failure(error) from error
-        for more, (family, sockaddr) in zip(reversed(range(len(found))), found, strict=True):
-            left = until - self._loop.time()
-            seconds = min(left, NEXT_ADDRESS_SECONDS) if more or others else left
+        found = await self._resolved(address)
+        left = list(found)
+        while left:
+            rest = until - self._loop.time()
+            seconds = min(rest, NEXT_ADDRESS_SECONDS) if len(left) > 1 or others else rest
             try:
-                return await self._open_at(family, sockaddr, lambda sock: wire_to(sock, address[0]), seconds)
+                wire, chosen = await self._open_one(left, lambda sock: wire_to(sock, address[0]), seconds)
             except OSError as error:  # also without a free descriptor
                 failure = connect_failure(error)
+            else:
+                self._remember(address, found, chosen)
+                return wire
+        self.forget(address)
         try:
             raise failure
         finally:
             del failure  # its traceback refers to this call, and so to the session: a cycle
 
-    async def _open_at(
-        self, family: int, sockaddr: tuple[Any, ...], wire_of: Callable[[socket.socket], W], seconds: float
-    ) -> W:
+    async def _open_one(
+        self, left: list[SocketAddress], wire_of: Callable[[socket.socket], W], seconds: float
+    ) -> tuple[W, SocketAddress]:
+        """The open wire to the first of these that accepts a connection. What failed goes from `left`; of those that
+        are silent, the first.
+        """
         wire: W | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                sock, chosen = await self._first_of(left)
+                left.remove(chosen)
+                try:
+                    wire = wire_of(sock)
+                    await self._opened(wire)
+                except BaseException:
+                    (wire or sock).close()
+                    raise
+        except TimeoutError:
+            if wire is None:
+                left.pop(0)
+            reason, what = ("connect_timeout", "no answer") if wire is None else ("tls_failed", "no TLS handshake")
+            raise BrokerFailed(reason, f"{what} within {max(seconds, 0):.3g} s") from None
+        except OSError:
+            if wire is None:
+                left.clear()
+            raise
+        return wire, chosen
+
+    async def _first_of(self, found: Sequence[SocketAddress]) -> tuple[socket.socket, SocketAddress]:
+        """The first connection among attempts that begin one after the other, as those of clients do (RFC 8305): when
+        the one before failed, or has had no answer for `NEXT_ATTEMPT_SECONDS`. Raises OSError if all fail.
+        """
+        if len(found) == 1:
+            return await self._connected(*found[0]), found[0]
+        waiting, attempts = list(reversed(found)), dict[Task[socket.socket], SocketAddress]()
+        failure = connect_failure(OSError("there is no address"))
+        try:
+            while waiting or attempts:
+                if waiting:
+                    chosen = waiting.pop()
+                    attempts[self._loop.create_task(self._connected(*chosen))] = chosen
+                pause = NEXT_ATTEMPT_SECONDS if waiting else None
+                done, _ = await asyncio.wait(attempts, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                for attempt in done:
+                    error = attempt.exception()
+                    if error is None:
+                        return attempt.result(), attempts.pop(attempt)
+                    del attempts[attempt]
+                    failure = connect_failure(error) if isinstance(error, Exception) else failure
+            raise failure
+        finally:
+            for attempt in attempts:
+                attempt.cancel()
+                attempt.add_done_callback(_close)
+            del failure
+
+    async def _connected(self, family: int, sockaddr: tuple[Any, ...]) -> socket.socket:
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            async with asyncio.timeout(seconds):
-                await self._loop.sock_connect(sock, sockaddr)
-                wire = wire_of(sock)
-                await self._opened(wire)
-        except BaseException as error:
-            (wire or sock).close()
-            if isinstance(error, TimeoutError):
-                reason, what = ("connect_timeout", "no answer") if wire is None else ("tls_failed", "no TLS handshake")
-                raise BrokerFailed(reason, f"{what} within {max(seconds, 0):.3g} s") from None
+            await self._loop.sock_connect(sock, sockaddr)
+        except BaseException:
+            sock.close()
             raise
-        return wire
+        return sock
 
     def _opened(self, wire: OpenableWire) -> "Future[None]":
         opened: Future[None] = self._loop.create_future()
@@ -186,3 +270,14 @@ class Upstream:
 
         wire.open(done, failed)
         return opened
+
+
+def _close(attempt: "Task[socket.socket]") -> None:
+    """One that was not needed."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
+
+
+def upstream_of(loop: AbstractEventLoop) -> Upstream:
+    """How connections are made that belong to no session: that of `proxy.event_loops`, or one without memory."""
+    return getattr(loop, "upstream", None) or Upstream(loop, monotonic_ns)

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 import pytest_asyncio
-import uvloop
 
+from proxy.event_loops import new_loop
 from tests.proxy.conversation import Stage
 
 LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
@@ -25,8 +26,8 @@ BOTH_LOOPS = {
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> LoopFactories:
     is_nightly = config.getoption("--hypothesis-profile", default=None) == "nightly"
     if "open_stage" in getattr(item, "fixturenames", ()) and (is_nightly or item.path.name in BOTH_LOOPS):
-        return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
-    return {"uvloop": uvloop.new_event_loop}
+        return {kind: partial(new_loop, kind) for kind in ("uvloop", "asyncio")}
+    return {"uvloop": partial(new_loop, "uvloop")}
 
 
 @pytest_asyncio.fixture

@@ -2,15 +2,20 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
-from typing import Any
+import struct
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
 
 import pytest
 
-from proxy.brokers.upstream import RESOLVED_FOR_NS, Upstream
+from proxy.brokers.readiness import Readiness
+from proxy.brokers.upstream import RESOLVED_FOR_NS, BrokerFailed, Upstream
 from proxy.config.addresses import format_address
+from proxy.config.config import Config, UsageOptions
+from proxy.usage.sink import SinkFailed
+from proxy.usage.topic_sink import TopicSink
 from tests.proxy.conversation import LOOPBACK, Clock, OpenStage, ScriptedBroker, lines_of, nobody_accepts, until
-from tests.proxy.frames import heartbeat, heartbeat_answer
+from tests.proxy.frames import frame, heartbeat, heartbeat_answer
 
 
 def nobody_listens() -> tuple[str, int]:
@@ -267,3 +272,106 @@ async def test_an_address_that_cannot_be_is_a_failure_of_its_broker_only(address
     )
     assert ends[0] in {"connect_failed", "name_resolution"}
     assert ends[1:] == ["exhausted"]
+
+
+# ---- a name with several addresses
+
+
+class Dual(NamedTuple):
+    broker: ScriptedBroker
+    addresses: list[Any]
+
+
+@pytest.fixture
+async def dual(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Dual]:
+    """`kafka` has two addresses, and the first one drops packets."""
+    broker = ScriptedBroker()
+    with nobody_accepts() as silent:
+        found = Dual(broker, [(socket.AF_INET, silent), (socket.AF_INET, broker.address)])
+
+        async def look_up(_: Upstream, host: str, port: int) -> list[Any]:
+            return list(found.addresses)
+
+        monkeypatch.setattr(Upstream, "_look_up", look_up)
+        yield found
+    broker.close()
+
+
+async def test_a_silent_address_of_a_name_costs_the_first_client_a_moment(open_stage: OpenStage, dual: Dual) -> None:
+    """As clients connect (RFC 8305); the next ones begin with the address that works."""
+    stage = open_stage(bootstrap_servers=(("kafka", 9092),))
+    for number in range(3):
+        client = await stage.client()
+        await client.send(heartbeat(number))
+        assert await (await dual.broker.accept()).frame() == heartbeat(number)
+    address, working = ("kafka", 9092), dual.addresses[1]
+    assert stage.shared.upstream._working == {address: working}
+    assert not any(stage.metrics.errors.upstream.values()), "a name that works is no failure"
+
+
+async def test_what_worked_once_is_not_believed_for_ever(open_stage: OpenStage, dual: Dual) -> None:
+    stage = open_stage(bootstrap_servers=(("kafka", 9092),))
+    silent, working = dual.addresses
+    stage.shared.upstream._working["kafka", 9092] = silent
+    client = await stage.client()
+    await client.send(heartbeat(1))
+    assert await (await dual.broker.accept()).frame() == heartbeat(1)
+    assert stage.shared.upstream._working["kafka", 9092] == working
+
+
+async def test_the_attempts_that_are_not_needed_are_closed(monkeypatch: pytest.MonkeyPatch, dual: Dual) -> None:
+    """Also one that succeeds in the same moment."""
+    monkeypatch.setattr("proxy.brokers.upstream.NEXT_ATTEMPT_SECONDS", 0)
+    upstream, broker = Upstream(asyncio.get_running_loop(), Clock()), dual.broker
+    dual.addresses[1:] = [(socket.AF_INET, broker.address)] * 3
+    opened: list[socket.socket] = []
+    connect = upstream._connected
+
+    async def connected(family: int, sockaddr: tuple[Any, ...]) -> socket.socket:
+        opened.append(await connect(family, sockaddr))
+        return opened[-1]
+
+    monkeypatch.setattr(upstream, "_connected", connected)
+    sock = await upstream.dial(("kafka", 9092))
+    await until(lambda: all(each is sock or each.fileno() < 0 for each in opened))
+    assert sock.fileno() >= 0
+    sock.close()
+
+
+async def test_all_addresses_of_a_name_fail(dual: Dual) -> None:
+    upstream = Upstream(asyncio.get_running_loop(), Clock())
+    dual.addresses[:] = [(socket.AF_INET, nobody_listens()), (socket.AF_INET, nobody_listens())]
+    with pytest.raises(BrokerFailed, match="Connection refused"):
+        await upstream.dial(("kafka", 9092))
+    assert upstream._working == {}
+
+
+async def test_names_are_forgotten(monkeypatch: pytest.MonkeyPatch, dual: Dual) -> None:
+    monkeypatch.setattr("proxy.brokers.upstream.MAX_NAMES", 5)
+    dual.addresses.reverse()
+    upstream = Upstream(asyncio.get_running_loop(), Clock())
+    for number in range(20):
+        (await upstream.dial((f"kafka-{number}", 9092))).close()
+    assert len(upstream._names) == len(upstream._working) == 5
+
+
+async def test_the_proxys_own_requests_pass_a_silent_address(open_stage: OpenStage, dual: Dual) -> None:
+    stage = open_stage(bootstrap_servers=(("kafka", 9092),))
+    ready = Readiness([("kafka", 9092)], stage.server.tls, stage.shared.health, stage.clock)
+    probing = asyncio.ensure_future(ready.probe(("kafka", 9092)))
+    peer = await dual.broker.accept()
+    await peer.frame()
+    await peer.send(frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13)))
+    assert (await probing).ok
+
+
+async def test_clients_of_aiokafka_pass_a_silent_address(dual: Dual, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Usage records, and the fleet."""
+    config = Config(bootstrap_servers=(("kafka", 9092),), usage=UsageOptions(topic="usage"))
+    sink = TopicSink(config, b"")
+    writing = asyncio.ensure_future(sink.write(()))
+    peer = await dual.broker.accept()
+    assert (await peer.frame())[4:6] == b"\x00\x12", "ApiVersions"
+    peer.close()
+    with pytest.raises(SinkFailed):
+        await writing
