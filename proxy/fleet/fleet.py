@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from proxy.config.cautions import BELOW_FLOOR
 from proxy.config.config import Config
+from proxy.config.floor import FLOORS, REMEDY
 from proxy.fleet.log import Log, LogChanged, LogFailed, LogRefused
 from proxy.fleet.shared_limits import SharedLimit, SharedLimits
 from proxy.observability.fleet import FleetMetrics
@@ -34,7 +36,7 @@ MAX_SENDING: Final = 32
 EXIT_SECONDS: Final = 2.0
 BUSY_NS: Final = 1_000_000
 """What applying records may take without a pause after it."""
-SAME_EVENT_NS: Final = 60_000_000_000
+SAME_EVENT_NS: Final = 600_000_000_000
 
 _log = EventLog("proxy.fleet")
 
@@ -119,6 +121,8 @@ class Fleet:
         now_ns = self.clock()
         demand = self.limits.demand(now_ns)
         record = self.member.plan(now_ns, demand) if self._is_open else None
+        for shared in self.limits.small_shares(demand):
+            self._report_small_share(shared, now_ns)
         self._apply(now_ns)  # lower caps apply here before others read of them
         if record is not None:
             self._send(record, now_ns)
@@ -264,6 +268,17 @@ class Fleet:
         hint = "the lowest applies to all: give all members the same quotas"
         fields = {**limit, **rates, "stated_by": names, "hint": hint}
         self._lines.event(_log.warning, "fleet_quotas_differ", shared.key, now_ns, **fields)
+
+    def _report_small_share(self, shared: SharedLimit, now_ns: int) -> None:
+        """One line for all names of a `<default>`."""
+        limit, members, share = shared.limit, shared.claimants, int(shared.fair)
+        effect = (
+            f"{members} members use it, and this one's share is {share}/s: too low for one producer, whose records may "
+            f"expire; smallest shares: {FLOORS}"
+        )
+        about = {"entities": f"{limit.entity} {limit.name}={shared.rate:g}", "effect": effect, "hint": REMEDY}
+        key = BELOW_FLOOR, str(limit.origin), limit.name
+        self._lines.event(_log.warning, BELOW_FLOOR, key, now_ns, fleet=shared.fleet, **about)
 
 
 def fleet_of(config: Config, registry: Registry, clock: Callable[[], int]) -> Fleet | None:

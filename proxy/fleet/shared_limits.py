@@ -4,13 +4,14 @@ Rates change in the buckets before a record that states less leaves: `apply` com
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 from itertools import islice
 from typing import Final
 
+from proxy.config.floor import LIMITS_WITH_FLOOR, SMALLEST_SHARE
 from proxy.fleet.use import PER_UNIT, Use
 from proxy.observability.logs import EventLog
 from quotas.admission.limit import Limit
@@ -61,6 +62,13 @@ class SharedLimit:
         key = self.member.caps.keys[self.key]
         least = Fraction(min(key.quota, key.least), PER_UNIT)
         return least.numerator if least.denominator == 1 else float(least)
+
+    @property
+    def claimants(self) -> int:
+        """The members that want some of it; this one counts in any case."""
+        caps = self.member.caps
+        stated = caps.keys[self.key].stated
+        return 1 + sum(entry.want > 0 for name, entry in stated.items() if name != caps.name)
 
     @property
     def fair(self) -> int | Fraction:
@@ -171,6 +179,16 @@ class SharedLimits:
                 is_at_floor = not self._member.caps.keys[shared.key].use
                 found[shared.key] = shared.use.demand(now_ns, is_at_floor=is_at_floor)
         return found
+
+    def small_shares(self, demand: Mapping[str, Demand]) -> Iterator[SharedLimit]:
+        """The limits that clients wait for, and of which this member's share is too small for a producer, though all of
+        it would not be: `quota_below_floor` at the start does not name them.
+        """
+        for name, each in demand.items():
+            shared = self._by_key[name]
+            is_small = each.is_limited and shared.limit.name in LIMITS_WITH_FLOOR and shared.fair < SMALLEST_SHARE
+            if is_small and shared.rate >= SMALLEST_SHARE and self._member.caps.keys[name].use:
+                yield shared
 
     def _renew(self, shared: SharedLimit, now_ns: int) -> None:
         """The bucket ends a lease by itself, with the floor; the fallback may be more."""

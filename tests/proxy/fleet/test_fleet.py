@@ -369,6 +369,27 @@ async def test_the_lowest_stated_quota_counts_and_the_log_names_who_states_it(lo
         await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
 
 
+@pytest.mark.parametrize(
+    ("quota", "members", "is_small"), [(QUOTA, 4, True), (QUOTA, 2, False), (QUOTA // 5, 4, False)]
+)
+async def test_a_share_that_is_too_small_for_a_producer_is_reported(
+    quota: int, members: int, is_small: bool, log: pytest.LogCaptureFixture
+) -> None:
+    """Once for all names of an entry. A limit that is too small as a whole is reported at the start."""
+    everyone = QuotaEntry(Entity(client_id=DEFAULT), {PRODUCER_BYTE_RATE: quota})
+    async with a_world() as world:
+        proxies = [await world.join(everyone) for _ in range(members)]
+        world.excess = 1  # of two limits
+        for proxy in proxies:
+            proxy.wanted = [proxy.registry.resolve("alice", name).produce.limits[0] for name in ("etl", "web")]
+        await world.pass_seconds(20)
+        lines = fields_of(log, "quota_below_floor")
+        assert len(lines) == is_small * members, "one of each proxy"
+        for line in lines:
+            assert "4 members use it" in str(line["effect"])
+            assert "Java 349525" in str(line["effect"])
+
+
 async def test_a_quota_that_is_lowered_while_it_is_in_use_applies_at_once() -> None:
     async with a_world() as world:
         one, two = [await world.join() for _ in range(2)]
