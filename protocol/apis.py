@@ -30,6 +30,7 @@ class Treatment(Enum):
     FORWARD = "forwarded unchanged; only the request header is read"
     PRODUCE = "request metered and charged; response: throttle time raised, node endpoints hidden"
     FETCH = "request: max_bytes lowered; response charged, throttle time raised, node endpoints hidden"
+    GROUP = "forwarded unchanged; the group, its generation and who joins are read"
     METADATA = "response: broker addresses replaced by the proxy's; topic names and ids are read"
     REWRITE = "response: rebuilt while it arrives; broker addresses replaced by the proxy's, or removed"
     HIDE = "response: node endpoints hidden in place"
@@ -102,10 +103,10 @@ _TABLE = (
     Api(8,  "OffsetCommit",                 0, 10,    8, _T.FORWARD,      3,    0),
     Api(9,  "OffsetFetch",                  0, 10,    6, _T.FORWARD,      3,    0),
     Api(10, "FindCoordinator",              0,  6,    3, _T.REWRITE,      1,    0),
-    Api(11, "JoinGroup",                    0,  9,    6, _T.FORWARD,      2,    0),
+    Api(11, "JoinGroup",                    0,  9,    6, _T.GROUP,        2,    0),
     Api(12, "Heartbeat",                    0,  4,    4, _T.FORWARD,      1,    0),
     Api(13, "LeaveGroup",                   0,  5,    4, _T.FORWARD,      1,    0),
-    Api(14, "SyncGroup",                    0,  5,    4, _T.FORWARD,      1,    0),
+    Api(14, "SyncGroup",                    0,  5,    4, _T.GROUP,        1,    0),
     Api(15, "DescribeGroups",               0,  6,    5, _T.FORWARD,      1,    0),
     Api(16, "ListGroups",                   0,  5,    3, _T.FORWARD,      1,    0),
     Api(17, "SaslHandshake",                1,  1, None, _T.INSPECT,   None, None),
@@ -149,19 +150,19 @@ _TABLE = (
     Api(64, "UnregisterBroker",             0,  0,    0, _T.FORWARD,      0,    0),
     Api(65, "DescribeTransactions",         0,  0,    0, _T.FORWARD,      0,    0),
     Api(66, "ListTransactions",             0,  2,    0, _T.FORWARD,      0,    0),
-    Api(68, "ConsumerGroupHeartbeat",       0,  1,    0, _T.FORWARD,      0,    0),
+    Api(68, "ConsumerGroupHeartbeat",       0,  1,    0, _T.GROUP,        0,    0),
     Api(69, "ConsumerGroupDescribe",        0,  1,    0, _T.FORWARD,      0,    0),
     Api(71, "GetTelemetrySubscriptions",    0,  0,    0, _T.TELEMETRY,    0,    0),
     Api(72, "PushTelemetry",                0,  0,    0, _T.TELEMETRY,    0,    0),
     Api(74, "ListConfigResources",          0,  1,    0, _T.FORWARD,      0,    0),
     Api(75, "DescribeTopicPartitions",      0,  0,    0, _T.FORWARD,      0,    0),
-    Api(76, "ShareGroupHeartbeat",          1,  1,    0, _T.FORWARD,      0,    0),
+    Api(76, "ShareGroupHeartbeat",          1,  1,    0, _T.GROUP,        0,    0),
     Api(77, "ShareGroupDescribe",           1,  1,    0, _T.FORWARD,      0,    0),
     Api(78, "ShareFetch",                   1,  2,    0, _T.FETCH,        0,    0),
     Api(79, "ShareAcknowledge",             1,  2,    0, _T.HIDE,         0,    0),
     Api(80, "AddRaftVoter",                 0,  1,    0, _T.FORWARD,      0,    0),
     Api(81, "RemoveRaftVoter",              0,  0,    0, _T.FORWARD,      0,    0),
-    Api(88, "StreamsGroupHeartbeat",        0,  1,    0, _T.FORWARD,      0,    0),
+    Api(88, "StreamsGroupHeartbeat",        0,  1,    0, _T.GROUP,        0,    0),
     Api(89, "StreamsGroupDescribe",         0,  1,    0, _T.FORWARD,      0,    0),
     Api(90, "DescribeShareGroupOffsets",    0,  1,    0, _T.FORWARD,      0,    0),
     Api(91, "AlterShareGroupOffsets",       0,  0,    0, _T.FORWARD,      0,    0),

@@ -42,8 +42,16 @@ class Entity:
             raise ValueError("Invalid empty client quota entity")  # Kafka's words
 
     def __str__(self) -> str:
+        return self._joined(":")
+
+    @property
+    def spec(self) -> str:
+        """As in a SPEC of `--quota`."""
+        return self._joined("=")
+
+    def _joined(self, sign: str) -> str:
         parts = (("user", self.user), ("client-id", self.client_id))
-        return ",".join(f"{kind}:{_written(name)}" for kind, name in parts if name is not None)
+        return ",".join(f"{kind}{sign}{_written(name)}" for kind, name in parts if name is not None)
 
 
 class Kind(Enum):
@@ -72,6 +80,11 @@ class Named:
 
     def __str__(self) -> str:
         return self.kind.value if self.kind is Kind.TOTAL else f"{self.kind.value}:{_written(self.name)}"
+
+    @property
+    def spec(self) -> str:
+        """As in a SPEC of `--quota`."""
+        return f"{self.kind.value}={'true' if self.kind is Kind.TOTAL else _written(self.name)}"
 
 
 TOTAL: Final = Named(Kind.TOTAL, "")

@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 from math import isnan
 from typing import Any, Final, TypeVar
 
+from protocol.apis import FETCH, PRODUCE
 from proxy.admin.explain import Finding, explain, name_of, refused, text_of, without_broker
 from proxy.admin.http_server import VARY, Response, text_response
 from proxy.admin.plain_text import asks_for_text
@@ -41,7 +42,7 @@ _LONG_NS: Final = 2_000_000_000
 _COLLECTED_FOR_NS: Final = 1_000_000_000
 #: Connections, clients or limits of one round of the event loop.
 _AT_ONCE: Final = 100
-_COUNTS: Final = 6
+_COUNTS: Final = 7
 """Of `EntityMetrics.counts`, before the times."""
 
 PATHS: Final = ("/clients", "/limits", "/brokers", "/explain")
@@ -195,7 +196,7 @@ class Activity:
         view.limits = nlargest(MOST_SHOWN, view.limits, key=_used) + self._gate_rows()
 
     def _client(self, entity: EntityMetrics, span: Span, of: _Open) -> Row:
-        seconds, (_, produced, fetched, produces, fetches, *_) = span
+        seconds, (_, produced, fetched, produces, fetches, throttled, *_) = span
         sessions, now_ns = of.sessions, self._shared.clock()
         recent = entity.past.last(10, now_ns, entity.counts)
         (states, unused), (recent_states, recent_unused) = _states(span), _states(recent)
@@ -226,6 +227,11 @@ class Activity:
             "brokers": sorted({session.watch.broker for session in sessions if session.upstream is not None}),
             "oldest_request_seconds": max((each.broker_waits_ns(now_ns) for each in sessions), default=0) / 1e9,
             "broker_throttled_seconds": round(entity.times.broker_throttled_seconds, 3),
+            "broker_throttled_60s": round(throttled, 3),
+            "broker_throttled_10s": round(recent.counts[_COUNTS - 2], 3),
+            "programs": _programs(sessions),
+            "groups": self._shared.context.metrics.entities.groups.of_client((entity.user, entity.client_id), now_ns),
+            "lag_records": _lag(sessions, now_ns),
             "reported": reports.reported(entity),
             "outlook": None if outlook is None else outlook._asdict(),
             "line": [round(each) for each in entity.past.line],
@@ -234,7 +240,9 @@ class Activity:
     def _limit(self, limit: Limit, users: Sequence[EntityMetrics]) -> Row:
         now_ns, whole = self._shared.clock(), limit.whole
         row: Row = {"limit": limit.name, "entity": entity_label(limit.entity), "limit_value": limit.rate}
-        row["source"] = self._shared.context.registry.source_of(limit.name, limit.entity)
+        registry = self._shared.context.registry
+        row["source"] = registry.source_of(limit.name, limit.entity)
+        row["entry"] = registry.entry_of(limit.name, limit.entity)
         for seconds in (10, _WINDOW_SECONDS):
             span = self._recorder.last(limit, seconds, now_ns)
             rate = None if span is None else span.counts[0] / span.seconds
@@ -250,6 +258,7 @@ class Activity:
         }
         if whole is not None:
             row |= {"fleet": whole.fleet, "fleet_members": whole.members, "fleet_value": whole.rate}
+            row |= {"fleet_lowest": whole.lowest, "fleet_own_value": whole.own_rate}
         return row
 
     def _line(self, limit: Limit) -> list[float]:
@@ -258,12 +267,13 @@ class Activity:
 
     def _gate_rows(self) -> list[Row]:
         """Limits on connections for which some wait now."""
-        waiting = defaultdict[tuple[str, str, Any, str], int](int)
-        source_of = self._shared.context.registry.source_of
+        waiting = defaultdict[tuple[str, str, Any, str, str], int](int)
+        registry = self._shared.context.registry
         for pending in self._gate.pending.values():
             name, entity, value = pending.verdict.limit_name or "", pending.verdict.entity, pending.verdict.limit_value
-            waiting[name, entity_label(entity), value, "" if entity is None else source_of(name, entity)] += 1
-        names = "limit", "entity", "limit_value", "source"
+            found = ("", "") if entity is None else (registry.source_of(name, entity), registry.entry_of(name, entity))
+            waiting[name, entity_label(entity), value, *found] += 1
+        names = "limit", "entity", "limit_value", "source", "entry"
         nothing = dict.fromkeys(["rate_10s", "rate_60s", "used_ratio_10s", "used_ratio_60s", "waiting_ratio"])
         counted = {"clients": [], "client_count": 0, "line": []}
         return [
@@ -295,6 +305,23 @@ def _states(span: Span) -> tuple[dict[str, float], float]:
     total_ns = sum(spent_ns)
     states = {state: round(each / total_ns, 4) for state, each in zip(STATES, spent_ns, strict=True) if each}
     return states, round(unused_ns / total_ns, 4) if total_ns else 0
+
+
+def _lag(sessions: Iterable[Session], now_ns: int) -> int | None:
+    """Records; None: not known."""
+    known = [records for each in sessions if (records := each.connection.lag.records(now_ns)) is not None]
+    return sum(known) if known else None
+
+
+def _programs(sessions: Iterable[Session]) -> int:
+    """How many programs use these connections, at least: each has one to a broker for its records, and one address."""
+    connections, hosts = Counter[tuple[str, int]](), set[str]()
+    for session in sessions:
+        kind = None if session.upstream is None else session.request_stream.kind
+        hosts.add(session.origin.ip)
+        if kind is not None and kind.api_key in {PRODUCE, FETCH}:
+            connections[session.watch.broker, kind.api_key] += 1
+    return max(len(hosts), *connections.values(), 0)
 
 
 def _waits(times: ClientTimes) -> list[Row]:

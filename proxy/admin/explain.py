@@ -3,35 +3,33 @@ come out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
-from proxy.admin.plain_text import amount_of, bytes_of, seconds_of
+from proxy.admin.limit_advice import about_generated, about_limit, counted, limit_name, listed, used_part
+from proxy.admin.plain_text import bytes_of, seconds_of
 from proxy.admin.verdict import LEAST_HELD, Case, Known, Row, answers_none, is_silent
 from proxy.observability.logs import one_line
 
 _MOST_NAMES: Final = 8
-#: With more of its time at a limit nothing can be said of what a client would send without it.
-_MOST_HELD: Final = 0.9
 
 WORDS: Final = {
     "limit": "at a limit of this proxy",
     "broker": "waiting for brokers",
     "data": "waiting for new records",
-    "broker_quota": "keeping a quota of the brokers",
-    "proxy": "waiting for memory of this proxy",
+    "broker_quota": "throttled by brokers",
+    "proxy": "waiting for this proxy",
     "slow_reader": "not reading responses",
-    "client": "by itself",
+    "client": "idle",
 }
 
 HEADLINES: Final = {
-    "limit": "a limit of this proxy holds it",
+    "limit": "a limit of this proxy is holding it back",
     "broker": "the brokers are slow",
-    "data": "it waits for new records",
-    "broker_quota": "a quota of the brokers holds it",
-    "proxy": "this proxy holds it, for memory or a log-in",
-    "slow_reader": "it does not read its responses",
-    "client": "neither this proxy nor a broker holds it",
+    "data": "it is waiting for new records",
+    "broker_quota": "a quota of the brokers is holding it back",
+    "proxy": "this proxy is holding it back",
+    "slow_reader": "it does not read its responses fast enough",
+    "client": "neither this proxy nor a broker is holding it back",
     "none": "nothing is wrong",
 }
 
@@ -40,6 +38,7 @@ class Finding(NamedTuple):
     """What is known of one client: the keys of the JSON. `verdict`: a state, or `none`: nothing is wrong.
 
     Without states, and with another verdict than `none`, it is of a connection that failed before it was a client's.
+    `headline`: the verdict in words, and more exactly.
     """
 
     client_id: str
@@ -49,6 +48,7 @@ class Finding(NamedTuple):
     limits: Sequence[Row]
     brokers: Sequence[Row]
     sentences: Sequence[str]
+    headline: str = ""
 
     @property
     def is_refused(self) -> bool:
@@ -60,9 +60,7 @@ class Finding(NamedTuple):
         if self.is_refused:
             yield self.sentences[0]
         else:
-            dead = [each for each in self.brokers if answers_none(each)] if self.verdict == "broker" else []
-            headline = HEADLINES[self.verdict] if not dead else "a broker cannot be used, or does not answer"
-            yield f"{name_of(self._asdict())}: {headline}"
+            yield f"{name_of(self._asdict())}: {self.headline}"
         yield from (f"  {sentence}" for sentence in self.sentences[self.is_refused :])
 
 
@@ -70,25 +68,47 @@ def explain(client: Row, known: Known) -> Finding:
     case = _Explained(client, known)
     states = {name: round(part, 4) for name, part in sorted(case.states.items(), key=lambda each: -each[1])}
     names = client["client_id"], client["user"]
-    return Finding(*names, case.verdict, states, case.limits, case.brokers, list(case.sentences()))
+    rows = case.limits, case.brokers
+    return Finding(*names, case.verdict, states, *rows, list(case.sentences()), case.headline)
 
 
 class _Explained(Case):
     """In words."""
 
+    @property
+    def headline(self) -> str:
+        verdict = self.verdict
+        if verdict == "broker" and any(map(answers_none, self.brokers)):
+            return "a broker cannot be used, or does not answer"
+        if verdict == "broker_quota" and self.share("limit") >= LEAST_HELD:
+            return "a quota of the brokers and a limit of this proxy are holding it back"
+        if verdict == "client":
+            return next(self._reasons_of_its_own(), HEADLINES[verdict])
+        return HEADLINES[verdict]
+
+    def _reasons_of_its_own(self) -> Iterator[str]:
+        if self.rebalancing is not None:
+            yield "its consumer group keeps rebalancing"
+        if self.has_small_requests or self.has_too_many_requests:
+            yield "it sends too many small requests"
+        if self.is_behind:
+            yield "the application reads slowly"
+        if self.throttled_seconds:
+            yield "it is mostly idle, and a quota of the brokers throttles it at times"
+
     def sentences(self) -> Iterator[str]:
         client = self.client
         name = name_of(client)
         if not self.states:
-            yield f"{name} sent no request in the last minute; it has {_counted(client['connections'], 'connection')}."
+            yield f"{name} sent no request in the last minute; it has {counted(client['connections'], 'connection')}."
             yield from self._unmatched()
             return
         parts = sorted(self.states.items(), key=lambda each: -each[1])
-        spent = ", ".join(f"{part:.0%} {WORDS[state]}" for state, part in parts if part >= 0.005)
-        yield f"Of the last {client['window_seconds']:.0f} s, the connections of {name} spent {spent}."
+        spent = _joined([f"{part:.0%} {WORDS[state]}" for state, part in parts if part >= 0.005])
+        yield f"In the last {client['window_seconds']:.0f} s, the connections of {name} spent {spent}."
         for state in self.over:
-            yield f"That is over: in the last {client['recent_seconds']:.0f} s it was hardly {WORDS[state]}."
-        yield f"It has {_counted(client['connections'], 'connection')}: {_rates(client)}."
+            yield f"That has ended: in the last {client['recent_seconds']:.0f} s they were hardly {WORDS[state]}."
+        yield f"It has {counted(client['connections'], 'connection')}: {_rates(client)}."
         yield from {
             "limit": self._limit,
             "broker": self._broker,
@@ -99,19 +119,22 @@ class _Explained(Case):
             "client": self._client,
             "none": self._nothing,
         }[self.verdict]()
+        yield from self._besides()
         yield from self._nearest()
         yield from self._reported()
         yield from self._unmatched()
 
     def _limit(self) -> Iterator[str]:
-        for wait in self.waits[:2]:
+        waits = [each for each in self.waits if each["entity"] != "proxy"]
+        for wait in waits[:2]:
             found = [each for each in self.limits if (each["limit"], each["entity"]) == (wait["limit"], wait["entity"])]
             lasting = wait["lasting_seconds"]
-            began = f"about {lasting / 60:.0f} min ago" if lasting >= 120 else f"{lasting + 10} s ago or less"
-            waited = f"It waited {wait['seconds']:.1f} s for {_limit_name(wait)}, over all its connections"
+            began = f"about {lasting / 60:.0f} min ago" if lasting >= 120 else f"within the last {lasting + 10} s"
+            waited = f"It waited {wait['seconds']:.1f} s for {limit_name(wait)}, summed over its connections"
             yield f"{waited}; this began {began}."
-            if found:
-                yield from _about_limit(found[0], self.share("limit"))
+            for each in found:
+                yield from about_limit(each, [name_of(client) for client in each["clients"]], self.share("limit"))
+        yield from about_generated(self.client["client_id"], self.limits, self.client.get("programs", 0))
 
     def _broker(self) -> Iterator[str]:
         slow = self.slow
@@ -120,7 +143,7 @@ class _Explained(Case):
         if is_silent(slow):
             yield (
                 f"Broker {slow['address']} has not answered a request for {slow['oldest_request_seconds']:.0f} s"
-                f"{_failing(slow)}: it is frozen or overloaded, or the network loses its packets."
+                f"{_failing(slow)}: it is frozen or overloaded, or the network is losing its packets."
             )
         yield from self._failing()
         answering = [each for each in [*self.brokers, *self.others] if not answers_none(each)]
@@ -128,74 +151,141 @@ class _Explained(Case):
         if answers_none(slow):
             return
         if not self.known.late_seconds:
-            yield "This proxy adds nothing to that: look at the broker's request times, disks and replicas (acks=all)."
+            yield ("This proxy adds nothing to that: check the broker's request times, disks and replicas (acks=all).")
         else:
             yield (
                 f"But this proxy gets too little CPU time: it is late by {seconds_of(self.known.late_seconds)}, which"
-                " these times contain. Look at its CPU limit first, then at the brokers."
+                " these times include. Check its CPU limit first, then the brokers."
             )
 
     def _broker_quota(self) -> Iterator[str]:
+        yield self._throttled()
         yield (
-            f"The brokers told it to wait, {self.client['broker_throttled_seconds']:g} s in all so far: Kafka itself"
-            " has a quota for this user or client id, below the limits of this proxy."
+            "Kafka itself has a quota for this user or client id, below the limits of this proxy. Find it with"
+            " kafka-configs.sh --describe --entity-type clients (or users), and raise or remove it there."
         )
-        yield "See it with kafka-configs.sh --describe --entity-type clients (and users); raise or remove it there."
+        if self.share("limit") >= LEAST_HELD:
+            yield from self._limit()
+
+    def _throttled(self) -> str:
+        recent = self.client.get("broker_throttled_60s", 0)
+        total = self.client["broker_throttled_seconds"]
+        return (
+            f"The throttle times of brokers add up to {recent:.3g} s in the last minute, and {total:,.1f} s since the"
+            " proxy first saw it: for that long, brokers read nothing from its connections."
+        )
 
     def _data(self) -> Iterator[str]:
-        yield "Its fetches are open, and new records arrive no faster: it has read all there is."
-        yield "If it lags all the same (kafka-consumer-groups.sh --describe), look at the brokers and the network."
+        if self.is_behind:
+            yield from self._behind()
+            return
+        yield "Its fetches are waiting at the brokers because there are no new records: it has read everything."
+        yield "If it lags all the same (kafka-consumer-groups.sh --describe), check the brokers and the network."
 
     def _proxy(self) -> Iterator[str]:
+        if not self.waited("max_buffered_bytes"):
+            yield (
+                "Its requests wait while the proxy logs in to a broker with the credentials of --command-config: check"
+                " the log, and the broker."
+            )
+            return
         yield (
-            "It is not read, since --max-buffered-bytes is used up or the proxy logs in: see"
-            " kafka_quota_proxy_buffered_bytes and kafka_quota_proxy_paused_connections. Look for clients that read"
-            " nothing (slow_reader), or raise --max-buffered-bytes."
+            "It is not read because --max-buffered-bytes is used up: see kafka_quota_proxy_buffered_bytes and"
+            " kafka_quota_proxy_paused_connections. Find the clients that do not read (slow_reader), or raise"
+            " --max-buffered-bytes."
         )
         holder = self.known.holder
         if holder is not None and holder["buffered_bytes"]:
             yield f"Most of the memory is held by {name_of(holder)}: {bytes_of(holder['buffered_bytes'])}."
 
     def _slow_reader(self) -> Iterator[str]:
-        yield "It does not read its responses as fast as brokers send them: the application, its CPU or its network."
-        yield "Fetch less at a time (fetch.max.bytes, max.poll.records) or give it more consumers."
+        yield (
+            "It does not read its responses as fast as brokers send them: the application, its CPU or its network is"
+            " too slow."
+        )
+        yield "Let it fetch less at a time (fetch.max.bytes, max.poll.records), or run more consumers."
+        yield from self._behind()
 
     def _client(self) -> Iterator[str]:
         yield from self._small()
-        if not self.has_small_requests:
+        yield from self._rebalances()
+        yield from self._behind()
+        if self.headline == HEADLINES["client"] or self.throttled_seconds:
             verb = "sends" if self.client["produces_per_second"] else "asks for"
-            yield f"It {verb} nothing most of the time."
+            yield f"Most of the time it {verb} nothing."
+        if self.client["fetch_bytes_per_second"] and self.client.get("lag_records") is None:
+            yield "How far it is behind is not known here: kafka-consumer-groups.sh --describe shows it."
         yield from self._failing()
 
     def _nothing(self) -> Iterator[str]:
         yield from self._small()
-        yield "Nothing holds it: its requests are on their way to brokers that answer as fast as they do for others."
+        yield "Nothing is holding it back: its requests are on their way to the brokers, which answer as usual."
         yield from map(_about_broker, self.brokers[:2])
         yield from self._failing()
 
     def _failing(self) -> Iterator[str]:
         yield from _failures([*self.brokers, *self.others])
 
+    def _besides(self) -> Iterator[str]:
+        """What holds it back as well."""
+        if self.throttled_seconds and self.verdict != "broker_quota":
+            yield self._throttled()
+        if self.verdict != "client":
+            yield from self._rebalances()
+
     def _nearest(self) -> Iterator[str]:
         timed = [each for each in self.limits if each["used_ratio_60s"] is not None]
         if not timed:
             return
         nearest = max(timed, key=lambda each: each["used_ratio_60s"])
-        told = f"the nearest one is {_limit_name(nearest)}, of which {nearest['used_ratio_60s']:.0%} is used"
-        if not self.known.enforces and nearest["used_ratio_60s"] >= 1:
-            used = f"{nearest['used_ratio_60s']:.0%} of it is used"
-            yield f"{_limit_name(nearest)} would hold it: {used}. Now it does not (a dry run, or switched off)."
+        ratio = nearest["used_ratio_60s"]
+        told = f"the nearest one is {limit_name(nearest)}, and {used_part(ratio)} is used"
+        if not self.known.enforces and ratio >= 1:
+            yield (
+                f"{limit_name(nearest)} would hold it back, since {used_part(ratio)} is used. It does not now, because"
+                " this is a dry run or limits are switched off."
+            )
         elif not self.known.enforces:
-            yield f"No limit is enforced now (a dry run, or switched off): {told}."
+            yield f"No limit is enforced now, because this is a dry run or limits are switched off; {told}."
         elif self.share("limit") < LEAST_HELD:
-            yield f"No limit holds it: {told}."
+            yield f"No limit is holding it back: {told}."
 
     def _small(self) -> Iterator[str]:
-        if self.has_small_requests:
+        size, count = bytes_of(self.client["bytes_per_request"]), self.client["requests_per_second"]
+        if self.has_too_many_requests:
+            waited = self.waited("max_pending_requests")
             yield (
-                f"Its requests are small, {bytes_of(self.client['bytes_per_request'])} each: one request waits for the"
-                " other. Set linger.ms to 50 and batch.size to 262144 (in Spark kafka.linger.ms, kafka.batch.size), or"
-                " write to fewer partitions."
+                "It has more requests in flight than --max-pending-requests lets through: the others waited"
+                f" {waited:.1f} s in the last minute, summed over its connections. A higher value would only make the"
+                " queue longer, because brokers answer the requests of a connection one at a time."
+            )
+        if self.has_small_requests or self.has_too_many_requests:
+            yield (
+                f"Its requests are small and many: {size} each, {count:,.4g} a second. Send fewer and larger ones: set"
+                " linger.ms to 50 and batch.size to 262144 (in Spark, kafka.linger.ms and kafka.batch.size), or write"
+                " to fewer partitions."
+            )
+
+    def _rebalances(self) -> Iterator[str]:
+        group = self.rebalancing
+        if group is None:
+            return
+        yield f"Its group {one_line(group['group'])} rebalanced {group['rebalances_60s']} times in the last minute."
+        joined = [f"{one_line(who)} ({count} times)" for who, count in group["joined_60s"].items()]
+        if joined:
+            yield f"New members joined: {listed(joined)}. Find out why these restart or time out."
+        else:
+            yield (
+                "No new member joined: members that poll too rarely (max.poll.interval.ms), or whose heartbeats stop,"
+                " have to join again."
+            )
+
+    def _behind(self) -> Iterator[str]:
+        lag = self.client.get("lag_records")
+        if lag and self.client["fetch_bytes_per_second"]:
+            yield (
+                f"It was {lag:,} records behind when it last fetched: records are there, and it takes"
+                f" {bytes_of(self.client['fetch_bytes_per_second'])}/s of them."
             )
 
     def _reported(self) -> Iterator[str]:
@@ -203,9 +293,9 @@ class _Explained(Case):
         outlook, reported = self.client["outlook"], self.client["reported"]
         if outlook is not None:
             yield (
-                f"It reports that {bytes_of(outlook['buffered_bytes'])} of {bytes_of(outlook['buffer_bytes'])} of its"
-                f" buffer wait: its oldest record expires in about {outlook['expires_in_seconds']} s"
-                " (delivery.timeout.ms)."
+                f"It reports that {bytes_of(outlook['buffered_bytes'])} of its buffer of"
+                f" {bytes_of(outlook['buffer_bytes'])} are waiting: the oldest record expires in about"
+                f" {outlook['expires_in_seconds']} s (delivery.timeout.ms)."
             )
         if reported.get("record-error-total"):
             yield f"It reports {reported['record-error-total']:.0f} records that it could not deliver."
@@ -215,8 +305,8 @@ class _Explained(Case):
     def _unmatched(self) -> Iterator[str]:
         if self.client["connections"] and not self.client["limits"] and self.known.unmatched:
             yield (
-                f"No entry of the quotas applies to it. Entries that nobody has matched: {_list(self.known.unmatched)};"
-                f" names seen so far: {_list(self.known.names)}."
+                f"No entry of the quotas applies to it. These entries match no client: {listed(self.known.unmatched)};"
+                f" names seen so far: {listed(self.known.names)}."
             )
 
 
@@ -234,8 +324,8 @@ def refused(fields: Row) -> Finding:
 
 def without_broker(count: int, seconds: float) -> Finding:
     """Of connections that wait for a broker before their clients have said who they are."""
-    words = f"{_counted(count, 'connection')} waiting for a broker, the oldest for {seconds:.0f} s: none answers"
-    return Finding("", "", "broker", {}, [], [], [words])
+    wait = f"{counted(count, 'connection')} {'is' if count == 1 else 'are'} waiting for a broker"
+    return Finding("", "", "broker", {}, [], [], [f"{wait}, the oldest for {seconds:.0f} s: no broker answers"])
 
 
 def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterator[str]:
@@ -255,48 +345,16 @@ def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterato
 # ---- pieces of sentences
 
 
+def _joined(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else "no time"
+
+
 def _rates(client: Row) -> str:
     if not client["requests_per_second"]:
         return "nothing produced or fetched"
-    rates = f"{bytes_of(client['produce_bytes_per_second'])}/s produced, {bytes_of(client['fetch_bytes_per_second'])}/s"
-    size = bytes_of(client["bytes_per_request"])
-    return f"{rates} fetched, in {client['requests_per_second']:g} requests a second of {size} each"
-
-
-def _about_limit(limit: Row, held: float) -> Iterator[str]:
-    """`held`: the part of its time that the client waits for limits."""
-    value, rate, used = limit["limit_value"], limit["rate_60s"], limit["used_ratio_60s"]
-    amount = partial(amount_of, limit["limit"])
-    told = f"{_limit_name(limit)} allows {amount(value)}/s"
-    if "fleet" in limit:
-        members = f"{limit['fleet_members']} members"
-        told = f"{_limit_name(limit)} allows {amount(limit['fleet_value'])}/s for the fleet"
-        told += f" {one_line(limit['fleet'])} of {members}; this proxy may use {amount(value)}/s of it now"
-    if rate is not None and used is not None:
-        told += f", and {amount(rate)}/s ({used:.0%}) are used"
-    yield f"{told}; {_counted(limit['queued_connections'], 'connection')} waiting for it now."
-    count = limit["client_count"]
-    if count > 1:
-        yield f"{count} clients share it: {_list([name_of(each) for each in limit['clients']])}."
-    if "threshold" in limit["limit"]:
-        yield "A threshold stops all writes to the topic until the mean is below it; bytes_in_rate limits evenly."
-    instead = "let clients keep their connections" if "connection" in limit["limit"] else "let fewer clients share it"
-    yield f"To have more, raise {_limit_and_source(limit)}, or {instead}."
-    if rate is not None and count == 1 and "byte" in limit["limit"]:
-        yield from _ways_out(limit, held)
-
-
-def _ways_out(limit: Row, held: float) -> Iterator[str]:
-    """For the only client of a limit on bytes."""
-    value, rate = limit["limit_value"], limit["rate_60s"]
-    if held < _MOST_HELD and rate / (1 - held) > value:
-        free = bytes_of(rate / (1 - held)).replace(" ", "")
-        yield f"Outside of its waits it moves about {free}/s: with {limit['limit']}={free} it would hardly wait."
-    whole = bytes_of(limit.get("fleet_value", value)).replace(" ", "")
-    yield (
-        f"To live with it: `kafka-quota-proxy advise --rate {whole}` has the settings with which no record expires"
-        " (in Spark also maxOffsetsPerTrigger)."
-    )
+    produced, fetched = (bytes_of(client[f"{what}_bytes_per_second"]) for what in ("produce", "fetch"))
+    requests = f"{client['requests_per_second']:g} requests a second of {bytes_of(client['bytes_per_request'])} each"
+    return f"{produced}/s produced and {fetched}/s fetched, in {requests}"
 
 
 def _about_broker(broker: Row) -> str:
@@ -306,7 +364,9 @@ def _about_broker(broker: Row) -> str:
         for kind, each in kinds
         if each["count"]
     ]
-    return f"Broker {broker['address']} answers {' and '.join(times) or 'nothing that was timed'}."
+    if not times:
+        return f"How fast broker {broker['address']} answers is not known: no request of the last minute was timed."
+    return f"Broker {broker['address']} answers {' and '.join(times)}."
 
 
 def _failures(brokers: Iterable[Row]) -> Iterator[str]:
@@ -323,22 +383,3 @@ def _failing(broker: Row) -> str:
 def name_of(client: Row) -> str:
     name = one_line(client["client_id"]) or "a client without a client id"
     return name if client["user"] in {"", "ANONYMOUS"} else f"{name} (user {one_line(client['user'])})"
-
-
-def _limit_name(limit: Row) -> str:
-    return f"{limit['limit']} of {one_line(limit['entity'])}"
-
-
-def _limit_and_source(limit: Row) -> str:
-    """Of an entry that has gone meanwhile there is no source."""
-    return f"{_limit_name(limit)} ({one_line(limit['source'])})" if limit["source"] else _limit_name(limit)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def _list(names: Iterable[str]) -> str:
-    found = list(names)
-    rest = len(found) - _MOST_NAMES
-    return ", ".join(found[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")

@@ -19,8 +19,12 @@ _SILENT_SECONDS: Final = 2.0
 #: Requests below this size cost more by their number than by their bytes.
 _SMALL_BYTES: Final = 4_096
 _SMALL_PER_SECOND: Final = 2.0
-#: Small requests that wait less than this at brokers are too many; the brokers are not too slow.
+#: Small requests are too many from here on, or if they wait for brokers for `_LEAST_AT_BROKER` of the time.
+_MANY_PER_SECOND: Final = 50.0
+#: A broker that spends less than this on each request is not slow, however many wait for it.
 _QUICK_SECONDS: Final = 0.01
+#: A group that rebalances so often in a minute does little else.
+_OFTEN: Final = 3
 
 
 class Known:
@@ -76,7 +80,7 @@ class Case:
     @property
     def slow(self) -> Row | None:
         """The slowest of its brokers, if one is slow for it."""
-        if self.has_small_requests and self.is_answered_quickly:
+        if self.is_answered_quickly:
             return None
         slow = [each for each in self.brokers if self.latency(each) >= _SLOW_SECONDS or answers_none(each)]
         return max(slow, key=lambda each: (answers_none(each), self.latency(each)), default=None)
@@ -102,14 +106,46 @@ class Case:
 
     @property
     def has_small_requests(self) -> bool:
+        """So many of them that their number costs time."""
         produces: float = self.client["produces_per_second"]
-        return produces >= _SMALL_PER_SECOND and bool(self.client["bytes_per_request"] < _SMALL_BYTES)
+        is_busy = produces >= _MANY_PER_SECOND or self.share("broker") >= _LEAST_AT_BROKER
+        return produces >= _SMALL_PER_SECOND and is_busy and bool(self.client["bytes_per_request"] < _SMALL_BYTES)
 
     @property
     def is_answered_quickly(self) -> bool:
-        """By Little's law: its requests at brokers, by their rate, are the time that each is there."""
-        at_brokers = max(self.client["in_flight"], self.share("broker"))
+        """By Little's law: the requests that brokers work on, divided by their rate, are the time that each takes. A
+        broker works on one request of a connection at a time, however many the client has in flight.
+        """
+        at_brokers = max(min(self.client["in_flight"], self.client["connections"]), self.share("broker"))
         return bool(at_brokers < _QUICK_SECONDS * self.client["requests_per_second"])
+
+    def waited(self, name: str) -> float:
+        """Seconds of the last minute, over all its connections, for a limit or a bound of the proxy."""
+        seconds: float = sum(each["seconds"] for each in self.waits if each["limit"] == name)
+        return seconds
+
+    @property
+    def has_too_many_requests(self) -> bool:
+        """More in flight than `--max-pending-requests` lets pass."""
+        waited, connections = self.waited("max_pending_requests"), max(1, self.client["connections"])
+        return bool(waited >= LEAST_HELD * self.client["window_seconds"] * connections)
+
+    @property
+    def throttled_seconds(self) -> float:
+        """Throttle times that brokers gave it in the time that decides."""
+        seconds: float = self.client.get(f"broker_throttled_{'60s' if self.decisive is self.states else '10s'}", 0)
+        return seconds
+
+    @property
+    def rebalancing(self) -> Row | None:
+        """The group of it that rebalances most, if that is too often."""
+        groups = [each for each in self.client.get("groups", ()) if each["rebalances_60s"] >= _OFTEN]
+        return max(groups, key=lambda each: each["rebalances_60s"], default=None)
+
+    @property
+    def is_behind(self) -> bool:
+        """A consumer has left records in its brokers."""
+        return bool(self.client["fetch_bytes_per_second"] and self.client.get("lag_records"))
 
     @property
     def over(self) -> list[str]:
@@ -122,17 +158,27 @@ class Case:
         if not self.states:
             return "none"
         largest: str = max(self.decisive, key=self.share)
-        if largest == "limit" or self.is_at_limit:
+        is_throttled = self.share("broker_quota") >= LEAST_HELD
+        if largest == "limit" or (self.is_at_limit and self.share("limit") >= self.share("broker_quota")):
             return "limit"
         if largest in {"broker", "client"} and self.is_at_brokers:
             return "broker"
+        if largest in {"broker", "client", "data"} and is_throttled:
+            return "broker_quota"
+        verdict = self._other(largest)
+        return "broker_quota" if verdict == "none" and self.throttled_seconds else verdict
+
+    def _other(self, largest: str) -> str:
+        """Neither a limit nor a quota of the brokers."""
         # Nothing comes, or records that are there come late, too.
         is_late = is_silent(self.client) or (largest == "data" and self.slow is not None)
         if largest in {"broker", "client", "data"} and is_late:
             return "broker"
+        if largest == "data":
+            return "client" if self.rebalancing is not None else "data"
         if largest != "broker":
             return largest
-        return "client" if self.has_small_requests else "none"
+        return "client" if self.has_small_requests or self.has_too_many_requests else "none"
 
 
 def is_silent(row: Row) -> bool:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy.config.config import Config, ListeningOptions
+from proxy.config.entry_lines import lines_of
 from proxy.config.errors import ConfigError
+from proxy.config.files import read_text
 from proxy.config.host_names import HostNames
 from proxy.config.quota_sources import Quotas, QuotaSources, merged
 from proxy.config.toml_file import read_toml
@@ -34,6 +36,9 @@ def active_quotas(config: Config) -> Quotas:
     """
     options, names = config.quotas, HostNames()
     sources, settings = read_quotas(options.entries, options.file, config.listening, names=names)
+    where = config.sources.get("quota", ("", "flag"))[1]
+    if where not in {"flag", "default"}:  # a variable, or the file of --config
+        sources = {where if name == FLAG else name: each for name, each in sources.items()}
     share, dry_run = settings.get("quota_share", options.share), settings.get("dry_run", config.enforcement.dry_run)
     return Quotas(sources, share, dry_run, frozenset(names.pending))
 
@@ -109,7 +114,12 @@ def _read_file(
                 problems += error.at(f"{path}: {key} = {data[key]!r}")
     found = load_quotas(data, names.addresses_of, settings=tuple(_SETTINGS))
     problems += _in(str(path), found.errors)
-    return list(found.placed)
+    lines = lines_of(read_text(path, place=place))
+    return [_with_line(reading, lines.get(reading.place, 0)) for reading in found.placed]
+
+
+def _with_line(reading: Reading, line: int) -> Reading:
+    return reading._replace(entry=reading.entry and replace(reading.entry, line=line))
 
 
 def _normalized(reading: Reading, listening: ListeningOptions) -> Reading:

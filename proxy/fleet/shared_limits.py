@@ -60,8 +60,24 @@ class SharedLimit:
     def rate(self) -> int | float:
         """The lowest that a member has stated, its own included."""
         key = self.member.caps.keys[self.key]
-        least = Fraction(min(key.quota, key.least), PER_UNIT)
-        return least.numerator if least.denominator == 1 else float(least)
+        return _rate_of(min(key.quota, key.least))
+
+    @property
+    def own_rate(self) -> int | float:
+        return _rate_of(self.member.caps.keys[self.key].quota)
+
+    @property
+    def lowest(self) -> str:
+        """The member that has stated it, if it is another one and it is below the own one."""
+        key = self.member.caps.keys[self.key]
+        if key.quota <= key.least:
+            return ""
+        return min(key.stated, key=lambda name: key.stated[name].quota)
+
+
+def _rate_of(quota: int) -> int | float:
+    rate = Fraction(quota, PER_UNIT)
+    return rate.numerator if rate.denominator == 1 else float(rate)
 
     @property
     def claimants(self) -> int:

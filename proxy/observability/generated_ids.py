@@ -11,12 +11,30 @@ from proxy.observability.logs import EventLog
 from quotas.admission.limit import Limit
 from quotas.entity import DEFAULT, AnyEntity, Entity
 
-#: Producers of Java, aiokafka and kafka-python; all clients of librdkafka.
-_is_generated: Final = re.compile(r"(?:aiokafka-|kafka-python-)?producer-[0-9]+|rdkafka", re.ASCII).fullmatch
+#: Who makes names up for clients without a client id: constants, or counted within a process.
+_MAKERS: Final = {
+    "librdkafka": r"rdkafka",
+    "the Java client": r"(?:producer|consumer|adminclient)-[0-9]+|consumer-null-[0-9]+",
+    "a command-line tool of Kafka": r"console-(?:producer|consumer)|perf-(?:producer|consumer)-client",
+    "Spark": r"consumer-spark-kafka-(?:source|relation)-.+",
+    "aiokafka": r"aiokafka-(?:producer-)?[0-9.]+",
+    "kafka-python": r"kafka-python-(?:producer-)?[0-9.]+",
+    "Sarama": r"sarama",
+    "franz-go": r"kgo",
+    "kafka-go": r".+ \(github\.com/segmentio/kafka-go\)",
+    "KafkaJS": r"kafkajs",
+    "ruby-kafka": r"ruby-kafka",
+}
+_made_up: Final = [(maker, re.compile(pattern, re.ASCII | re.DOTALL).fullmatch) for maker, pattern in _MAKERS.items()]
 #: Clients that are compared: names come from the wire.
 MAX_KEPT: Final = 100
 
 _log = EventLog(__name__)
+
+
+def maker_of(client_id: str) -> str | None:
+    """The library that made up this client id; None: none that is known."""
+    return next((maker for maker, is_of in _made_up if is_of(client_id)), None)
 
 
 class GeneratedIds:
@@ -29,7 +47,7 @@ class GeneratedIds:
     def check(self, client_id: str, peer: str, limits: Iterable[Limit]) -> None:
         """A client with these limits on its producers connects from `peer`, an address and a port."""
         addresses = self._addresses
-        if addresses is None or _is_generated(client_id) is None:
+        if addresses is None or maker_of(client_id) is None:
             return
         limit = next((each for each in limits if _is_by_default(each)), None)
         if limit is None:

@@ -150,10 +150,11 @@ class EntityMetrics:
         self.past = Past(self._changed_at_ns, self.counts)
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """Bytes of both directions, requests of each, unused time, and the time in each state."""
-        data = self.produce_bytes, self.fetch_bytes, self.produce_requests, self.fetch_requests
-        return (self.produce_bytes + self.fetch_bytes, *data, self.times.unused_ns, *self.times.spent_ns)
+    def counts(self) -> tuple[float, ...]:
+        """Bytes of both directions, requests of each, throttle times of brokers, unused time, then time by state."""
+        data, times = (self.produce_bytes, self.fetch_bytes, self.produce_requests, self.fetch_requests), self.times
+        used = times.broker_throttled_seconds, times.unused_ns, *times.spent_ns
+        return (self.produce_bytes + self.fetch_bytes, *data, *used)
 
     @property
     def requests(self) -> int:

@@ -49,6 +49,14 @@ class Whole(Protocol):
     def share(self) -> int | Fraction:
         """What the limit of this process has now, or is about to have since it is asked for: units per second."""
 
+    @property
+    def lowest(self) -> str:
+        """The process whose figure that is, if it is below the one here; "": the one here holds."""
+
+    @property
+    def own_rate(self) -> int | float:
+        """The figure here."""
+
     def wanted(self) -> None:
         """A frame begins to wait for the limit, or leaves it in debt."""
 

@@ -20,6 +20,7 @@ class Configured:
     """All entries, by the name of their source. Of two entries of one entity, limits of the later replace those of the
     same name; so do the members of a group.
 
+    lines             of entries in a file, by source and entity
     of_total          the limits of all traffic
     networks          the networks that have entries
     counts_records    whether some limit counts records
@@ -34,6 +35,7 @@ class Configured:
         compactor = Compactor()
         limit_names: set[str] = set()
         groups: list[ResourceGroup] = []
+        self.lines: dict[tuple[str, AnyEntity], int] = {}
         self.rejects = self.limits_topics = False
         for source, entries in sources.items():
             for entry in entries:
@@ -41,6 +43,8 @@ class Configured:
                 self.limits_topics |= _limits_topics(entry)
                 if entry.group is not None:
                     groups.append(entry.group)
+                if entry.line:
+                    self.lines[source, entry.entity] = entry.line
                 self._put(entry.entity, compactor.compact(entry, source))
                 limit_names.update(entry.limits)
         self.groups = GroupIndex(groups)

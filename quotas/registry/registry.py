@@ -118,9 +118,20 @@ class Registry:
         return self._store.configured.find(kind, *names).get(limit_name)
 
     def source_of(self, limit_name: str, owner: AnyEntity) -> str:
-        """The name of the source (see `Configured`) of a limit that is in use; "": its entry has gone."""
+        """The name of the source (see `Configured`) of a limit that is in use, and its line, if that is a file; "": its
+        entry has gone.
+        """
+        configured = self._store.configured
+        applies = configured.find_for_bucket(limit_name, owner)
+        if applies is None:
+            return ""
+        line = configured.lines.get((applies.source, applies.origin))
+        return f"{applies.source}:{line}" if line else applies.source
+
+    def entry_of(self, limit_name: str, owner: AnyEntity) -> str:
+        """The entity of the entry that a limit in use is from, as in a SPEC; "": it has gone."""
         applies = self._store.configured.find_for_bucket(limit_name, owner)
-        return "" if applies is None else applies.source
+        return "" if applies is None else applies.origin.spec
 
     def limits_in_use(self) -> Iterator[Limit]:
         """Every limit with a bucket; safe against changes during iteration. O(limits)."""

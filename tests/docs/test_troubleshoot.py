@@ -87,7 +87,8 @@ def limit(client_id: str, value: float, rate: float, *clients: str, name: str = 
         "limit": name,
         "entity": f"client-id:{client_id}",
         "limit_value": value,
-        "source": "quotas.toml",
+        "entry": f"client-id={client_id}",
+        "source": "quotas.toml:4",
         "rate_10s": rate,
         "rate_60s": rate,
         "used_ratio_10s": rate / value,
@@ -130,6 +131,12 @@ SMALL: Final = client(
     380.0,
     limits=[["producer_byte_rate", "client-id:small"]],
 )
+GROUP: Final = {
+    "group": "enrich",
+    "rebalances_60s": 28,
+    "joined_60s": {"enrich from 10.0.0.9": 14},
+    "rejoined_60s": {"enrich from 10.0.0.8": 28},
+}
 LIMITS: Final = [limit("etl", 2e6, 1.996e6, "etl"), limit("small", 5e7, 79_800, "small")]
 EXAMPLES: Final = {
     "explain etl": Minute([ETL], LIMITS, [BROKER]),
@@ -147,10 +154,18 @@ EXAMPLES: Final = {
     "explain reports": Minute(
         [consumer("reports", {"slow_reader": 0.71, "data": 0.21, "client": 0.08}, 1_048_576, 3.1)], [], [BROKER]
     ),
+    "explain enrich": Minute(
+        [consumer("enrich", {"client": 0.52, "data": 0.41, "broker": 0.07}, 20_480, 1.2, groups=[GROUP])], [], [BROKER]
+    ),
+    "explain archive": Minute(
+        [consumer("archive", {"client": 0.86, "broker": 0.09, "data": 0.05}, 1_048_576, 0.8, lag_records=1_204_331)],
+        [],
+        [BROKER],
+    ),
     "explain billing": Minute(
         [
             client("billing", {"broker_quota": 0.88, "broker": 0.1, "client": 0.02}, 262_144, 3.6)
-            | {"broker_throttled_seconds": 341.2}
+            | {"broker_throttled_seconds": 341.2, "broker_throttled_60s": 52.8}
         ],
         [],
         [BROKER],

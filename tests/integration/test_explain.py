@@ -106,7 +106,7 @@ def test_the_command_names_the_limit_of_a_client_and_who_shares_it(proxy: ProxyP
         command = [str(Path(sys.executable).with_name("kafka-quota-proxy")), "explain", names.etl]
         command += ["--proxy", proxy.admin_address]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert text.startswith(f"{names.etl}: a limit of this proxy holds it\n")
+        assert text.startswith(f"{names.etl}: a limit of this proxy is holding it back\n")
         assert f"producer_byte_rate of client-id:{names.etl} allows 100 kB/s" in text
         command.remove(names.etl)
         whole = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -276,7 +276,7 @@ def test_tiny_batches_one_at_a_time(proxy: ProxyProcess, names: Names, unique_na
     client_id = unique_name("tiny")
     settings = {"record_bytes": 200, "max.in.flight.requests.per.connection": 1}
     with Flood(proxy.bootstrap_servers, client_id, names.topic, **settings):
-        explained(proxy, client_id, "client", "requests are small", "linger.ms", "batch.size")
+        explained(proxy, client_id, "client", "requests are small and many", "linger.ms", "batch.size")
 
 
 @pytest.mark.timeout(120)
@@ -286,7 +286,7 @@ def test_a_reader_at_the_end_of_its_topic(proxy: ProxyProcess, names: Names, uni
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(names.inside, 0, OFFSET_END)])
     try:
-        explained(proxy, client_id, "data", "new records arrive no faster", "it has read all there is")
+        explained(proxy, client_id, "data", "there are no new records", "it has read everything")
     finally:
         consumer.close()
 
@@ -297,7 +297,7 @@ def test_an_entry_that_never_matches_is_named_with_the_names_that_were_seen(
 ) -> None:
     client_id = unique_name("fast")
     with Flood(proxy.bootstrap_servers, client_id, names.topic):
-        words = "No entry of the quotas applies", "client-id:eltj", "names seen", client_id
+        words = "No entry of the quotas applies", "client-id:eltj", "names seen so far", client_id
         assert explained(proxy, client_id, None, *words)["limits"] == []
 
 

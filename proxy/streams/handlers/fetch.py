@@ -9,7 +9,7 @@ response waits.
 from struct import Struct
 from typing import Final, final
 
-from protocol.apis import SHARE_FETCH
+from protocol.apis import FETCH, SHARE_FETCH
 from protocol.fetch import FetchResponseWalk, lower_fetch_budget, lower_share_budget
 from protocol.records_walk import RecordsWalk
 from protocol.request_header import RequestHeader
@@ -97,6 +97,8 @@ class FetchRequest(Request):
             self._tell(responses.connection, now_ns)
         if self.delay is not None and responses.postpone(self.delay, now_ns) != PASS:
             return DELAY_RESPONSE
+        if responses.connection.lag.is_due and kind.api_key == FETCH:
+            responses.connection.lag.read(responses.buf, pos + 4, end, kind.version, now_ns)
         read_to = pos + self.size - self.unread
         throttle_ms = responses.throttle_ms(now_ns)
         if throttle_ms:

@@ -8,6 +8,7 @@ from proxy.streams.context import Context
 from proxy.streams.handlers.authenticate import Authenticate
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward
+from proxy.streams.handlers.groups import GroupRequests
 from proxy.streams.handlers.login import RefuseLogin
 from proxy.streams.handlers.mutations import Mutations
 from proxy.streams.handlers.negotiate import Negotiate
@@ -20,6 +21,7 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
     Treatment.FORWARD: Forward,
     Treatment.PRODUCE: Produce,
     Treatment.FETCH: Fetch,
+    Treatment.GROUP: GroupRequests,
     Treatment.METADATA: Metadata,
     Treatment.REWRITE: Rewrite,
     Treatment.HIDE: Hide,

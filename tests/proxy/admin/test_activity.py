@@ -10,10 +10,20 @@ import pytest
 from proxy.admin.activity import MOST_SHOWN, Activity
 from proxy.observability.wait_clock import STATES
 from proxy.page.served import AnswerPage
+from tests.protocol.fetch_responses import fetch_response
+from tests.protocol.kafka_messages import record_batch
 from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, nobody_accepts, until, without_burst
-from tests.proxy.frames import fetch, fetched, produce, produced
+from tests.proxy.frames import fetch, fetched, produce, produced, request
 
 SPEC = "client-id=etl,producer_byte_rate=1000"
+
+
+def number(value: int) -> bytes:
+    return value.to_bytes(4, "big")
+
+
+def group_request(api: int, version: int, body: bytes) -> bytes:
+    return request(api, version, 100 + api, body)
 
 
 def activity_of(stage: Stage) -> Activity:
@@ -53,7 +63,7 @@ async def test_a_client_its_limit_and_its_broker(open_stage: OpenStage) -> None:
     (at,) = await rows_of(activity, "/brokers")
     assert (at["connections"], at["in_flight"], at["failing"]) == (1, 0, None)
     (finding,) = await rows_of(activity, "/explain")
-    assert set(finding) == {"client_id", "user", "verdict", "states", "limits", "brokers", "sentences"}
+    assert set(finding) == {"client_id", "user", "verdict", "states", "limits", "brokers", "sentences", "headline"}
     assert finding["brokers"] == [at]
 
 
@@ -77,7 +87,7 @@ async def test_a_held_client_is_at_its_limit(open_stage: OpenStage) -> None:
     assert (limit["queued_connections"], limit["waiting_ratio"]) == (1, 1.0)
     assert limit["queued"] > 100
     page = (await activity.respond("/explain", "text/plain")).body.decode()
-    assert page.startswith("etl: a limit of this proxy holds it\n")
+    assert page.startswith("etl: a limit of this proxy is holding it back\n")
     assert "producer_byte_rate" in (await activity.respond("/limits", "text/plain")).body.decode()
 
 
@@ -138,7 +148,7 @@ async def test_connections_that_wait_for_a_broker_are_told(open_stage: OpenStage
         stage.clock.pass_seconds(8)
         [finding] = await rows_of(activity, "/explain")
     assert finding["verdict"] == "broker"
-    assert finding["sentences"] == ["1 connection waiting for a broker, the oldest for 8 s: none answers"]
+    assert finding["sentences"] == ["1 connection is waiting for a broker, the oldest for 8 s: no broker answers"]
 
 
 async def test_the_time_of_a_broker(open_stage: OpenStage) -> None:
@@ -216,3 +226,43 @@ async def test_very_many_clients_leave_the_loop_its_turns(open_stage: OpenStage)
     assert len(rows) == MOST_SHOWN
     assert rows[0]["client_id"] == "client-19999"
     assert turns > 20_000 / 100
+
+
+async def test_what_a_consumer_does_in_its_group_and_how_far_it_is_behind(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    client, broker = await stage.pair()
+    for generation in range(1, 6):
+        asked = [
+            group_request(11, 5, b"\0\4team" + bytes(8) + b"\0\0"),
+            group_request(14, 3, b"\0\4team" + number(generation)),
+        ]
+        for each in asked:
+            await client.send(each)
+            assert await broker.frame() == each
+            answer = each[8:12] + bytes(30)
+            await broker.send(number(len(answer)) + answer)
+            await client.frame()
+    await client.send(fetch(9))
+    await broker.frame()
+    response = fetch_response(12, [[record_batch(10, bytes(200))]])
+    response = number(9) + response[4:]
+    await broker.send(number(len(response)) + response)
+    await client.frame()
+    stage.clock.pass_seconds(1)
+    for session in list(stage.server.sessions):
+        session.sweep(stage.clock())
+    (row,) = await rows_of(activity_of(stage), "/clients")
+    (group,) = row["groups"]
+    assert (group["group"], group["rebalances_60s"], group["joined_60s"]) == ("team", 4, {"etl from 127.0.0.1": 5})
+    assert row["lag_records"] == 4_711 - 10
+    assert row["programs"] == 1
+
+
+async def test_two_producers_with_one_name_at_one_broker_are_two_programs(open_stage: OpenStage) -> None:
+    stage = open_stage()
+    for _ in range(2):
+        client, broker = await stage.pair()
+        await client.send(produce(1, 500))
+        await broker.frame()
+    (row,) = await rows_of(activity_of(stage), "/clients")
+    assert (row["connections"], row["programs"]) == (2, 2)

@@ -76,6 +76,7 @@ def text(finding: Finding) -> str:
 
 
 UNUSED = {**LIMIT, "used_ratio_60s": 0.21}
+SLOWLY = {"produces_per_second": 12.0, "requests_per_second": 12.0}
 SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0, "requests_per_second": 400.0}
 
 
@@ -94,7 +95,9 @@ SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0, "requests_per_s
         ({"broker": 0.9, "client": 0.1}, SMALL, UNUSED, "client"),
         # Others find the broker slow, in long queues perhaps; this one is answered 400 times a second, one at a time.
         ({"broker": 0.9, "client": 0.1}, {**SMALL, "brokers": ["b2:9092"]}, UNUSED, "client"),
-        ({"broker": 0.9, "client": 0.1}, {**SMALL, "brokers": ["b2:9092"], "in_flight": 160}, UNUSED, "broker"),
+        # A broker works on one request of a connection at a time: the others in flight wait for that, in a long queue.
+        ({"broker": 0.9, "client": 0.1}, {**SMALL, "brokers": ["b2:9092"], "in_flight": 160}, UNUSED, "client"),
+        ({"broker": 1.0}, {**SMALL, **SLOWLY, "brokers": ["b2:9092"], "in_flight": 160}, UNUSED, "broker"),
         # What it does not send may be slow.
         ({"broker": 1.0}, {"produces_per_second": 0, "brokers": ["b2:9092"]}, UNUSED, "broker"),
         ({"broker": 1.0}, {"produces_per_second": 0, "brokers": ["b4:9092"]}, UNUSED, "none"),
@@ -128,7 +131,7 @@ def test_what_is_over_is_no_verdict(brokers: list[str]) -> None:
         found = explained(row, limit=UNUSED)
         assert found.verdict == "client"
         assert found.states == {state: 0.9, "client": 0.1}
-        assert f"That is over: in the last 12 s it was hardly {words}." in found.sentences
+        assert f"That has ended: in the last 12 s they were hardly {words}." in found.sentences
 
 
 def test_every_state_has_words_and_every_verdict_a_headline() -> None:
@@ -139,10 +142,10 @@ def test_every_state_has_words_and_every_verdict_a_headline() -> None:
 def test_a_limit_is_named_with_its_rate_and_who_shares_it() -> None:
     waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2, "lasting_seconds": 300}]
     found = text(explained(client({"limit": 0.72, "broker": 0.05, "client": 0.23}, waits=waits)))
-    assert "spent 72% at a limit of this proxy, 23% by itself, 5% waiting for brokers" in found
-    assert "It waited 43.2 s for producer_byte_rate of client-id:etl, over all its connections;" in found
+    assert "spent 72% at a limit of this proxy, 23% idle and 5% waiting for brokers" in found
+    assert "It waited 43.2 s for producer_byte_rate of client-id:etl, summed over its connections;" in found
     assert "this began about 5 min ago" in found
-    assert "allows 2 MB/s, and 1.99 MB/s (100%) are used; 1 connection waiting" in found
+    assert "allows 2 MB/s; 1.99 MB/s passed in the last minute (100% of it), and 1 connection is waiting" in found
     assert "2 clients share it: etl, etl (user alice)." in found
     assert "raise producer_byte_rate of client-id:etl" in found
 
@@ -151,16 +154,19 @@ def test_a_limit_that_one_client_has_to_itself_is_told_with_a_value() -> None:
     alone = {**LIMIT, "client_count": 1}
     waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2, "lasting_seconds": 20}]
     found = text(explained(client({"limit": 0.75, "broker": 0.25}, waits=waits), limit=alone))
-    assert "this began 30 s ago or less" in found
-    assert "Outside of its waits it moves about 7.96MB/s: with producer_byte_rate=7.96MB it would hardly wait." in found
+    assert "this began within the last 30 s" in found
+    assert (
+        "While it does not wait, it moves about 7.96MB/s: producer_byte_rate=7.96MB would rarely make it wait." in found
+    )
     assert "`kafka-quota-proxy advise --rate 2MB`" in found
     found = text(explained(client({"limit": 0.95, "broker": 0.05}, waits=waits), limit=alone))
-    assert "hardly wait" not in found
+    assert "rarely make it wait" not in found
 
 
 def test_who_holds_the_memory_is_named() -> None:
     known = Known([], [], [], [], holder=client({}, client_id="greedy", buffered_bytes=200e6))
-    found = text(explain(client({"proxy": 1.0}), known))
+    waits = [{"limit": "max_buffered_bytes", "entity": "proxy", "seconds": 60, "lasting_seconds": 60}]
+    found = text(explain(client({"proxy": 1.0}, waits=waits), known))
     assert "Most of the memory is held by greedy: 200 MB." in found
 
 
@@ -191,7 +197,7 @@ def test_a_connection_that_failed_is_told_with_what_helps() -> None:
 
 def test_connections_without_a_broker_are_told() -> None:
     assert next(iter(text_of([without_broker(2, 8.4)]))) == (
-        "2 connections waiting for a broker, the oldest for 8 s: none answers"
+        "2 connections are waiting for a broker, the oldest for 8 s: no broker answers"
     )
 
 
@@ -206,7 +212,9 @@ def test_a_limit_of_a_fleet_tells_both_rates() -> None:
     shared = {**LIMIT, "fleet": "jobs", "fleet_members": 40, "fleet_value": 50_000_000}
     waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 1, "lasting_seconds": 0}]
     found = text(explained(client({"limit": 1.0}, waits=waits), limit=shared))
-    assert "allows 50 MB/s for the fleet jobs of 40 members; this proxy may use 2 MB/s of it now" in found
+    assert (
+        "allows 50 MB/s to all 40 members of the fleet jobs together. The share of this proxy is 2 MB/s now." in found
+    )
 
 
 def test_a_slow_broker_is_named_beside_the_others() -> None:
@@ -236,10 +244,10 @@ def test_limits_that_are_not_enforced() -> None:
     known = Known([{**LIMIT, "used_ratio_60s": 8.1}], [BROKER], [], [], enforces=False)
     found = explain(client({"broker": 1.0}), known)
     assert found.verdict == "none"
-    words = "producer_byte_rate of client-id:etl would hold it: 810% of it is used. Now it does not"
+    words = "producer_byte_rate of client-id:etl would hold it back, since 810% of it is used. It does not now"
     assert words in text(found)
     known = Known([UNUSED], [BROKER], [], [], enforces=False)
-    assert "No limit is enforced now (a dry run, or switched off)" in text(explain(client({"broker": 1.0}), known))
+    assert "No limit is enforced now, because this is a dry run" in text(explain(client({"broker": 1.0}), known))
 
 
 def test_a_limit_without_a_rate_is_not_called_unused() -> None:
@@ -253,7 +261,7 @@ def test_small_requests_are_named_with_the_settings() -> None:
     found = text(explained(client({"broker": 0.9, "client": 0.1}, **SMALL), limit=UNUSED))
     assert "210 B each" in found
     assert "linger.ms" in found
-    assert "the nearest one is producer_byte_rate of client-id:etl, of which 21% is used" in found
+    assert "the nearest one is producer_byte_rate of client-id:etl, and 21% of it is used" in found
 
 
 def test_a_client_that_only_connects_is_told_to_keep_its_connections() -> None:
@@ -262,12 +270,14 @@ def test_a_client_that_only_connects_is_told_to_keep_its_connections() -> None:
     row = client({"limit": 1.0}, waits=waits, requests_per_second=0, bytes_per_request=0)
     found = text(explained(row, limit=limit))
     assert "It has 1 connection: nothing produced or fetched." in found
-    assert "raise connection_creation_rate of ip:10.0.0.1 (--quota), or let clients keep their connections." in found
+    assert (
+        "raise connection_creation_rate of ip:10.0.0.1 (flag --quota), or let clients keep their connections." in found
+    )
 
 
 def test_a_client_without_a_limit_learns_which_entries_matched_nobody() -> None:
     found = text(explained(client({"client": 1.0}, limits=[]), unmatched=("client-id:elt",)))
-    assert "Entries that nobody has matched: client-id:elt; names seen so far: etl, producer-1." in found
+    assert "These entries match no client: client-id:elt; names seen so far: etl, producer-1." in found
     assert "No entry" not in text(explained(client({"client": 1.0}), unmatched=("client-id:elt",)))
     assert "No entry" not in text(explained(client({"client": 1.0}, limits=[])))
 
@@ -276,15 +286,15 @@ def test_what_the_client_reports_is_told() -> None:
     outlook = {"buffered_bytes": 31e6, "buffer_bytes": 32e6, "wait_seconds": 131, "expires_in_seconds": 40}
     reported = {"record-error-total": 3.0, "records-lag-max": 12_000.0}
     found = text(explained(client({"limit": 1.0}, outlook=outlook, reported=reported)))
-    assert "31 MB of 32 MB of its buffer wait: its oldest record expires in about 40 s" in found
+    assert "31 MB of its buffer of 32 MB are waiting: the oldest record expires in about 40 s" in found
     assert "3 records that it could not deliver" in found
     assert "12,000 records behind" in found
 
 
 def test_the_text_has_a_paragraph_for_each_client() -> None:
     lines = list(text_of([explained(client({"limit": 1.0})), explained(client({}, client_id="", user="alice"))]))
-    assert lines[0] == "etl: a limit of this proxy holds it"
-    assert lines[1].startswith("  Of the last 60 s")
+    assert lines[0] == "etl: a limit of this proxy is holding it back"
+    assert lines[1].startswith("  In the last 60 s")
     assert "" in lines
     assert any(line.startswith("a client without a client id (user alice): nothing is wrong") for line in lines)
     (nobody,) = text_of([])

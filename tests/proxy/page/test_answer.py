@@ -123,7 +123,7 @@ SITUATIONS: list[tuple[Rows, Rows, dict[str, Any], str]] = [
         [],
         [],
         {"refused": [without_broker(2, 8.0)]},
-        "No: 2 connections waiting for a broker, the oldest for 8 s: none answers",
+        "No: 2 connections are waiting for a broker, the oldest for 8 s: no broker answers",
     ),
 ]
 
