@@ -24,6 +24,8 @@ asn1crypto.
     produce_partitions  the partitions of Produce requests, found while these stream by
     produce_refusals  the responses to refused Produce requests
     fetch             Fetch requests: budget, brokers refused; responses: node endpoints hidden, bytes of each topic
+    fetch_lag         Fetch responses: how far a consumer is behind
+    group_requests    requests of consumer groups: generations, and who joins
     records_walk      the base of walks over responses that count record bytes
     record_batch      the header of a record batch: messages, producer id
     stored_records    the values of records in a partition that the proxy reads itself

@@ -7,5 +7,6 @@ exposition   /metrics: Prometheus families and text   throttles    /throttles: c
 healthcheck  asks a running proxy from another process   fleet   /fleet: who shares limits with this proxy
 activity     /clients, /limits, /brokers: the last minute   tables  the same as tables, and for the command `top`
 verdict      what holds each client                      explain    /explain: the same in sentences
+limit_advice  what a limit allows, and where to raise it
 plain_text   who asks for text, amounts, aligned tables
 """

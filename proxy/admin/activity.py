@@ -6,7 +6,7 @@ anything while nobody asks: what it reads is counted for the metrics, too.
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
@@ -230,7 +230,7 @@ class Activity:
             "broker_throttled_60s": round(throttled, 3),
             "broker_throttled_10s": round(recent.counts[_COUNTS - 2], 3),
             "programs": _programs(sessions),
-            "groups": self._shared.context.metrics.entities.groups.of_client((entity.user, entity.client_id), now_ns),
+            "groups": self._shared.context.groups.of_client((entity.user, entity.client_id), now_ns),
             "lag_records": _lag(sessions, now_ns),
             "reported": reports.reported(entity),
             "outlook": None if outlook is None else outlook._asdict(),
@@ -309,7 +309,7 @@ def _states(span: Span) -> tuple[dict[str, float], float]:
 
 def _lag(sessions: Iterable[Session], now_ns: int) -> int | None:
     """Records; None: not known."""
-    known = [records for each in sessions if (records := each.connection.lag.records(now_ns)) is not None]
+    known = [records for each in sessions if (records := each.identity.lag.records(now_ns)) is not None]
     return sum(known) if known else None
 
 

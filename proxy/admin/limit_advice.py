@@ -47,8 +47,8 @@ def about_limit(limit: Row, names: Sequence[str], held: float) -> Iterator[str]:
 def about_generated(client_id: str, limits: Iterable[Row], programs: int) -> Iterator[str]:
     """Of a client id that a library made up, and by which a limit applies."""
     maker = maker_of(client_id)
-    of_name = [each for each in limits if each["entity"].endswith(f"client-id:{client_id}")]
-    if maker is None or not of_name:
+    names = {each["entity"].rpartition("client-id:")[2].strip('"') for each in limits}
+    if maker is None or client_id not in names:
         return
     used = f"; at least {programs} use it now" if programs > 1 else ""
     yield (

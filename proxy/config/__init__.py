@@ -7,7 +7,7 @@ given                                                 the values of all options,
 quota_sources ◀─ cluster_entries                      the quotas of cluster, flags and file, as they apply together
 connections ─▶ client_file ─▶ client_settings         connections: the options together, the file of --command-config
 java_properties                                       what the values of that file may be
-files                                                 reads each of these files
+files, entry_lines                                    reads each of these files; the lines of its tables
 cautions ◀─ floor ─▶ advice                           what is allowed but most likely not meant; settings of clients
 other_formats                                         YAML, JSON and properties in place of TOML: what to write
 effective                                             each option with the source of its value

@@ -3,6 +3,7 @@
 from typing import Final, final
 
 from proxy.config.config import Config
+from proxy.enforcement.lag import Lag
 from proxy.observability.entities import Entities
 from proxy.observability.tallies import EntityMetrics
 from quotas.admission.client_limits import ClientLimits
@@ -109,6 +110,7 @@ class Identity:
     client           of the latest request; before the first one its client id is "", and it has no limits
     wire_client_id   the client id in that request; None before the first one
     limits, entity   those of `client`
+    lag              how far the client is behind, if it fetches
     generation       that of the registry when `limits` were looked up
     least_notice_ns  the shortest wait that the client is told of in mode `auto`; 0: of each
     told_until_ns    until when a client that logs each wait was told to wait: it is told of the next one after that
@@ -123,6 +125,7 @@ class Identity:
         "client",
         "entity",
         "generation",
+        "lag",
         "least_notice_ns",
         "limits",
         "notice",
@@ -146,6 +149,7 @@ class Identity:
         self.generation = registry.generation
         self.notice = Notice(config.enforcement.max_throttle_ms)
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
+        self.lag = Lag()
         self.refusal_error = 0
         self.least_notice_ns = self.told_until_ns = 0
 

@@ -74,11 +74,6 @@ class SharedLimit:
             return ""
         return min(key.stated, key=lambda name: key.stated[name].quota)
 
-
-def _rate_of(quota: int) -> int | float:
-    rate = Fraction(quota, PER_UNIT)
-    return rate.numerator if rate.denominator == 1 else float(rate)
-
     @property
     def claimants(self) -> int:
         """The members that want some of it; this one counts in any case."""
@@ -105,6 +100,11 @@ def _rate_of(quota: int) -> int | float:
         """
         rate = self.limit.algorithm.rate
         return max(rate, self.fair) if self.member.caps.is_joined(self.clock()) else rate
+
+
+def _rate_of(quota: int) -> int | float:
+    rate = Fraction(quota, PER_UNIT)
+    return rate.numerator if rate.denominator == 1 else float(rate)
 
 
 class SharedLimits:

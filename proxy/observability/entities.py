@@ -10,7 +10,6 @@ from typing import Final
 
 from proxy.config.config import Config
 from proxy.observability.generated_ids import GeneratedIds
-from proxy.observability.groups import Groups
 from proxy.observability.labels import OTHER, label_value
 from proxy.observability.logs import EventLog
 from proxy.observability.tallies import WINDOW_SLOT_NS, Cell, EntityMetrics, Histogram, ThrottleWindow
@@ -38,7 +37,6 @@ class Entities:
         #: None: no usage records are written.
         self.throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
         self.generated_ids = GeneratedIds()
-        self.groups = Groups()
         self._clock_ns = clock_ns
         #: Of topics; None: nothing is counted by topic.
         self._series = Cell() if config.usage.by_topic else None

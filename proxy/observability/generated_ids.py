@@ -14,16 +14,10 @@ from quotas.entity import DEFAULT, AnyEntity, Entity
 #: Who makes names up for clients without a client id: constants, or counted within a process.
 _MAKERS: Final = {
     "librdkafka": r"rdkafka",
-    "the Java client": r"(?:producer|consumer|adminclient)-[0-9]+|consumer-null-[0-9]+",
+    "the Java client": r"(?:producer|consumer|adminclient)-[0-9]+|consumer-(?:null-[0-9]+|spark-kafka-.+)",
     "a command-line tool of Kafka": r"console-(?:producer|consumer)|perf-(?:producer|consumer)-client",
-    "Spark": r"consumer-spark-kafka-(?:source|relation)-.+",
-    "aiokafka": r"aiokafka-(?:producer-)?[0-9.]+",
-    "kafka-python": r"kafka-python-(?:producer-)?[0-9.]+",
-    "Sarama": r"sarama",
-    "franz-go": r"kgo",
-    "kafka-go": r".+ \(github\.com/segmentio/kafka-go\)",
-    "KafkaJS": r"kafkajs",
-    "ruby-kafka": r"ruby-kafka",
+    "aiokafka or kafka-python": r"(?:aiokafka|kafka-python)-(?:producer-)?[0-9.]+",
+    "a client library": r"sarama|kgo|.+ \(github\.com/segmentio/kafka-go\)|kafkajs|ruby-kafka",
 }
 _made_up: Final = [(maker, re.compile(pattern, re.ASCII | re.DOTALL).fullmatch) for maker, pattern in _MAKERS.items()]
 #: Clients that are compared: names come from the wire.

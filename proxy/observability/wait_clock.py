@@ -46,18 +46,7 @@ class WaitClock:
     since_ns    when the present state began; `stands`: it lasts until `turn`, whatever passes
     """
 
-    __slots__ = (
-        "_key",
-        "_muted_ns",
-        "_state",
-        "_told",
-        "_told_key",
-        "_told_ns",
-        "limits_ns",
-        "since_ns",
-        "spent_ns",
-        "stands",
-    )
+    __slots__ = ("_by", "_key", "_muted", "_state", "_told", "_told_ns", "limits_ns", "since_ns", "spent_ns", "stands")
 
     def __init__(self, now_ns: int) -> None:
         self.spent_ns = [0] * len(STATES)
@@ -68,10 +57,10 @@ class WaitClock:
         self._key: Key | None = None
         #: The state of a client that keeps a throttle time of the proxy, the limit that it is for, and when that ends.
         self._told = LIMIT
-        self._told_key: Key | None = None
+        self._by: Key | None = None
         self._told_ns = 0
         #: Until when the broker reads nothing of this connection.
-        self._muted_ns = 0
+        self._muted = 0
 
     def begin(self, state: int, now_ns: int, ended_ns: int) -> None:
         """A request passes and nothing else is in flight: `state` is `BROKER` or `DATA`. `ended_ns`: the last response
@@ -82,11 +71,11 @@ class WaitClock:
         if ended_ns > self.since_ns:
             self._count_until(ended_ns)
         since_ns = self.since_ns
-        if self._muted_ns > since_ns and self._muted_ns >= self._told_ns:
+        if self._muted > since_ns and self._muted >= self._told_ns:
             since_ns = self._count_muted(since_ns, now_ns)
         elif self._told_ns > since_ns:
             since_ns = min(self._told_ns, now_ns)
-            self._count(self._told, self._told_key, since_ns - self.since_ns)
+            self._count(self._told, self._by, since_ns - self.since_ns)
         self.spent_ns[CLIENT] += now_ns - since_ns
         self._state, self.since_ns = state, now_ns
 
@@ -99,12 +88,12 @@ class WaitClock:
     def told(self, state: int, key: Key | None, until_ns: int) -> None:
         """A response contains a throttle time of the proxy: the client sends nothing until then."""
         if until_ns > self._told_ns:
-            self._told, self._told_key, self._told_ns = state, key, until_ns
+            self._told, self._by, self._told_ns = state, key, until_ns
 
     def muted(self, now_ns: int, until_ns: int) -> None:
         """A response contains a throttle time of the broker, which reads nothing of this connection until then."""
         self._count_until(now_ns)
-        self._muted_ns = max(self._muted_ns, until_ns)
+        self._muted = max(self._muted, until_ns)
 
     def turn(self, state: int, now_ns: int, ended_ns: int, key: Key | None = None, *, stands: bool = False) -> None:
         """The state from now on. `ended_ns`: when the last response had passed; 0: something is in flight. `key`: the
@@ -125,7 +114,7 @@ class WaitClock:
     def _count_until(self, now_ns: int) -> None:
         """The present state lasted until then; what waits for the broker waits for the broker's quota first."""
         since_ns = self.since_ns
-        if self._muted_ns > since_ns and self._state in _MUTED:
+        if self._muted > since_ns and self._state in _MUTED:
             since_ns = self._count_muted(since_ns, now_ns)
         self._count(self._state, self._key, now_ns - since_ns)
         self.since_ns = now_ns
@@ -137,6 +126,6 @@ class WaitClock:
 
     def _count_muted(self, since_ns: int, now_ns: int) -> int:
         """The broker has muted the connection since `since_ns`. Returns until when."""
-        until_ns = min(self._muted_ns, now_ns)
+        until_ns = min(self._muted, now_ns)
         self.spent_ns[BROKER_QUOTA] += until_ns - since_ns
         return until_ns

@@ -307,7 +307,7 @@ class Session(ConnectionPair, HoldOwner):
             self.watch.check(now_ns)
             self._count_waits(now_ns)
             self.connection.timer.arm()
-            self.connection.lag.is_due = True
+            self.identity.lag.is_due = True
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether the client has had `timeout_ns` for its handshakes and its first request, which is not complete."""

@@ -15,6 +15,7 @@
 - `batch_plan`       such Produce requests whose records are charged, or counted by topic
 - `topic_charges`    what the records of a topic are charged to
 - `fetch_ledger`     what a fetch may bring
+- `groups`           how often consumer groups rebalance, and who joins them
 - `memory`           the shared read buffer, and the account of bytes in memory
 - `context`          what all connections of one proxy share
 """

@@ -11,7 +11,6 @@ from proxy.enforcement.identity import NS_PER_MS, Identity, Notice
 from proxy.enforcement.report import BOUNDS
 from proxy.observability.wait_clock import LIMIT, PROXY, WaitClock, key_of
 from proxy.streams.context import Context
-from proxy.streams.lag import Lag
 from proxy.streams.memory import READ_SIZE, Holding
 from proxy.streams.topic_charges import TopicChargesCache
 
@@ -38,8 +37,7 @@ class Connection:
     is_negotiated     the broker has answered ApiVersions
     software          of the client, as it named it in ApiVersions
     waits             where its time goes
-    timer             of the broker's responses
-    lag               how far its consumer is behind
+    timer             samples the broker's responses
     ends_telemetry    the proxy answers what clients push of their metrics; else they pass
     """
 
@@ -52,7 +50,6 @@ class Connection:
         "identity",
         "is_closing",
         "is_negotiated",
-        "lag",
         "last_batch",
         "max_in_flight",
         "needs_session",
@@ -84,7 +81,6 @@ class Connection:
         self.exchange: Exchange | None = None
         self.waits = WaitClock(context.metrics.clock_ns())
         self.timer = ResponseTimer()
-        self.lag = Lag()
 
     def check_login(self) -> None:
         """Raises LoginRequired: else clients that never log in could use limits up. `--principal` reads no login."""

@@ -6,6 +6,7 @@
 - `produce_content`  what a Produce request contains: topics, records, producer ids
 - `reject/`    Produce requests that are answered with errors
 - `fetch`      Fetch and ShareFetch
+- `groups`     requests of consumer groups: counted
 - `rewrite`    Metadata, FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs, ShareAcknowledge: addresses
 - `mutations`  CreateTopics, DeleteTopics, CreatePartitions: charged or refused as a whole
 - `negotiate`  ApiVersions

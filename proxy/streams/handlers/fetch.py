@@ -97,8 +97,9 @@ class FetchRequest(Request):
             self._tell(responses.connection, now_ns)
         if self.delay is not None and responses.postpone(self.delay, now_ns) != PASS:
             return DELAY_RESPONSE
-        if responses.connection.lag.is_due and kind.api_key == FETCH:
-            responses.connection.lag.read(responses.buf, pos + 4, end, kind.version, now_ns)
+        lag = responses.connection.identity.lag
+        if lag.is_due and kind.api_key == FETCH:
+            lag.read(responses.buf, pos + 4, end, kind.version, now_ns)
         read_to = pos + self.size - self.unread
         throttle_ms = responses.throttle_ms(now_ns)
         if throttle_ms:

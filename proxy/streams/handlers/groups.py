@@ -20,6 +20,5 @@ class GroupRequests(Forward):
         if event is not None:
             client = requests.connection.identity.client
             name = client.entity.user, client.entity.client_id
-            groups = self.context.metrics.entities.groups
-            groups.seen(event, name, client.peer, now_ns, is_join=kind.api_key == JOIN_GROUP)
+            self.context.groups.seen(event, name, client.peer, now_ns, is_join=kind.api_key == JOIN_GROUP)
         return super().admit(requests, kind, pos, end, now_ns)

@@ -7,6 +7,7 @@ import pytest
 from proxy.config.config import QuotaOptions
 from proxy.enforcement.identity import Identity
 from proxy.observability.generated_ids import MAX_KEPT
+from quotas.entity import Entity
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of
 from tests.proxy.streams.pair import World
@@ -25,7 +26,25 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
     return [fields for event, fields in lines_of(caplog.records) if event == EVENT]
 
 
-@pytest.mark.parametrize("client_id", ["producer-1", "producer-22", "aiokafka-producer-1", "rdkafka"])
+MADE_UP = [
+    *(
+        "producer-1",
+        "producer-22",
+        "consumer-null-1",
+        "adminclient-3",
+        "rdkafka",
+        "sarama",
+        "kgo",
+        "kafkajs",
+        "ruby-kafka",
+    ),
+    *("console-producer", "console-consumer", "perf-producer-client", "aiokafka-producer-1", "aiokafka-0.12.0"),
+    *("kafka-python-producer-1", "kafka-python-2.0.2", "job@host (github.com/segmentio/kafka-go)"),
+    "consumer-spark-kafka-source-4f0c-1-driver-0-2",
+]
+
+
+@pytest.mark.parametrize("client_id", MADE_UP)
 def test_a_generated_id_from_two_addresses_is_reported_once(client_id: str, caplog: pytest.LogCaptureFixture) -> None:
     world = World([parse_spec(DEFAULT)])
     connect(world, "10.0.0.1", client_id)
@@ -33,11 +52,11 @@ def test_a_generated_id_from_two_addresses_is_reported_once(client_id: str, capl
     assert not warned(caplog), "executors of one host may be one job"
     connect(world, "10.0.0.2", client_id)
     connect(world, "10.0.0.3", client_id)
-    connect(world, "10.0.0.4", "producer-1")
+    connect(world, "10.0.0.4", "producer-9")
     (fields,) = warned(caplog)
     assert fields["client_id"] == client_id
     assert fields["addresses"] == "10.0.0.1, 10.0.0.2"
-    assert (fields["limit"], fields["entity"]) == ("producer_byte_rate", f"client-id:{client_id}")
+    assert (fields["limit"], fields["entity"]) == ("producer_byte_rate", str(Entity(client_id=client_id)))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from protocol.group_requests import GroupEvent
-from proxy.observability.groups import MAX_GROUPS, Groups
+from proxy.streams.groups import MAX_GROUPS, Groups
 
 SECOND = 1_000_000_000
 STABLE, FLAPPING = ("ANONYMOUS", "stable"), ("ANONYMOUS", "flapping")
