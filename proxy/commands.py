@@ -23,9 +23,17 @@ from proxy.config.config import GROUPS, Config
 from proxy.config.errors import ConfigError, StartError
 from proxy.config.given import Given
 from proxy.config.limits_help import CommandWithLimits
-from proxy.config.option_types import ARGUMENTS, ENVIRONMENT_PREFIX, IGNORE_ENVIRONMENT, Checked, Setting, setting
+from proxy.config.option_types import (
+    ARGUMENTS,
+    ENVIRONMENT_PREFIX,
+    IGNORE_ENVIRONMENT,
+    Checked,
+    Setting,
+    problems_of,
+    setting,
+)
 from proxy.config.service_links import service_of
-from proxy.config.values import parse_address, parse_duration, parse_size
+from proxy.config.values import parse_address, parse_bytes_per_second, parse_duration, parse_size
 from proxy.observability.build import BUILD
 from proxy.observability.logs import one_line
 from quotas.modes import MODES
@@ -109,6 +117,11 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     from proxy.observability.logs import EventLog, configure
 
     unknown = _misspelt_variables(ctx, os.environ)
+    for each in unknown.copy():
+        variable, meant = str(each[1]["variable"]), each[1]["did_you_mean"]
+        if meant and variable.startswith(ENVIRONMENT_PREFIX):  # as a misspelt flag
+            unknown.remove(each)
+            problems_of(ctx)["environment"].append(Problem(variable, "unknown variable", f"did you mean {meant}?"))
     try:
         config = config_of(ctx)
     except ConfigError:  # perhaps for want of what such a variable should have set
@@ -391,7 +404,12 @@ _BYTES: Final = Checked("BYTES", parse_size)
 
 
 @main.command("advise", short_help="Print client settings for a limit.")
-@cloup.option("--rate", type=_BYTES, required=True, help="The limit, in bytes per second: 5MB, 500kB.")
+@cloup.option(
+    "--rate",
+    type=Checked("RATE", parse_bytes_per_second),
+    required=True,
+    help="The limit, in bytes per second: 5MB, 500kB.",
+)
 @cloup.option("--producers", type=click.IntRange(1), default=1, help="Producers that share it: in Spark, executors.")
 @cloup.option("--consumers", type=click.IntRange(1), help="Consumers that share it.")
 @cloup.option("--mode", type=click.Choice(MODES), default="auto", help="Its throttle mode.", show_default=True)
@@ -454,17 +472,26 @@ def _warning(fields: Mapping[str, object]) -> str:
 
 
 def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:
-    """Variables that are none of ours, but for those that Kubernetes sets for a Service of a name like this."""
+    """Variables that are none of ours, but almost, and not one that Kubernetes sets for a Service of such a name."""
     params = [param for command in main.commands.values() for param in command.params]
     known = [variable for param in params if isinstance(param, Setting) for variable in param.variables]
     found: list[tuple[str, dict[str, object]]] = []
     for variable, value in environment.items():
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known and not service_of(variable, value):
-            names = [each.removeprefix(ENVIRONMENT_PREFIX) for each in known]
-            close = closest(variable.removeprefix(ENVIRONMENT_PREFIX), names)
-            meant = close and ENVIRONMENT_PREFIX + close
-            found.append(("unknown_environment_variable", {"variable": variable, "did_you_mean": meant}))
+        if variable not in known and not service_of(variable, value):
+            meant = _meant_by(variable, known)
+            if meant or variable.startswith(ENVIRONMENT_PREFIX):
+                found.append(("unknown_environment_variable", {"variable": variable, "did_you_mean": meant}))
     return found
+
+
+def _meant_by(variable: str, known: Sequence[str]) -> str | None:
+    """The variable that is most like this one, by its own part or, with another prefix, as a whole."""
+    if variable.startswith(ENVIRONMENT_PREFIX):
+        close = closest(variable.removeprefix(ENVIRONMENT_PREFIX), [x.removeprefix(ENVIRONMENT_PREFIX) for x in known])
+        return close and ENVIRONMENT_PREFIX + close
+    upper = variable.upper()
+    is_near = "KAFKA" in upper or "QUOTA" in upper
+    return next(iter(difflib.get_close_matches(upper, known, n=1, cutoff=0.85) if is_near else ()), None)
 
 
 def _service_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, str]]:

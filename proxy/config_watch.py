@@ -1,11 +1,10 @@
 """Watches the files of `--config` and `--quotas-file`: reads them again when one changes, and applies both or neither.
 
-An empty file is refused where it would change something: some editors and scripts truncate a file before they write it.
+An empty file is refused: some editors and scripts truncate a file before they write it.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -13,14 +12,12 @@ from typing import Final
 from proxy.config.cautions import BELOW_FLOOR, quota_warnings
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
-from proxy.config.errors import ConfigError
 from proxy.config.host_names import are_answered
 from proxy.config.quota_sources import Quotas
 from proxy.config.quotas_file import active_quotas
 from proxy.file_watch import FileWatch
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Clock, Metrics
-from quotas.problems import Problem
 
 _log = EventLog(__name__)
 
@@ -73,7 +70,6 @@ class ConfigWatch(FileWatch[Found]):
         if quotas == self._quotas:
             quotas = self._quotas
         if quotas is not self._quotas or config != self._config:
-            _check_content(self.paths())
             quotas.prepare()
         return config, fixed, quotas
 
@@ -139,12 +135,3 @@ def _differing(one: object, other: object) -> list[str]:
         if field.compare and mine != its:
             found += _differing(mine, its) if is_dataclass(mine) and is_dataclass(its) else [field.name]
     return found
-
-
-def _check_content(paths: tuple[Path | None, ...]) -> None:
-    """Raise ConfigError for an empty file that would change something: it may be about to be written."""
-    for flag, path in zip(("--config", "--quotas-file"), paths, strict=True):
-        with suppress(OSError):
-            if path is not None and not path.stat().st_size:
-                hint = "to remove all that it had, write a comment into the file: # empty"
-                raise ConfigError((Problem(f"{flag} {str(path)!r}", "is empty", hint),))

@@ -1,14 +1,16 @@
 """The part of `run --help` about SPEC: the keys of scopes, limits and options."""
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
 import cloup
 
-from proxy.config.option_types import ARGUMENTS
+from proxy.config.option_types import ARGUMENTS, problems_of
 from quotas.limit_kinds import LIMIT_KINDS
 from quotas.modes import MODES
 from quotas.parsing.limits import scope_keys
+from quotas.problems import Problem
 
 _SCOPES: Final = (
     ("user=, client-id=", "A client by its user, its client id, or both; each name has its own limit."),
@@ -47,8 +49,18 @@ class CommandWithLimits(cloup.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line, and keep it: see `ARGUMENTS`."""
-        ctx.meta[ARGUMENTS] = tuple(args)
-        return super().parse_args(ctx, args)
+        ctx.meta[ARGUMENTS] = given = tuple(args)
+        servers = list(dict.fromkeys(_servers_in(given)))
+        if len(servers) > 1:
+            message = f"is given twice: {servers[0]!r} and {servers[1]!r}"
+            problem = Problem("--bootstrap-servers", message, f"give one, with commas: {','.join(servers)}")
+            problems_of(ctx)["bootstrap_servers"].append(problem)
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadOptionUsage as error:
+            name, takes_none = error.option_name, f"{error.option_name}=" in " ".join(given)
+            hint = f" {name} switches it on, --no-{name[2:]} off." * takes_none
+            raise click.BadOptionUsage(name, error.message + hint, ctx) from error
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         limits = [(f"{name}=", f"{kind.counts} ({', '.join(scope_keys(kind))})") for name, kind in LIMIT_KINDS.items()]
@@ -59,3 +71,11 @@ class CommandWithLimits(cloup.Command):
         ):
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def _servers_in(args: Sequence[str]) -> Iterator[str]:
+    """Each value of --bootstrap-servers: of several click takes the last, and Kafka's tools take none."""
+    for at, arg in enumerate(args):
+        flag, equals, value = arg.partition("=")
+        if flag in {"--bootstrap-servers", "--bootstrap-server"}:
+            yield value if equals else "".join(args[at + 1 : at + 2])

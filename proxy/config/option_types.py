@@ -4,6 +4,7 @@ So `proxy.config.checks` can list every error at once, where click stops at the 
 """
 
 import os
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -66,9 +67,23 @@ class Checked(_ParamType):
         try:
             return self.parse(value)
         except Refusals as error:
+            if isinstance(error, Refusal) and isinstance(value, str):
+                error = self._several(value, param) or error.explained(value.strip())
             if param is not None and param.name is not None and ctx is not None:
                 problems_of(ctx)[param.name] += error.at(place_of(ctx, param.name, value))
             return None
+
+    def _several(self, value: str, param: click.Parameter | None) -> Refusal | None:
+        """If these are several values of an option that is given once for each."""
+        parts = [part for part in re.split(r"[,;\s]+", value) if part]
+        try:
+            if len(parts) > 1 and param is not None and param.multiple:
+                parsed = [self.parse(part) for part in parts]
+                flags = " ".join(f"{param.opts[0]} {part}" for part in parts)
+                return Refusal(f"these are {len(parsed)} values", f"give each by a flag of its own: {flags}")
+        except Refusals:
+            pass
+        return None
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         return values.split_specs(rv)

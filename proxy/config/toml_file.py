@@ -1,5 +1,6 @@
 """The file of `--config`: its keys become click's default map."""
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -12,6 +13,7 @@ from proxy.config.files import read_text
 from proxy.config.option_types import QUOTA_TABLES_ELSEWHERE, place_of, problems_of, settings_of
 from proxy.config.other_formats import in_toml
 from quotas.problems import Problem, did_you_mean
+from quotas.slips import slip_in
 
 _OF_QUOTAS_FILE: Final = frozenset({"quota", "resource-group", "quota_share", "dry_run"})
 
@@ -64,11 +66,44 @@ def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str
     """The tables of a TOML file; or none, and a problem is added at `place`, which names the file."""
     try:
         text = read_text(path, place=place)
+        if not text.strip():
+            problems.append(Problem(place, "is empty", "if it should have nothing, write a comment into it: # empty"))
         return tomllib.loads(text)
     except ConfigError as error:
         problems += error.problems
     except tomllib.TOMLDecodeError as error:
-        problems.append(Problem(place, f"is not TOML: {error}", in_toml(text)))
+        problems.append(Problem(place, f"is not TOML: {error}", in_toml(text) or _hint_of(text, str(error))))
     except (ValueError, RecursionError):  # of Python, not of TOML
         problems.append(Problem(place, "has a number of thousands of digits, or is nested too deeply"))
     return {}
+
+
+_SWITCH: Final = re.compile(r"(?i)(true|yes|on|false|no|off)\s*(?:#.*)?")
+_LINE: Final = re.compile(r"[ \t]*([\w.-]+)[ \t]*([=:])[ \t]*(\S.*?)?[ \t\r]*")
+
+
+def _hint_of(text: str, error: str) -> str | None:
+    """What to correct in the line of an error; None: no idea. Its value is shown only where it is no secret."""
+    at = re.search(r"line ([0-9]+)", error)
+    line = text.split("\n")[int(at[1]) - 1] if at else ""
+    pair = _LINE.fullmatch(line)
+    slip = slip_in(line.strip(" \t\r"), plain=True)
+    if slip is not None and "remove the" not in slip:
+        return slip
+    if re.search(r"(?m)^\s*(?:security\.protocol|sasl\.|ssl\.|bootstrap\.servers)", text):
+        return "it is Kafka's client.properties: give it by --command-config"
+    return None if pair is None else _hint_of_pair(pair[1], pair[2], pair[3] or "", error)
+
+
+def _hint_of_pair(key: str, sign: str, value: str, error: str) -> str | None:
+    """The same for a line with a key."""
+    if "overwrite" in error or "twice" in error:
+        return f"{key} is given twice: keep one"
+    if sign == ":":
+        return (
+            f'it is YAML: in TOML each line is KEY = VALUE, with text in quotes, as in {key.replace("-", "_")} = "..."'
+        )
+    switch = _SWITCH.fullmatch(value)
+    if switch is not None:
+        return f"write {key} = {'true' if switch[1].lower() in {'true', 'yes', 'on'} else 'false'}"
+    return f"put the value of {key} in quotes" if value and value[0] not in "\"'[{" else None

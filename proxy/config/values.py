@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_address, ip_network
 from typing import Final
 
-from proxy.config.addresses import Address, Network
+from proxy.config.addresses import Address, Network, ip_literal
 from quotas.fleet.record import MAX_NAME_LENGTH, is_name
 from quotas.parsing.names import check_topic
 from quotas.problems import Refusal
-from quotas.rates import UNITS
+from quotas.rates import UNITS, kafka_rate, parse_rate
 
 MAX_PORT: Final = 65_535
 INT32_MAX: Final = 2_147_483_647
@@ -34,8 +34,7 @@ def parse_name(value: object) -> str:
 def parse_address(value: object, *, zero_port: bool = False) -> Address:
     """`HOST:PORT`; an IPv6 literal is in brackets, as in `[::1]:19092`. Port 0 (any free port) if `zero_port`."""
     text = _text(value, "HOST:PORT").strip()
-    if "://" in text:
-        raise Refusal("expected HOST:PORT", "remove the scheme: addresses are plain host:port")
+    _check_plain(text, "HOST:PORT")
     host, colon, port_text = text.rpartition(":")
     if not colon:
         raise Refusal("expected HOST:PORT", _what_is_missing(text))
@@ -44,7 +43,10 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
         if ":" not in host:
             raise Refusal("expected HOST:PORT", "brackets are for IPv6 addresses only, as in [::1]:19092")
     elif ":" in host:
-        raise Refusal("expected HOST:PORT", "put an IPv6 address in brackets, as in [::1]:19092")
+        hint = "put an IPv6 address in brackets, as in [::1]:19092"
+        raise Refusal(
+            "expected HOST:PORT", hint if ip_literal(host) or text[-1:] == "]" else "one address has one colon"
+        )
     _check_host(host, "HOST:PORT")
     if host == "*" and not zero_port:
         raise Refusal("expected HOST:PORT", "'*' is no host that a client can connect to")
@@ -58,6 +60,7 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
 def parse_host(value: object) -> str:
     """A host name or IP literal without port; an IPv6 literal may be in brackets."""
     host = _text(value, "HOST").strip()
+    _check_plain(host, "HOST")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif host.count(":") == 1:
@@ -99,6 +102,9 @@ def parse_addresses(value: object) -> tuple[Address, ...]:
         parts += [part for part in _text(item, "HOST:PORT[,HOST:PORT...]").split(",") if part.strip()]
     addresses: dict[Address, None] = {}
     for part in parts:
+        several = _SEPARATORS.split(str(part).strip())
+        if len(several) > 1:
+            raise Refusal("expected HOST:PORT[,HOST:PORT...]", f"put commas between servers: {','.join(several)}")
         try:
             addresses[parse_address(part)] = None
         except Refusal as error:
@@ -107,6 +113,18 @@ def parse_addresses(value: object) -> tuple[Address, ...]:
     if not addresses:
         raise Refusal("expected HOST:PORT[,HOST:PORT...], at least one")
     return tuple(addresses)
+
+
+_SEPARATORS: Final = re.compile(r"\s*[;|\s]\s*")
+_URL: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9_+.-]*://)?([^/]*)(?:/.*)?", re.DOTALL)
+
+
+def _check_plain(text: str, what: str) -> None:
+    """Refuse a URL, a listener of Kafka, and an address with the path of ZooKeeper's chroot."""
+    url = _URL.fullmatch(text)
+    if url is not None and url[1] != text:
+        plain = url[1].partition(":")[0] if what == "HOST" else url[1]
+        raise Refusal(f"expected {what}", f"write {plain}: without a scheme and a path")
 
 
 def parse_network(value: object) -> Network:
@@ -212,6 +230,11 @@ def parse_size(value: object, smallest: int = 1) -> int:
     return int(size)
 
 
+def parse_bytes_per_second(value: object) -> int:
+    """A rate as in quotas, from 1 byte per second."""
+    return int(kafka_rate("the rate", parse_rate(value), "LONG"))
+
+
 SMALLEST_FRACTION: Final = 1e-6
 """With the smallest rate, waits still fit the arithmetic."""
 
@@ -275,7 +298,7 @@ def _is_number(value: object) -> bool:
 
 def _digits(text: str) -> int | None:
     """A number of at most 10 digits, or None."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
+    return int(text) if re.fullmatch("[0-9](?:_?[0-9]){0,9}", text) else None
 
 
 def _quantity(value: object, expected: str, units: Mapping[str, float], allowed: str) -> tuple[float, float]:

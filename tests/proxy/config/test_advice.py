@@ -123,7 +123,7 @@ def test_librdkafka_takes_its_settings(rate: str, mode: str) -> None:
     ("arguments", "message"),
     [
         ([], "Missing option '--rate'"),
-        (["--rate", "5XB"], "--rate '5XB': expected a size"),
+        (["--rate", "5XB"], "--rate '5XB': unknown unit 'XB'"),
         (["--rate", "5MB", "--producers", "0"], "0 is not in the range"),
         (["--rate", "5MB", "--delivery-timeout", "x"], "--delivery-timeout 'x': expected a duration"),
     ],

@@ -63,7 +63,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ("[foo]:9092", "brackets are for IPv6 addresses only, as in [::1]:19092"),
         ("25192", "the host is missing: 127.0.0.1:25192"),
         ("off", "it cannot be switched off: 127.0.0.1:0 is any free port, for this host only"),
-        ("kafka://foo:9092", "remove the scheme: addresses are plain host:port"),
+        ("kafka://foo:9092", "write foo:9092: without a scheme and a path"),
         ("fo o:9092", "'fo o' is not a host name or IP address"),
         ("a,b:9092", "'a,b' is not a host name or IP address"),
         (

@@ -154,7 +154,7 @@ async def test_a_comment_removes_all_quotas_of_the_file(watched: Watched) -> Non
     assert watched.taken == [{"client-id:flag": 1}]
     watched.path.write_text("")
     assert not await watched.watch.poll()
-    assert watched.reload_ok(), "an empty file changes nothing then"
+    assert not watched.reload_ok(), "an empty file is refused, as at the start"
 
 
 async def test_a_file_that_changes_while_it_is_read_is_read_again(

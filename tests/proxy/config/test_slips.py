@@ -1,0 +1,89 @@
+"""Slips in flags, variables and files: each is one error whose hint is the mend."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from proxy.commands import main
+from tests.proxy.command_line import UPSTREAM, config, errors
+
+OTHER = ("--quota", "client-id=a,request_rate=5")
+
+
+@pytest.mark.parametrize(
+    ("servers", "hint"),
+    [
+        ("a:1;b:2", "put commas between servers: a:1,b:2"),
+        ("a:1 b:2", "put commas between servers: a:1,b:2"),
+        ("a:1\nb:2\n", "put commas between servers: a:1,b:2"),
+        ("a:1|b:2", "put commas between servers: a:1,b:2"),
+        ("PLAINTEXT://a:1", "write a:1: without a scheme and a path"),
+        ("a:1/kafka", "write a:1: without a scheme and a path"),
+        ("a:1:2", "one address has one colon"),
+        ("::1:9092", "put an IPv6 address in brackets"),
+        ("\u2018a:1\u2019", "replace \u2018 (U+2018, left single quotation mark)"),
+        ("'a:1'", "remove the quotes"),
+        ("${BROKERS}", "${BROKERS} is a placeholder"),
+    ],
+)
+def test_servers(servers: str, hint: str) -> None:
+    [error] = errors("--bootstrap-servers", servers)
+    assert hint in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--advertised-host", "https://x:9092"), "expected HOST\n  write x: without a scheme and a path"),
+        (("--bootstrap-server=b:1",), "give one, with commas: broker:9092,b:1"),
+        (
+            ("--proxy-protocol-from", "10.0.0.1,10.0.0.2"),
+            "give each by a flag of its own: --proxy-protocol-from 10.0.0.1 --proxy-protocol-from 10.0.0.2",
+        ),
+        (("--max-connections", "1\u200b0"), "remove U+200B"),
+    ],
+)
+def test_flags(arguments: tuple[str, ...], says: str) -> None:
+    assert any(says in error for error in errors(*UPSTREAM, *arguments)), errors(*UPSTREAM, *arguments)
+
+
+def test_what_may_be_repeated() -> None:
+    assert config(*UPSTREAM, *UPSTREAM, *OTHER, "--quota", "client-id=b,request_rate=5", "--dry-run", "--dry-run")
+    assert config(*UPSTREAM, "--max-connections", "5_000_000").security.max_connections == 5_000_000
+
+
+def test_a_switch_takes_no_value() -> None:
+    result = CliRunner().invoke(main, ["run", "--dry-run=false"])
+    assert result.exit_code == 2
+    assert "--dry-run switches it on, --no-dry-run off." in result.output
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "hint"),
+    [
+        ("--quotas-file", "", "is empty\n  if it should have nothing, write a comment into it: # empty"),
+        ("--config", " \n", "is empty"),
+        ("--config", "bootstrap_servers: k:9092\n", "it is YAML: in TOML each line is KEY = VALUE"),
+        ("--config", "dry_run = yes\n", "write dry_run = true"),
+        ("--config", "dry_run = False # now\n", "write dry_run = false"),
+        ("--quotas-file", "dry_run = on\n[[quota]]\n", "write dry_run = true"),
+        ("--config", "listen = 127.0.0.1:19092\n", "put the value of listen in quotes"),
+        ("--config", "dry_run = true\ndry_run = false\n", "dry_run is given twice: keep one"),
+        ("--quotas-file", "[[quota]]\nuser = 'a'\nuser = 'b'\n", "user is given twice: keep one"),
+        ("--config", "listen = \u201c127.0.0.1:19092\u201d\n", "replace \u201c (U+201C"),
+        ("--config", "\u00a0listen = '127.0.0.1:19092'\n", "U+00A0, no-break space"),
+        ("--config", "bootstrap.servers=a:1\nsecurity.protocol=SSL\n", "give it by --command-config"),
+        ("--quotas-file", "sasl.password=hidden\n", "give it by --command-config"),
+    ],
+)
+def test_files(tmp_path: Path, flag: str, text: str, hint: str) -> None:
+    (tmp_path / "file").write_text(text)
+    [error] = errors(*UPSTREAM, flag, str(tmp_path / "file"))
+    assert hint in error
+    assert "hidden" not in error
+
+
+def test_advice_reads_a_rate_as_quotas_do() -> None:
+    for rate, code in (("5Mbit", 2), ("5Mb", 2), ("5MB/s", 0), ("5_000_000", 0)):
+        assert CliRunner().invoke(main, ["advise", "--rate", rate]).exit_code == code, rate
