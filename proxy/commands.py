@@ -25,19 +25,15 @@ from proxy.config.given import Given
 from proxy.config.limits_help import CommandWithLimits
 from proxy.config.option_types import (
     ARGUMENTS,
-    ENVIRONMENT_PREFIX,
     IGNORE_ENVIRONMENT,
     Checked,
-    Setting,
-    problems_of,
     setting,
 )
-from proxy.config.service_links import service_of
 from proxy.config.values import parse_address, parse_bytes_per_second, parse_duration, parse_size
 from proxy.observability.build import BUILD
 from proxy.observability.logs import one_line
 from quotas.modes import MODES
-from quotas.problems import Problem, closest, did_you_mean
+from quotas.problems import Problem, did_you_mean
 
 EXIT_FAILURE: Final = 1
 
@@ -114,14 +110,10 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     default. An empty variable counts as not set.
     """
     from proxy.config.checks import config_of
+    from proxy.config.variables import service_variables, unknown_variables
     from proxy.observability.logs import EventLog, configure
 
-    unknown = _misspelt_variables(ctx, os.environ)
-    for each in unknown.copy():
-        variable, meant = str(each[1]["variable"]), each[1]["did_you_mean"]
-        if meant and variable.startswith(ENVIRONMENT_PREFIX):  # as a misspelt flag
-            unknown.remove(each)
-            problems_of(ctx)["environment"].append(Problem(variable, "unknown variable", f"did you mean {meant}?"))
+    unknown = unknown_variables(ctx, main.commands, os.environ)
     try:
         config = config_of(ctx)
     except ConfigError:  # perhaps for want of what such a variable should have set
@@ -131,7 +123,7 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     configure(config.observability.log_format, config.observability.log_level)
     log = EventLog(__name__)
     log.warn_of(unknown)
-    for variable, service in _service_variables(ctx, os.environ):
+    for variable, service in service_variables(ctx, os.environ):
         log.info("service_variable_ignored", variable=variable, service=service)
     ignored = config.upstream.ignored
     if ignored:
@@ -469,33 +461,3 @@ def _warning(fields: Mapping[str, object]) -> str:
     if "flag" in fields:
         text += f" ({fields['flag']})"
     return f"{text}\n  {fields['hint']}" if "hint" in fields else text
-
-
-def _misspelt_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, dict[str, object]]]:
-    """Variables that are none of ours, but almost, and not one that Kubernetes sets for a Service of such a name."""
-    params = [param for command in main.commands.values() for param in command.params]
-    known = [variable for param in params if isinstance(param, Setting) for variable in param.variables]
-    found: list[tuple[str, dict[str, object]]] = []
-    for variable, value in environment.items():
-        if variable not in known and not service_of(variable, value):
-            meant = _meant_by(variable, known)
-            if meant or variable.startswith(ENVIRONMENT_PREFIX):
-                found.append(("unknown_environment_variable", {"variable": variable, "did_you_mean": meant}))
-    return found
-
-
-def _meant_by(variable: str, known: Sequence[str]) -> str | None:
-    """The variable that is most like this one, by its own part or, with another prefix, as a whole."""
-    if variable.startswith(ENVIRONMENT_PREFIX):
-        close = closest(variable.removeprefix(ENVIRONMENT_PREFIX), [x.removeprefix(ENVIRONMENT_PREFIX) for x in known])
-        return close and ENVIRONMENT_PREFIX + close
-    upper = variable.upper()
-    is_near = "KAFKA" in upper or "QUOTA" in upper
-    return next(iter(difflib.get_close_matches(upper, known, n=1, cutoff=0.85) if is_near else ()), None)
-
-
-def _service_variables(ctx: click.Context, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variables of options that Kubernetes has set for a Service, each with the Service's name."""
-    ours = [each for param in ctx.command.params if isinstance(param, Setting) for each in param.variables]
-    found = [(each, service_of(each, environment.get(each, ""))) for each in ours]
-    return [(variable, service) for variable, service in found if service]

@@ -1,7 +1,7 @@
 """From flags, environment and files to one frozen `Config`, or a list of every error.
 
 config ─▶ option_types ─▶ values, addresses           each option once, a field; its form (host_names)
-service_links                                         variables that Kubernetes sets for a Service, not the user
+variables ─▶ service_links                             variables that set no option: misspelt ones, those of a Service
 toml_file, quotas_file ─▶ checks, ports ─▶ Config     the options together, or an `errors` list
 given                                                 the values of all options, and every problem
 quota_sources ◀─ cluster_entries                      the quotas of cluster, flags and file, as they apply together

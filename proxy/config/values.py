@@ -38,15 +38,7 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
     host, colon, port_text = text.rpartition(":")
     if not colon:
         raise Refusal("expected HOST:PORT", _what_is_missing(text))
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        if ":" not in host:
-            raise Refusal("expected HOST:PORT", "brackets are for IPv6 addresses only, as in [::1]:19092")
-    elif ":" in host:
-        hint = "put an IPv6 address in brackets, as in [::1]:19092"
-        raise Refusal(
-            "expected HOST:PORT", hint if ip_literal(host) or text[-1:] == "]" else "one address has one colon"
-        )
+    host = _without_brackets(host)
     _check_host(host, "HOST:PORT")
     if host == "*" and not zero_port:
         raise Refusal("expected HOST:PORT", "'*' is no host that a client can connect to")
@@ -55,6 +47,19 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
     if port is None or not lowest <= port <= MAX_PORT:
         raise Refusal("expected HOST:PORT", f"the port is a number from {lowest} to {MAX_PORT}, not {port_text!r}")
     return host, port
+
+
+def _without_brackets(host: str) -> str:
+    """The host of an address, where an IPv6 literal is in brackets and nothing else is."""
+    if host.startswith("[") and host.endswith("]"):
+        if ":" not in host:
+            raise Refusal("expected HOST:PORT", "brackets are for IPv6 addresses only, as in [::1]:19092")
+        return host[1:-1]
+    if ":" in host:
+        is_literal = ip_literal(host) is not None or host.startswith("[")
+        hint = "put an IPv6 address in brackets, as in [::1]:19092" if is_literal else "one address has one colon"
+        raise Refusal("expected HOST:PORT", hint)
+    return host
 
 
 def parse_host(value: object) -> str:
