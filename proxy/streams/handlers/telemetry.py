@@ -25,7 +25,7 @@ _WARNING_INTERVAL_NS: Final = 3_600_000_000_000
 #: librdkafka 2.5.0 to 2.5.2, also below another library, which then names both versions. It aborts its process if none
 #: of the requested names is one of its metrics (librdkafka #4833). Java of these versions pushes nothing.
 _aborts: Final = re.compile(r"(?<!\d)2\.5\.[0-2](?!\d)", re.ASCII).search
-#: librdkafka 2.5.3 to 2.10.0 keeps only the last of the requested names (mended in 2.10.1).
+#: librdkafka 2.5.3 to 2.10.0 reads only the last of the requested names right (#5105, mended in 2.10.1).
 _keeps_last: Final = re.compile(r"(?<!\d)2\.(?:5\.(?:[3-9]|\d\d+)|[6-9]\.\d+|10\.0)(?!\d)", re.ASCII).search
 #: A prefix of all: what was not wanted of them is dropped.
 ALL: Final = ("org.apache.kafka.",)
