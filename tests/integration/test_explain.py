@@ -100,7 +100,7 @@ def test_the_command_names_the_limit_of_a_client_and_who_shares_it(proxy: ProxyP
         for _ in range(2):
             stack.enter_context(Flood(proxy.bootstrap_servers, names.etl, names.topic))
         limit = ("producer_byte_rate", f"client-id:{names.etl}")
-        seen = explained(proxy, names.etl, "limit", *limit, "allows 100 kB/s", "are used")
+        seen = explained(proxy, names.etl, "limit", *limit, "allows 100 kB/s", "passed in the last minute")
         assert keys_of(seen) == [limit]
         assert max(seen["states"], key=seen["states"].get) == "limit"
         command = [str(Path(sys.executable).with_name("kafka-quota-proxy")), "explain", names.etl]
@@ -254,15 +254,21 @@ def test_a_broker_that_is_slow_hangs_and_is_down(unique_name: Callable[[str], st
             assert f"Broker {host}:{port} cannot be used (connect_refused): nothing listens there" in text
 
 
+@pytest.mark.parametrize(("rate", "record_bytes"), [(LIMIT, 10_000), (1_000_000, 900_000)])
 @pytest.mark.timeout(120)
 def test_a_quota_of_the_broker(
-    proxy: ProxyProcess, kafka_cluster: KafkaCluster, names: Names, unique_name: Callable[[str], str]
+    proxy: ProxyProcess,
+    kafka_cluster: KafkaCluster,
+    names: Names,
+    unique_name: Callable[[str], str],
+    rate: int,
+    record_bytes: int,
 ) -> None:
-    """Of a client with many requests in flight, as librdkafka's are."""
+    """Of a client with many requests in flight, as librdkafka's are, or large ones that fill the broker's socket."""
     client_id = unique_name("etl")
     with (
-        client_quotas(kafka_cluster.node_addresses[1], client_id, {"producer_byte_rate": LIMIT}),
-        Flood(proxy.bootstrap_servers, client_id, names.topic),
+        client_quotas(kafka_cluster.node_addresses[1], client_id, {"producer_byte_rate": rate}),
+        Flood(proxy.bootstrap_servers, client_id, names.topic, record_bytes=record_bytes),
     ):
         seen = explained(proxy, client_id, "broker_quota", "Kafka itself", "quota")
         assert any("kafka-configs.sh" in each for each in seen["sentences"])
