@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from demo.moving_client import now_ns
 from deploy.local.cluster import KafkaCluster
 from deploy.local.lent import lent_of, most_lent
+from deploy.local.tools import program_command
 from tests.integration.flood import Flood, create_topics
 from tests.integration.proxy_process import Event, ProxyProcess, eventually
 
@@ -338,3 +340,28 @@ def test_a_topic_made_anew_with_fewer_records_is_noticed(fleet: Fleet) -> None:
     fleet.wait_for_join()
     fleet.check()
     fleet.check_sum(since_ns, away=1)  # both, but not while the other is not
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", ["3.9.1", "4.3.1"])
+def test_a_java_producer_that_starts_has_its_share_from_its_first_seconds_on(fleet: Fleet, version: str) -> None:
+    """Beside a member at rest, on a starved JVM. Java sends nothing for as long as it is told to wait: at the floor of
+    5 kB/s its first batch was a debt of 20 s. `tests/proxy/fleet/test_slow_start.py` has this in virtual time.
+    """
+    proxy, _ = (fleet.join(floods=False) for _ in range(2))
+    fleet.wait_for_join()
+    seconds, record = 5, 10_000
+    program = Path(__file__).with_name("JavaFlood.java")
+    flood = program_command(
+        version, program, "produce", proxy.bootstrap_servers, "etl", fleet.data_topic, "1", f"{seconds}"
+    )
+    done = subprocess.run(["nice", "-n", "10", *flood], capture_output=True, timeout=200, check=True, text=True)
+    records, errors = done.stdout.splitlines()
+    assert int(errors) == 0
+    passed = record * sum(json.loads(records))
+    assert 0.7 * QUOTA * seconds < passed < QUOTA * (seconds + 0.5)
+    told = [line for line in proxy.events if line["event"] == "throttled" and line["mode"] == "notify"]
+    assert all(line["throttle_ms"] <= 100 for line in told)
+    times = proxy.metric("throttle_seconds_sum", mode="notify"), proxy.metric("throttle_seconds_count", mode="notify")
+    assert times[0] <= 0.1 * times[1], "what it was told, not the debts"
