@@ -9,7 +9,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from proxy.config.cautions import unmatched, unmatched_entities
+from proxy.config.cautions import unmatched, unmatched_entries
 from proxy.config.config import Config
 from proxy.config.quota_sources import Quotas
 from proxy.observability.logs import EventLog, configure
@@ -84,7 +84,7 @@ class ActiveConfig:
         entries = list(islice(self.quotas.own_entries, MOST_SEARCHED))
         if len(entries) + len(limits) >= MOST_SEARCHED:
             return []
-        return [str(each) for each in unmatched_entities(entries, limits)]
+        return [str(each.entity) for each in unmatched_entries(entries, limits)]
 
     def warn_of_unmatched(self, now_ns: int) -> None:
         """Look for entries that matched nothing, if it is time; a thread does this, since there may be a million."""

@@ -13,6 +13,10 @@ DEFAULT_NAME: Final = "<default>"
 """How the default entity is written, in Kafka's tools and here."""
 
 
+ANONYMOUS: Final = "ANONYMOUS"
+"""Kafka's name for the user of a client that did not authenticate."""
+
+
 class Default(Enum):
     """The type of `DEFAULT`."""
 

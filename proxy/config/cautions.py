@@ -1,9 +1,11 @@
 """Warnings about a valid configuration that is probably wrong: one log event each."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from heapq import nlargest
+from itertools import chain, islice
 from typing import Final
 
 from proxy.config.config import Config, FleetOptions
@@ -11,9 +13,10 @@ from proxy.config.exemptions import MAX_LISTED
 from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
 from proxy.config.quota_sources import Quotas
 from quotas.admission.limit import Limit
-from quotas.entity import DEFAULT_NAME, AnyEntity, Entity
+from quotas.entity import ANONYMOUS, DEFAULT_NAME, AnyEntity, Entity, Name
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import LIMIT_KINDS, THRESHOLDS, Measure
+from quotas.resource_groups import ResourceGroup
 
 OTHERS_READ: Final = 0o044
 BELOW_FLOOR: Final = "quota_below_floor"
@@ -121,10 +124,10 @@ def _looks_like_pattern(entity: AnyEntity) -> bool:
     )
 
 
-def unmatched_entities(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[AnyEntity]:
-    """Of the entries that none of the limits in use is of."""
+def unmatched_entries(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[QuotaEntry]:
+    """The entries that none of the limits in use is of."""
     used = {entity for limit in limits for entity in (limit.entity, limit.origin)}
-    return [entry.entity for entry in entries if entry.has_buckets and entry.entity not in used]
+    return [entry for entry in entries if entry.has_buckets and entry.entity not in used]
 
 
 def _is_like_default(name: str) -> bool:
@@ -133,16 +136,49 @@ def _is_like_default(name: str) -> bool:
 
 def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit], clients: Iterable[Seen]) -> list[Caution]:
     """A warning about entries that none of the limits in use is of, with the clients that were seen."""
-    found = unmatched_entities(entries, limits)
-    has_user = any(isinstance(entity, Entity) and entity.user is not None for entity in found)
-    most = nlargest(MAX_SEEN, clients)
+    found, seen = unmatched_entries(entries, limits), list(clients)
+    most = nlargest(MAX_SEEN, seen)
+    has_user = any(key == "user" for entry in found for key, _ in _names_in(entry))
+    hints = list(islice(_mistaken(found, seen), MAX_SEEN))
+    if has_user and all(user == ANONYMOUS for _, _, user in seen):
+        hints.append(f"no client logs in, so each has the user {ANONYMOUS}: use client-id, or name it by --principal")
     return _about(
         "quota_matched_nothing",
-        found,
+        [entry.entity for entry in found],
         "no client, topic or connection had these names yet, or other entries are stronger for all that had",
         seen=", ".join(f"{name}{f' as {user}' * has_user} ({size / 1e6:,.1f} MB)" for size, name, user in most),
-        hint="in /metrics bytes_total has all clients so far, and quota_matched these entries",
+        hint="; ".join(hints) or "in /metrics bytes_total has all clients so far, and quota_matched these entries",
     )
+
+
+def _names_in(entry: QuotaEntry) -> list[tuple[str, str]]:
+    """The names of clients in an entry, each with its key."""
+    entity, group = entry.entity, entry.group or ResourceGroup("")
+    users, client_ids = list[Name | None](group.users), list[Name | None](group.client_ids)
+    if isinstance(entity, Entity):
+        users, client_ids = [entity.user], [entity.client_id]
+    pairs = [*(("user", name) for name in users), *(("client-id", name) for name in client_ids)]
+    return [(key, name) for key, name in pairs if isinstance(name, str)]
+
+
+def _mistaken(entries: Iterable[QuotaEntry], seen: Iterable[Seen]) -> Iterator[str]:
+    """Names in entries that a client has in another spelling, or by the other key."""
+    of_clients = {
+        "client-id": {_plain(name): name for _, name, _ in seen},
+        "user": {_plain(user): user for *_, user in seen},
+    }
+    for key, name in chain.from_iterable(map(_names_in, entries)):
+        other_key = "user" if key == "client-id" else "client-id"
+        same, other = of_clients[key].get(_plain(name), name), of_clients[other_key].get(_plain(name))
+        if same != name:
+            yield f"{key} {name!r}: a client has {same!r}, and names are compared letter by letter"
+        elif other is not None:
+            yield f"{key} {name!r}: a client has the {other_key} {other!r}"
+
+
+def _plain(name: str) -> str:
+    """A name without what is easily mistaken: case, white space, and separators."""
+    return re.sub(r"[\s._-]+", "", name).casefold() or name
 
 
 def _below_floor(quotas: Quotas) -> list[str]:
@@ -179,7 +215,7 @@ def _only_user(config: Config) -> tuple[str | None, str]:
         return None, ""
     if upstream.login is not None:
         return upstream.login.username or None, f"the login in {upstream.file}"
-    return "ANONYMOUS", f"security.protocol={upstream.protocol} in {upstream.file}: clients cannot log in"
+    return ANONYMOUS, f"security.protocol={upstream.protocol} in {upstream.file}: clients cannot log in"
 
 
 def _about(event: str, found: Iterable[AnyEntity | str], effect: str, **more: str) -> list[Caution]:

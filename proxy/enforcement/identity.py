@@ -8,10 +8,8 @@ from proxy.observability.entities import Entities
 from proxy.observability.tallies import EntityMetrics
 from quotas.admission.client_limits import ClientLimits
 from quotas.admission.limit import Limit
+from quotas.entity import ANONYMOUS
 from quotas.registry.registry import Registry
-
-ANONYMOUS: Final = "ANONYMOUS"
-"""Kafka's name for a client that did not authenticate."""
 
 NS_PER_MS: Final = 1_000_000
 LEAST_LOGGED_NS: Final = 1_000_000_000

@@ -13,10 +13,10 @@ from typing import Final, final
 
 from proxy.brokers.login import CORRELATION_ID, THREAD, Login
 from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed
-from proxy.enforcement.identity import ANONYMOUS
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump_set import LOGIN
 from proxy.streams.handlers.login import OwnRequest
+from quotas.entity import ANONYMOUS
 
 #: Of the lifetime, when the next login begins. A frame that is under way then has the rest of it to arrive.
 EARLIEST: Final = 0.70

@@ -6,6 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.commands import main
+from proxy.config.cautions import Seen, unmatched
+from quotas.parsing.parse import parse_spec
 from tests.proxy.command_line import UPSTREAM, config, errors
 
 OTHER = ("--quota", "client-id=a,request_rate=5")
@@ -87,3 +89,27 @@ def test_files(tmp_path: Path, flag: str, text: str, hint: str) -> None:
 def test_advice_reads_a_rate_as_quotas_do() -> None:
     for rate, code in (("5Mbit", 2), ("5Mb", 2), ("5MB/s", 0), ("5_000_000", 0)):
         assert CliRunner().invoke(main, ["advise", "--rate", rate]).exit_code == code, rate
+
+
+@pytest.mark.parametrize(
+    ("spec", "clients", "hint"),
+    [
+        ("user=etl", [(9, "a", "ANONYMOUS")], "no client logs in, so each has the user ANONYMOUS: use client-id"),
+        ("resource-group=g,user=etl", [(9, "a", "ANONYMOUS")], "no client logs in"),
+        ("user=etl,client-id=<default>", [(9, "a", "bob")], "in /metrics"),
+        ("user=etl", [(9, "etl", "bob")], "user 'etl': a client has the client-id 'etl'"),
+        ("client-id=bob", [(9, "etl", "bob")], "client-id 'bob': a client has the user 'bob'"),
+        ("client-id=ETL", [(9, "etl", "bob")], "client-id 'ETL': a client has 'etl', and names are compared letter by"),
+        ("client-id=etl", [(9, " etl", "bob")], "a client has ' etl'"),
+        ("client-id=spark-etl", [(9, "spark_etl", "bob")], "a client has 'spark_etl'"),
+        ("user=Alice", [(9, "etl", "alice")], "user 'Alice': a client has 'alice'"),
+        ("client-id=-", [(9, "", "ANONYMOUS")], "in /metrics"),
+        ("topic=etl", [(9, "etl", "ANONYMOUS")], "in /metrics"),
+    ],
+)
+def test_the_warning_of_names_that_no_client_has(spec: str, clients: list[Seen], hint: str) -> None:
+    [(event, fields)] = unmatched(
+        [parse_spec(f"{spec},{'bytes_in_rate' if 'topic' in spec else 'request_rate'}=5")], [], clients
+    )
+    assert event == "quota_matched_nothing"
+    assert hint in str(fields["hint"])

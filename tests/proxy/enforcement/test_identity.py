@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.config import QuotaOptions
-from proxy.enforcement.identity import ANONYMOUS, Identity, Notice, throttle_time_ms
+from proxy.enforcement.identity import Identity, Notice, throttle_time_ms
 from proxy.enforcement.report import DEBT
+from quotas.entity import ANONYMOUS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.enforcement.test_measures import NS_PER_MS, NS_PER_SECOND, QUOTA, Scene, identity

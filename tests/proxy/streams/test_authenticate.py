@@ -10,11 +10,11 @@ from protocol.errors import LoginRequired
 from protocol.wire import encode_varint
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import QuotaOptions, SecurityOptions, UsageOptions
-from proxy.enforcement.identity import ANONYMOUS
 from proxy.observability.logs import EventFormatter
 from proxy.sessions.pump_set import IN_FLIGHT
 from proxy.streams.handlers.authenticate import SaslMessageTooLarge
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
+from quotas.entity import ANONYMOUS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
