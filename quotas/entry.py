@@ -26,6 +26,7 @@ class QuotaEntry:
     rejects         whether records over its limits on topics are refused (`action`), where clients can handle it. None:
                     not said; thresholds refuse then, rates do not
     is_per_process  its limits apply to this process by itself, in a fleet, too
+    host            the host name, as written, that the address of an `ip` was found by; "" for every other entry
     line            where it begins in its file; 0: it is not of a file
     """
 
@@ -39,6 +40,7 @@ class QuotaEntry:
     exempt: Exemption | None = None
     rejects: bool | None = None
     is_per_process: bool = False
+    host: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
 
     @property

@@ -65,6 +65,7 @@ def read_quotas(
     placed = {name: [_normalized(reading, listening) for reading in readings] for name, readings in placed.items()}
     for name, readings in placed.items():
         problems += _in(name, _errors_together(readings, listening))
+    problems += _in(str(path), _of_one_address(placed[FLAG], placed.get(str(path), ())))
     sources = merged({name: _entries(readings) for name, readings in placed.items()})
     wrong = [reading for readings in placed.values() for reading in readings if reading.entry is None]
     *_, strongest = placed
@@ -131,11 +132,32 @@ def _normalized(reading: Reading, listening: ListeningOptions) -> Reading:
 
 
 def _errors_together(readings: Iterable[Reading], listening: ListeningOptions) -> Iterator[Problem]:
-    """An error for each listener that is none, and for each entity that is there twice."""
-    entities = [(reading.place, reading.entity) for reading in readings if reading.entity is not None]
+    """An error for each listener that is none, and for each entity that is there twice. That of host names with one
+    address may pass.
+    """
+    entities = [(_place_of(reading), reading.entity) for reading in readings if reading.entity is not None]
     for place, entity in entities:
         yield from _listener_problems(entity, place, listening)
-    yield from duplicates(entities)
+    resolved = {reading.entity for reading in readings if reading.entry is not None and reading.entry.host}
+    for may_pass in (False, True):
+        found = duplicates(each for each in entities if (each[1] in resolved) == may_pass)
+        yield from [replace(each, may_pass=may_pass) for each in found]
+
+
+def _place_of(reading: Reading) -> str:
+    """The place of an entry; with its host name, whose address its entity has."""
+    host = f"ip={reading.entry.host}" if reading.entry is not None and reading.entry.host else ""
+    return " ".join(filter(None, [reading.place, host]))
+
+
+def _of_one_address(by_flag: Iterable[Reading], of_file: Iterable[Reading]) -> Iterator[Problem]:
+    """An error for each address that flags and file have by two names: the file is not meant to replace that limit."""
+    entries = {reading.entity: reading.entry for reading in by_flag if reading.entry is not None}
+    for reading in of_file:
+        other, entry = entries.get(reading.entity), reading.entry
+        if other is not None and entry is not None and other.host.lower() != entry.host.lower():
+            hint = f"put its limits into one entry: {FLAG} ip={other.host or str(other.entity).partition(':')[2]}"
+            yield Problem(_place_of(reading), f"{entry.entity} is given twice", hint, may_pass=True)
 
 
 def _listener_problems(entity: AnyEntity, place: str, listening: ListeningOptions) -> Iterator[Problem]:

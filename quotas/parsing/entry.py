@@ -58,8 +58,10 @@ def read_entry(place: str, items: Sequence[Item], resolve: Resolve | None = None
     group = reader.group()
     if entity is None or reader.errors:
         return Reading(place, entity, None, reader.limits, tuple(reader.errors))
-    lifted, exempt = tuple(reader.unlimited), reader.exemption()
-    entry = QuotaEntry(entity, reader.limits, group=group, unlimited=lifted, exempt=exempt, **reader.options.values)
+    lifted, exempt, host = tuple(reader.unlimited), reader.exemption(), reader.host
+    entry = QuotaEntry(
+        entity, reader.limits, group=group, unlimited=lifted, exempt=exempt, host=host, **reader.options.values
+    )
     return Reading(place, entity, entry, reader.limits)
 
 
@@ -74,6 +76,7 @@ class _Reader:
         self._names: dict[str, Name] = {}
         self._members: dict[str, list[str]] = {key: [] for key in names.MEMBER_KEYS}
         self._exempt: dict[str, list[str]] = {}
+        self.host = ""
         self.limits: dict[str, int | Fraction] = {}
         self.unlimited: list[str] = []
         self.options = Options([], {})
@@ -156,7 +159,9 @@ class _Reader:
             hint = _ENTRIES.format(group) if self._seen.intersection(names.ENTITY_KEYS) else None
             raise Refusal(f"{key!r} is given twice", hint)
         elif key in names.ENTITY_KEYS:
-            self._names[key] = entity_name(key, value, real_name=item.real_name, resolve=self._resolve)
+            self._names[key] = name = entity_name(key, value, real_name=item.real_name, resolve=self._resolve)
+            if key == names.IP and isinstance(name, str) and names.is_host_name(str(value)):
+                self.host = str(value)
         elif key in OPTION_KEYS:
             self.options.take(key, value)
         elif key in LIMIT_KINDS:

@@ -113,3 +113,50 @@ def test_the_warning_of_names_that_no_client_has(spec: str, clients: list[Seen],
     )
     assert event == "quota_matched_nothing"
     assert hint in str(fields["hint"])
+
+
+@pytest.mark.parametrize(
+    ("by_flag", "of_file", "says"),
+    [
+        (
+            ("ip=localhost,", "ip=127.0.0.1,"),
+            "",
+            "--quota TWICE ip=localhost",
+        ),
+        (
+            ("ip=one.example,", "ip=two.example,"),
+            "",
+            "--quota: ip=two.example TWICE ip=one.example",
+        ),
+        (
+            (),
+            ("one.example", "Two.example"),
+            "quota[1] ip=Two.example TWICE quota[0] ip=one.example",
+        ),
+        (
+            ("ip=one.example,",),
+            ("two.example",),
+            "quota[0] ip=two.example TWICE --quota ip=one.example",
+        ),
+        (("ip=127.0.0.1,",), ("two.example",), "one entry: --quota ip=127.0.0.1"),
+        (("ip=one.example,",), ("ONE.example",), None),
+        (("ip=127.0.0.1,",), ("127.0.0.1",), None),
+        (("ip=<default>,",), ("<default>",), None),
+    ],
+)
+def test_two_names_of_one_address(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_flag: tuple[str, ...],
+    of_file: tuple[str, ...],
+    says: str | None,
+) -> None:
+    monkeypatch.setattr("proxy.config.host_names.addresses_of", lambda _: ["127.0.0.1"])
+    file = tmp_path / "quotas.toml"
+    file.write_text("# none\n" + "".join(f"[[quota]]\nip = '{name}'\nconnections = 6\n" for name in of_file))
+    flags = [part for spec in by_flag for part in ("--quota", f"{spec}connections=5")]
+    if says is None:
+        config(*UPSTREAM, *flags, "--quotas-file", str(file))
+    else:
+        [error] = errors(*UPSTREAM, *flags, "--quotas-file", str(file))
+        assert says.replace(" TWICE ", ": ip:127.0.0.1 is given twice\n  put its limits into one entry: ") in error

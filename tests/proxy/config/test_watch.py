@@ -328,6 +328,20 @@ async def test_a_late_answer_that_a_name_does_not_exist_refuses_the_file_as_an_e
     assert watched.taken[1]["ip:10.0.0.9"] == 5
 
 
+async def test_two_names_that_have_one_address_for_a_while_are_tried_again(
+    watched: Watched, names: dict[str, str]
+) -> None:
+    await watched.watch.poll()
+    names.update({"one.example": "10.0.0.1", "two.example": "10.0.0.1"})
+    watched.path.write_text(of_address("one.example") + of_address("two.example"))
+    assert not await watched.watch.poll()
+    assert watched.taken == []
+    names["two.example"] = "10.0.0.2"
+    watched.clock.pass_seconds(30)
+    assert await watched.watch.poll()
+    assert watched.taken[0].items() >= {"ip:10.0.0.1": 5, "ip:10.0.0.2": 5}.items()
+
+
 async def test_what_is_wrong_is_logged_again_when_it_is_something_else(
     watched: Watched, names: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
