@@ -167,7 +167,7 @@ def test_a_part_of_a_fleets_limit_is_held_alone() -> None:
     pair.client_sends(heartbeat(7))
     pair.broker_sends(heartbeat_answer(7))
     (limit,) = pair.connection.identity.limits.produce.limits
-    limit.whole = cast("Any", SimpleNamespace(wanted=int, rate=1_000, fleet="f", members=2))
+    limit.whole = cast("Any", SimpleNamespace(wanted=int, share=1_000, rate=1_000, fleet="f", members=2))
     pair.client_sends(produce(1, 2_000))
     pair.broker_sends(produced(1))
     assert produce_throttle_ms(pair.received()[-1], 9) == 0
