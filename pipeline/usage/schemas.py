@@ -121,7 +121,7 @@ def _of_kind(kind: Kind, own: str, gauges: str) -> dict[str, str]:
     """
     series = f"{_SERIES}, {own}, first_ms bigint, last_ms bigint"
     firsts, lasts = (", ".join(f"{which}_{name} bigint" for name in kind.counters) for which in ("first", "last"))
-    points = "points array<struct<ms:int,value:bigint,second:bigint>>"
+    points = "points array<struct<ms:int,value:bigint,second:bigint,nth:int>>"
     return {
         f"{kind.name}_samples": f"date date, quarter bigint, {series}, {firsts}, {lasts}, {gauges}, {points}",
         f"{kind.name}_series_daily": f"date date, {series}, {lasts}",

@@ -27,8 +27,9 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
     """One row for each series and quarter hour: when its first and last record were, its smallest and largest counters,
     and its points. All that the report knows of usage and throttling comes from here: the records are read once.
 
-    points: of each slot the last record, in order: ms (since the quarter hour began), value (its first counter) and
-    second (max_second_bytes). Several rows where records of a quarter hour are far apart in Kafka.
+    points: of each slot the last record, in order: ms (since the quarter hour began), value (its first counter), second
+    (max_second_bytes) and nth (how many records of the row came before it; a slot often has two, since a sidecar reads
+    every 8 to 10 s). Several rows where records of a quarter hour are far apart in Kafka.
     A hash aggregation: no sort of the records, partial before the shuffle, so a series with many records makes no task
     longer than others.
     """
@@ -49,7 +50,7 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
             *(f.min(counter).alias(f"first_{counter}") for counter in kind.counters),
             *(f.max(counter).alias(f"last_{counter}") for counter in kind.counters),
             *named(f.max, *kind.gauges),
-            f.sort_array(f.collect_list(point)).alias("points"),
+            f.sort_array(f.collect_set(point)).alias("points"),
         )
         .withColumn("points", _last_of_slots(f.col("points")))
         .drop("block")
@@ -66,7 +67,8 @@ def _last_of_slots(points: Column) -> Column:
         before = f.get(points, index - 1)
         is_same = slot(before["ms"]) == slot(point["ms"])
         larger = f.when(is_same, f.greatest(before["second"], point["second"])).otherwise(point["second"])
-        return f.struct(point["ms"].alias("ms"), point["value"].alias("value"), larger.alias("second"))
+        values = {"ms": point["ms"], "value": point["value"], "second": larger, "nth": index}
+        return f.struct(*(value.alias(name) for name, value in values.items()))
 
     return f.filter(f.transform(points, merged), is_last)
 

@@ -1,11 +1,12 @@
 """Shared limits: who took more than its fair share, whom that delayed, and what the waiting cost.
 
-Max-min fairness, by episode and sidecar (each sidecar has buckets of its own). An episode is a time in a quarter hour
-in which a member of a limit waited, without a longer break than `APART_MS`: what passed apart from it delayed nobody.
-What the members used then, in the limit's unit, is shared out anew: a member that did not wait gets at most what it
-used, since it wanted no more; a member that waited wanted more than it got. All get up to the same level, the fair
-share. Of the waiting of members up to the fair share, each one above it caused its part: its excess, of all that
-passed. All other waiting is the member's own, as is that at limits whose use is not counted.
+Max-min fairness, by episode and bucket: a sidecar has buckets of its own, and the sidecars of a fleet share those of
+the limits that the fleet shares. An episode is a time in a quarter hour in which a member of a limit waited, without a
+longer break than `APART_MS`: what passed apart from it delayed nobody. What the members used then, in the limit's unit,
+is shared out anew: a member that did not wait gets at most what it used, since it wanted no more; a member that waited
+wanted more than it got. All get up to the same level, the fair share. Of the waiting of members up to the fair share,
+each one above it caused its part: its excess, of all that passed. All other waiting is the member's own, as is that at
+limits whose use is not counted.
 """
 
 from typing import Final
@@ -14,14 +15,16 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import WAITING, Price, PriceList
-from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, USAGE_KIND, Kind
+from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, UNALLOCATED, USAGE_KIND, Kind
 from pipeline.usage.transforms.deltas import time_of
 from pipeline.usage.transforms.members import UNITS, cluster
 from pipeline.usage.transforms.rates import entity_of_topic, paced, profiles, spans
 from pipeline.usage.transforms.sums import total
 
-TOLERANCE: Final = 1.1
-"""A member is above its fair share from 10 % on."""
+TOLERANCE: Final = 0.1
+"""A member is above its fair share if it has 10 % of it more than that, and so is each member above it of a team that
+together has 10 % more, times the root of its members: what is off by chance adds up like that.
+"""
 APART_MS: Final = 30_000
 _CLIENT = ["cluster", "user", "client_id"]
 _LIMIT = ("time", "cluster", "sidecar", "limit", "entity")
@@ -93,7 +96,10 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
         rows = rows.withColumn("cluster", cluster()).join(f.broadcast(known), keys, "left_semi")
         return _of_teams(paced(rows, kind, paces), team)
 
-    waited = _episodes(spans(of_members(held, THROTTLE_KIND, [*_CLIENT, "limit", "entity"]), THROTTLE_KIND))
+    limit_of = [*_CLIENT, "limit", "entity"]
+    fleets = f.broadcast(known.select(*limit_of, "fleet"))
+    waits = spans(of_members(held, THROTTLE_KIND, limit_of), THROTTLE_KIND).drop("fleet").join(fleets, limit_of)
+    waited = _episodes(waits.withColumn("sidecar", _bucket()))
     used = _amounts(of_members(sampled, USAGE_KIND, _CLIENT), waited, known)
     waited = waited.groupBy(*_EPISODE, *_MEMBER).agg(total("amount").alias("own_throttled_ms"))
     rows = used.join(waited, [*_EPISODE, *_MEMBER], "full").fillna(0, ["own_throttled_ms", "bytes"])
@@ -105,9 +111,15 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
         .withColumn("level", _level(waited))
         .withColumn("fair_bytes", f.max("level").over(group))
     )
-    is_above = f.col("bytes") > f.col("fair_bytes") * TOLERANCE
-    excess = f.when(is_above, f.col("bytes") - f.col("fair_bytes")).otherwise(0.0)
-    rows = rows.withColumn("excess", excess).withColumn("all_excess", f.sum("excess").over(group))
+    above, fair = f.col("bytes") - f.col("fair_bytes"), f.col("fair_bytes")
+    # Of a member that wanted no more than it used, only what is above its share counts.
+    of_team = Window.partitionBy(*_EPISODE, "team")
+    together = f.sum(f.when(waited | (above > 0), above)).over(of_team) > fair * TOLERANCE * f.sqrt(
+        f.count("*").over(of_team)
+    )
+    is_above = (above > fair * TOLERANCE) | (together & (f.col("team") != UNALLOCATED))
+    rows = rows.withColumn("excess", f.when(is_above, f.greatest(above, f.lit(0.0))).otherwise(0.0))
+    rows = rows.withColumn("all_excess", f.sum("excess").over(group))
     rows = rows.withColumn("is_victim", waited & (f.col("excess") == 0) & (f.col("all_excess") > 0))
     of_victims = f.when(f.col("is_victim"), f.col("own_throttled_ms").cast("double"))
     return rows.withColumns(
@@ -163,10 +175,15 @@ def _amounts(used: DataFrame, waited: DataFrame, known: DataFrame) -> DataFrame:
     rows = rows.where("date <= until").drop("until").where(f.when(of_records, is_of_topic).otherwise(way & of_client))
     per_byte = f.try_divide(counted, f.col("between_bytes") + f.col("within_bytes"))
     rows = profiles(spans(rows.withColumn("per_byte", per_byte), USAGE_KIND).where("amount > 0"))
-    rows = rows.withColumn("time", time_of()).join(episodes, [*_LIMIT])
+    rows = rows.withColumns({"time": time_of(), "sidecar": _bucket()}).join(episodes, [*_LIMIT])
     slots = f.least("until", "last_slot") - f.greatest("since", "first_slot")
     size = f.col("rate") * (SLOT_MS / 1000) * f.greatest(slots, f.lit(0)) * f.col("per_byte")
     return rows.groupBy(*_EPISODE, *_MEMBER).agg(f.sum(size).alias("bytes"))
+
+
+def _bucket() -> Column:
+    """Whose bucket of a limit it is: that of a sidecar, or `fleet NAME`."""
+    return f.coalesce(f.concat(f.lit("fleet "), "fleet"), "sidecar")
 
 
 def _level(waited: Column) -> Column:

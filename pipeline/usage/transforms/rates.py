@@ -20,6 +20,8 @@ from pipeline.usage.transforms.sums import named
 
 SNAPSHOT_MS: Final = 600_000
 """A sidecar sends each live series at least this often."""
+LATEST_READING: Final = 1.25
+"""The longest time between two readings of a series that changes, as a multiple of the usual one."""
 STEP: Final = 1.05
 """Rates are counted in bins; each bin's upper edge is this times its lower edge."""
 _SCOPE = ("cluster", "limit", "entity")
@@ -58,8 +60,9 @@ def spans(found: DataFrame, kind: Kind) -> DataFrame:
 
     since_ms: when the reading before was, until_ms: of the record. What is new came between them: amount, at the rate
     in units per second, at most at the peak; second: units in the largest second, or null. Nothing came from begin_ms,
-    the record before, to since_ms: a series that does not change is sent every 10 minutes only. The first span of a
-    date is left out if it began before.
+    the record before, to since_ms: a series that does not change is sent every 10 minutes only. A point stands for all
+    readings of its slot, so what is new came in as many intervals. The first span of a date is left out if it began
+    before.
     """
     # Rows, not arrays: Spark compiles expressions over columns, and interprets those of lambdas.
     rows = found.withColumn("records", f.size("points")).select("*", f.posexplode("points").alias("index", "point"))
@@ -73,11 +76,16 @@ def spans(found: DataFrame, kind: Kind) -> DataFrame:
             "until_ms": base + f.col("point.ms"),
             "amount": f.greatest(f.col("point.value") - reached, f.lit(0)),
             "second": f.col("point.second").cast("double"),
+            # Points of tables that were written before they had a number stand for one reading each.
+            "readings": f.coalesce(f.col("point.nth") - f.coalesce(before["nth"], f.lit(-1)), f.lit(1)),
         }
     ).where("begin_ms < until_ms")
-    begin, until, pace_ms = f.col("begin_ms"), f.col("until_ms"), f.col("pace_ms")
-    since = f.when(until - begin <= SNAPSHOT_MS + pace_ms, f.greatest(begin, until - pace_ms)).otherwise(begin)
-    rows = rows.drop("points", "index", "point").withColumn("since_ms", since)
+    begin, until = f.col("begin_ms"), f.col("until_ms")
+    pace_ms = f.col("pace_ms") * f.col("readings")
+    # A sidecar reads after 80 to 100 % of its interval: a longer time ends with one, and was quiet before.
+    was_quiet = (until - begin > pace_ms * LATEST_READING) & (until - begin <= SNAPSHOT_MS + pace_ms)
+    since = f.when(was_quiet, until - pace_ms).otherwise(begin)
+    rows = rows.drop("points", "index", "point").withColumn("since_ms", since).drop("readings")
     rows = rows.withColumn("rate", f.col("amount") * 1000 / (until - f.col("since_ms")))
     return rows.withColumn("peak", f.greatest("rate", "second"))
 

@@ -57,6 +57,7 @@ class Wait:
     last_s: int = 60
     limit: str = "producer_byte_rate"
     sidecar: str = "p"
+    fleet: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,18 @@ CASES = [
     ),
     Case("two sidecars", [*LOUD[:1], Use("b", 500_000, sidecar="q")], [Wait("b", 9, sidecar="q")]),
     Case(
+        "two sidecars of a fleet",  # a's are on p alone, and b's requests wait on q
+        [Use("a", 9_000_000), Use("b", 1_000_000, sidecar="q")],
+        [Wait("b", 36, sidecar="q", fleet="etl")],
+        {(USER, "a"): 36 * 0.4},
+    ),
+    Case(
+        "ten client ids of one team, each a little above its share",
+        [*(Use(f"a-{n}", 1_080_000) for n in range(10)), Use("b", 200_000)],
+        [Wait("b", 55)],
+        {(USER, f"a-{n}"): 55 * 0.08 / 11 for n in range(10)},
+    ),
+    Case(
         "the pods of a job",
         [*(Use("a", 900_000, label=f"pod-{n}") for n in range(10)), Use("b", 1_000_000)],
         [Wait("b", 3)],
@@ -182,7 +195,9 @@ def records(case: Case) -> Iterator[dict[str, Any]]:
             common = {**times, "sidecar": each.sidecar, "user": "u", "client_id": each.client, "labels": labels}
             if isinstance(each, Wait):
                 waited = round(1_000 * each.seconds * step * n)
-                yield throttle_record(**common, limit=each.limit, entity=each.entity, throttled_ms=waited)
+                yield throttle_record(
+                    **common, limit=each.limit, entity=each.entity, throttled_ms=waited, fleet=each.fleet
+                )
             else:
                 size = round(each.size * step * n)
                 count = {"requests": round(each.requests * step * n), "direction": each.direction}

@@ -36,28 +36,38 @@ EMPTY = (
 
 
 def recorded(loads: dict[str, Load], hours: int, *, seconds: bool = False) -> list[dict[str, Any]]:
-    """What a sidecar sends: a record each 10 s where something changed, else every 10 minutes.
+    """What a sidecar sends: a record every 8 to 10 s where something changed, like the proxy; else every 10 minutes.
 
     seconds: with the largest second of that time.
     """
     made: list[dict[str, Any]] = []
+    steps = random.Random(hours)
+    every = itertools.accumulate((steps.choice([8, 9, 9, 10]) for _ in itertools.repeat(None)), initial=0)
+    moments = [*itertools.takewhile(lambda moment: moment < hours * HOUR_S, every), hours * HOUR_S]
     for client, load_of in loads.items():
         total = sent_at = 0.0
         before = -1.0
-        for second in range(0, hours * HOUR_S, 10):
-            sizes = [load_of(each) for each in range(second, second + 10)]
+        for begin, end in itertools.pairwise(moments):
+            sizes = [load_of(each) for each in range(begin, end)]
             total += sum(sizes)
-            if total != before or second - sent_at >= 600:
+            if total != before or begin - sent_at >= 600:
                 made.append(
                     usage_record(
                         client_id=client, seq=len(made), start_time_ms=START_MS,
-                        time_ms=START_MS + (second + 10) * 1000,
+                        time_ms=START_MS + end * 1000,
                         bytes=int(total), requests=int(total) // 16_384,
                         max_second_bytes=int(max(sizes)) if seconds else None,
                     )
                 )  # fmt: skip
-                before, sent_at = total, second
+                before, sent_at = total, begin
     return made
+
+
+def test_a_steady_rate_stays_what_it_is_where_two_readings_fall_into_one_slot(spark: SparkSession) -> None:
+    """1 MB/s, read every 8 to 10 s: one in nine slots of 10 s has two readings."""
+    found = rates(spark, recorded({"c0": lambda second: 1e6}, 2), None)
+    assert needs(found).first()["need"] == pytest.approx(1e6, rel=0.06)
+    assert max(row["peak"] for row in found.collect()) == pytest.approx(1e6, rel=0.06)
 
 
 def arrivals(loads: dict[str, Load], hours: int, user: str = "alice") -> Iterable[Offer]:
