@@ -78,7 +78,9 @@ class Listener:
         self._resume: TimerHandle | None = None
         self._is_shared = reuse_port
         self._sock = sock = listening_socket(address, reuse_port=reuse_port)
-        self.port: int = sock.getsockname()[1]
+        self.host: str
+        self.port: int
+        self.host, self.port = sock.getsockname()[:2]
         loop.add_reader(sock.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:

@@ -5,7 +5,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Iterable, Sequence
 
 from proxy.brokers.nodes import Nodes, Place
-from proxy.config.addresses import Address, server_name
+from proxy.config.addresses import Address, is_of_this_host, is_wildcard, server_name
 from proxy.config.config import Config
 from proxy.config.errors import BindError
 from proxy.config.ports import same_host
@@ -66,10 +66,14 @@ class Ports:
         return servers[first:] + servers[:first]
 
     def is_own(self, address: Address) -> bool:
-        """Whether clients reach this proxy at an address, as far as its text says."""
+        """Whether clients reach this proxy at an address; of a name as far as its text says."""
+        host, port = address
+        listener = self._listeners.get(port)
+        if listener is None:
+            return False
         listening = self._config.listening
-        own = (listening.address[0], listening.advertised_host)
-        return address[1] in self._listeners and any(same_host(address[0], each) for each in own)
+        own = (listening.address[0], listening.advertised_host or "", listener.host)
+        return any(same_host(host, each) for each in own) or (is_wildcard(listener.host) and is_of_this_host(host))
 
     def close(self) -> None:
         """Stop accepting, and close connections that are not accepted because their PROXY header is not complete."""

@@ -114,8 +114,6 @@ class Upstream:
         # In a broker's response. uvloop takes a port's last 16 bits, and resolvers raise ValueError for a zero byte.
         if not host or "\0" in host or not 0 <= port <= MAX_PORT:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        if self.is_own(address):
-            raise BrokerFailed("connect_failed", "this is a port of the proxy: see advertised.listeners of the broker")
         literal = ip_literal(host)
         if literal is not None:
             # No server is asked. It finds the number of an interface, as in fe80::1%eth0, which uvloop drops.
@@ -157,6 +155,9 @@ class Upstream:
             found = await self.resolve(address)
         except (OSError, UnicodeError) as error:
             raise connect_failure(error) from error
+        # By the addresses, too: the proxy may have another name, and 127.0.0.1 is also 127.1.
+        if any(map(self.is_own, [address, *(sockaddr[:2] for _, sockaddr in found)])):
+            raise BrokerFailed("connect_failed", "this is a port of the proxy: see advertised.listeners of the broker")
         last = self._working.get(address)
         return sorted(found, key=lambda each: each != last)
 

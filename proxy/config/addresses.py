@@ -48,6 +48,22 @@ def _is_zero(host: str) -> bool:
         return False
 
 
+def is_of_this_host(host: str) -> bool:
+    """Whether an IP literal is that of an interface here: then packets to it have the same source, or a loopback one.
+    Nothing is sent. (To bind it would succeed for others, too, with net.ipv4.ip_nonlocal_bind.)
+    """
+    address = ip_literal(server_name(host))
+    if address is None:
+        return False
+    try:
+        with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.connect((str(address), 9))
+            source = ip_literal(sock.getsockname()[0])
+    except OSError:  # there is no way to it
+        return False
+    return source is not None and (source == address or source.is_loopback)
+
+
 def format_address(address: Address) -> str:
     """`host:port`, with an IPv6 literal in brackets."""
     host, port = address

@@ -317,14 +317,21 @@ async def test_an_address_that_leads_nowhere_is_no_defect(open_stage: OpenStage,
     await until(lambda: len(stage.sessions) == 1)
 
 
-async def test_a_broker_that_advertises_the_proxy_does_not_use_up_its_connections(open_stage: OpenStage) -> None:
+@pytest.mark.parametrize(
+    ("listen", "host"),
+    [(LOOPBACK, LOOPBACK), (LOOPBACK, "127.1"), ("localhost", LOOPBACK), ("0.0.0.0", "127.0.0.2")],  # noqa: S104
+)
+async def test_a_broker_that_advertises_the_proxy_does_not_use_up_its_connections(
+    open_stage: OpenStage, listen: str, host: str
+) -> None:
     """Each connection to its port would open another one to the same port, until no client is accepted."""
-    stage = open_stage()
+    listening = ListeningOptions(address=(listen, 0), broker_ports=None, advertised_host="proxy.example")
+    stage = open_stage(listening=listening)
     client, broker = await stage.pair()
     real = ScriptedBroker()
     try:
         told = await learn(client, broker, {1: real.address})
-        assert await learn(client, broker, {1: told[1]}) == told
+        assert await learn(client, broker, {1: (host, told[1][1])}) == told
         await (await stage.client(told[1][1])).closed()
         assert stage.metrics.errors.upstream["connect_failed"] == 1
         await until(lambda: len(stage.sessions) == 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.config.addresses import server_name
+from proxy.config.addresses import is_of_this_host, server_name
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,11 @@ from proxy.config.addresses import server_name
 )
 def test_what_tls_knows_a_host_by(host: str, name: str) -> None:
     assert server_name(host) == name
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [("127.0.0.1", True), ("127.9.8.7", True), ("::ffff:127.0.0.1", True), ("192.0.2.1", False), ("localhost", False)],
+)
+def test_which_addresses_are_of_this_host(host: str, *, is_here: bool) -> None:
+    assert is_of_this_host(host) is is_here
