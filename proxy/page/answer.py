@@ -63,7 +63,8 @@ def answers(
         *_memory(by_verdict["proxy"], clients),
         *_dead(clients, brokers),
         *(each for each in failed if each.level == "bad"),
-        *_slow(by_verdict["broker"], brokers),
+        # One that has gone waited for a slow broker; only a broker that does not answer keeps it away.
+        *_slow([each for each in by_verdict["broker"] if each["connections"]], brokers),
         *_alone(by_verdict["broker_quota"], "a quota of the brokers holds {}"),
         *_limits(by_verdict["limit"], limits),
         *_alone(by_verdict["slow_reader"], "responses are not read by {}"),

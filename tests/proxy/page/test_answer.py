@@ -72,6 +72,12 @@ SITUATIONS: list[tuple[Rows, Rows, dict[str, Any], str]] = [
     ),
     ([SLOWED], [BROKER, SLOW], {}, "No: broker b2:9092 takes 400 ms to answer; 1 client waits"),
     (
+        [{**SLOWED, "connections": 0}],
+        [BROKER, SLOW],
+        {},
+        "No: nothing waits; 1 client, and brokers answer within 400 ms",
+    ),
+    (
         [held("etl")],
         [BROKER],
         {},
