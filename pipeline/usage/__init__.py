@@ -17,5 +17,5 @@ owners, price_list, quotas_in_force
 page/        the self-contained HTML report
 session, cli how it starts: `python -m pipeline.usage`, or spark-submit
 
-Nothing here imports the proxy. Only `jobs.simulate` and `quotas_in_force` import `quotas`.
+Nothing here imports the proxy. Only `jobs.replay` and `quotas_in_force` import `quotas`.
 """

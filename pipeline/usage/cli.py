@@ -271,16 +271,19 @@ def _apply(given: argparse.Namespace) -> int:
 
 def _simulate(given: argparse.Namespace) -> int:
     # Here, since clusters that never simulate need no `quotas`.
-    from pipeline.usage.jobs.simulate import simulate
+    from pipeline.usage.jobs.simulate import not_replayed, simulate
 
     text = text_of(given.quotas)
     with _warehouse(given, "ingest", "records") as warehouse:
         chosen = " and ".join(
             f"date {operator} date'{day}'" for operator, day in ((">=", given.since), ("<", given.until)) if day
         )
-        found = simulate(warehouse.read("records").where(chosen or "true"), text)
+        records = warehouse.read("records").where(chosen or "true")
+        found = simulate(records, text)
         print("Replayed record by record: bursts between two records of a sidecar are not seen.")
-        found.drop("offered_bytes").orderBy("throttled_ms", ascending=False).show(given.rows, truncate=False)
+        for each in not_replayed(records, text):
+            print(f"not replayed: {each}")
+        found.orderBy("throttled_ms", ascending=False).show(given.rows, truncate=False)
     return 0
 
 

@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline.usage.jobs.apply import quotas_toml, recommended
+from pipeline.usage.jobs.replay import Engine, Offer
 from pipeline.usage.jobs.report import Rules, report
-from pipeline.usage.jobs.simulate import Engine, Offer, simulate
+from pipeline.usage.jobs.simulate import simulate
 from pipeline.usage.quotas_in_force import load
 from pipeline.usage.schemas import USAGE_KIND
 from pipeline.usage.tables import Warehouse
@@ -88,7 +89,7 @@ def held_s(offers: Iterable[Offer], entity: str, rate: float) -> float:
     rows = [row for offer in offers for row in engine.add(offer)]
     by_client: dict[str, float] = {}
     for row in itertools.chain(rows, engine.end()):
-        by_client[row[2]] = by_client.get(row[2], 0) + row[7] / 1000
+        by_client[row[3]] = by_client.get(row[3], 0) + row[7] / 1000
     return max(by_client.values(), default=0.0)
 
 
