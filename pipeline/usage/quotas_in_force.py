@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from pipeline.failures import InputError
 from pipeline.usage.strict_toml import parsed
-from pipeline.usage.transforms.members import IN_FORCE, cluster
+from pipeline.usage.transforms.members import IN_FORCE, UNITS, cluster
 
 if TYPE_CHECKING:
     from quotas.entry import QuotaEntry
@@ -29,16 +30,19 @@ def load(text: str) -> "tuple[QuotaEntry, ...]":
     return entries
 
 
-def in_force(clients: DataFrame, text: str) -> DataFrame:
-    """Each client of `clients` with each of its limits: columns of `members.IN_FORCE`. Raises InputError."""
-    from quotas.registry.registry import Registry
+def in_force(usage: DataFrame, text: str) -> DataFrame:
+    """Each client of usage_deltas with each of its limits whose use is counted, those of the topics that it writes to
+    among them: columns of `members.IN_FORCE`. Raises InputError.
+    """
+    from pipeline.usage.jobs.replay import Limits
 
-    registry = Registry(load(text))
-    rows = []
-    for name, user, client_id in clients.select(cluster(), "user", "client_id").distinct().collect():  # a row a client
-        own = registry.resolve(user, client_id)
-        rows += [
-            (name, user, client_id, limit.name, str(limit.entity), float(limit.rate))
-            for limit in (*own.produce.limits, *own.fetch.limits)
-        ]
-    return clients.sparkSession.createDataFrame(rows, IN_FORCE)
+    limits = Limits(load(text))
+    topic = f.when((f.col("direction") == "produce") & f.lit(limits.counts_records), f.col("topic"))
+    found = {}
+    clients = usage.select(cluster(), "user", "client_id", topic).distinct()
+    for name, user, client_id, of in clients.collect():
+        for limit in limits.of(name, None, user, client_id, of):
+            found[name, user, client_id, limit.name, str(limit.entity)] = limit
+    # Now, since each topic without a threshold lowers the share of the others.
+    rows = [(*names, float(limit.rate)) for names, limit in found.items() if limit.name in UNITS]
+    return usage.sparkSession.createDataFrame(rows, IN_FORCE)

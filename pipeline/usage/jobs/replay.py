@@ -59,11 +59,14 @@ class Offer:
 
 
 class Limits:
-    """The limits of each sidecar, and those that the members of a fleet share."""
+    """The limits of each sidecar, and those that the members of a fleet share. counts_records: whether some limit of
+    the quotas does.
+    """
 
     def __init__(self, entries: Iterable[QuotaEntry]) -> None:
         entries = tuple(entries)
         self._configured = Configured({"": entries})
+        self.counts_records = self._configured.counts_records
         self._per_process = {each.entity for each in entries if each.is_per_process}
         self._registries: dict[tuple[str, str | None], Registry] = {}
         self._shared: dict[Hashable, Limit] = {}
@@ -89,6 +92,12 @@ class Limits:
         found = [(each, 0) for each in own.bytes_in] + [(each, 1) for each in own.messages_in]
         return [(self._shared_one(fleet, limit), unit) for limit, unit in found]
 
+    def of(self, sidecar: str, fleet: str | None, user: str, client_id: str, topic: str | None) -> list[Limit]:
+        """All limits of a client, with those of its records of this topic."""
+        own = (sidecar, fleet, user, client_id)
+        units = [each for way in ("produce", "fetch") for each in self.of_client(*own, way)]
+        return [limit for limit, _ in (units if topic is None else units + self.of_topic(*own, topic))]
+
     def _shared_one(self, fleet: str | None, limit: Limit) -> Limit:
         if fleet is None or not isinstance(limit.algorithm, TokenBucket) or limit.origin in self._per_process:
             return limit
@@ -111,9 +120,7 @@ def groups(
 
     limited: dict[tuple[str, str, str], str | None] = {}
     for sidecar, fleet, user, client_id, topic in members:
-        own = (sidecar, fleet, user, client_id)
-        units = [each for way in ("produce", "fetch") for each in limits.of_client(*own, way)]
-        for limit, _ in units if topic is None else units + limits.of_topic(*own, topic):
+        for limit in limits.of(sidecar, fleet, user, client_id, topic):
             limited[sidecar, user, client_id] = fleet
             algorithm = limit.algorithm
             # Thresholds of topics have their total in common.

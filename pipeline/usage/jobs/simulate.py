@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.functions import udtf
 
-from pipeline.usage.jobs.replay import MAX_REQUESTS, Engine, Offer, Row, groups
+from pipeline.usage.jobs.replay import MAX_REQUESTS, Engine, Limits, Offer, Row, groups
 from pipeline.usage.quotas_in_force import load
 from pipeline.usage.records import THROTTLE, USAGE
 from pipeline.usage.schemas import SLOT_MS, USAGE_KIND
@@ -42,7 +42,7 @@ def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
     each = spans(paced(sampled, USAGE_KIND, pace(sampled)), USAGE_KIND).where("amount > 0")
     # A topic's part of a total is no offer, but says to which topic that goes; a row of an older proxy is both.
     is_part = f.coalesce(f.col("has_total"), f.lit(False)) & f.col("topic").isNotNull()
-    is_of_topic = (f.col("direction") == "produce") & f.col("topic").isNotNull() & f.lit(_counts_records(quotas_text))
+    is_of_topic = (f.col("direction") == "produce") & f.col("topic").isNotNull() & f.lit(Limits(entries).counts_records)
     kinds = f.array(f.when(~is_part, ""), f.when(is_of_topic, f.col("topic")))
     each = each.withColumn("of", f.explode(f.array_compact(kinds))).withColumn("topic", f.nullif("of", f.lit("")))
     length_ms = f.ceil(f.col("amount") * 1000 / f.col("peak"))
@@ -96,10 +96,6 @@ def _fleets(records: DataFrame) -> dict[tuple[str, str], str | None]:
 def _loaded(quotas_text: str) -> Any:
     """In a worker, which replays many groups."""
     return load(quotas_text)
-
-
-def _counts_records(quotas_text: str) -> bool:
-    return any(name in _OF_RECORDS for each in load(quotas_text) for name in each.limits)
 
 
 def _replayer(quotas_text: str) -> type:

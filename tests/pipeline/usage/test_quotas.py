@@ -3,19 +3,21 @@
 import itertools
 import random
 import tomllib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline.usage.jobs import apply
 from pipeline.usage.jobs.replay import MAX_REQUESTS, Engine, Offer, Row
 from pipeline.usage.jobs.simulate import not_replayed, simulate
 from pipeline.usage.quotas_in_force import QuotasError, in_force, load
+from pipeline.usage.transforms.members import members
 from quotas.entity import Entity
 from quotas.parsing.file import load_quotas
 from tests.pipeline.usage.fleets import throttle_record, usage_record
@@ -178,11 +180,75 @@ def test_topics_and_fleets_are_replayed_from_records(spark: SparkSession) -> Non
     assert simulate(totals, TOPICS).isEmpty()
 
 
+SHARED = """
+[[quota]]
+topic = "rows"
+bytes_in_rate = 1000
+exempt-client-id = "free"
+
+[[quota]]
+topic = "<default>"
+messages_in_rate = 30
+
+[[resource-group]]
+name = "polls"
+user = "u"
+request_rate = 5
+
+[[resource-group]]
+name = "topics"
+topic = "r*"
+bytes_in_rate = 700
+
+[[quota]]
+total = true
+"total.bytes.in.per.sec.threshold" = 90
+connections = 7
+"""
+
+
+def writes(spark: SparkSession, rows: Sequence[tuple[str, str | None, str]]) -> DataFrame:
+    made = [("u", client, '{"cluster":"east"}', topic, way) for client, topic, way in rows]
+    columns = "user string, client_id string, labels string, topic string, direction string"
+    return spark.createDataFrame(made, columns)
+
+
 def test_the_quotas_in_force_are_those_of_the_proxy(spark: SparkSession) -> None:
-    made = [("u", name, '{"cluster":"east"}') for name in ("etl", "batch-1", "free")]
-    clients = spark.createDataFrame(made, "user string, client_id string, labels string")
+    clients = writes(spark, [(name, None, "produce") for name in ("etl", "batch-1", "free")])
     found = {(row["client_id"], row["entity"]): row["limit_value"] for row in in_force(clients, QUOTAS).collect()}
     assert found == {("etl", "client-id:etl"): 1_000.0, ("batch-1", "resource-group:batch"): 2_000.0}
+
+
+def test_the_quotas_in_force_are_those_of_topics_requests_and_thresholds_too(spark: SparkSession) -> None:
+    rows = [("etl", "rows", "produce"), ("free", "rows", "produce"), ("free", "other", "produce"), ("io", "x", "fetch")]
+    found = in_force(writes(spark, rows), SHARED).collect()
+    threshold = "bytes.in.per.sec.threshold"
+    of_etl = {
+        ("request_rate", "resource-group:polls", 5.0),
+        ("bytes_in_rate", "topic:rows", 1_000.0),
+        ("bytes_in_rate", "resource-group:topics", 700.0),
+        ("messages_in_rate", "topic:rows", 30.0),
+        (threshold, "topic:rows", 45.0),
+    }
+    of_free = of_etl - {("bytes_in_rate", "topic:rows", 1_000.0)}
+    of_free |= {("messages_in_rate", "topic:other", 30.0), (threshold, "topic:other", 45.0)}
+    assert {row[3:] for row in found if row["client_id"] == "etl"} == of_etl
+    assert {row[3:] for row in found if row["client_id"] == "free"} == of_free
+    assert {row[3:] for row in found if row["client_id"] == "io"} == {("request_rate", "resource-group:polls", 5.0)}
+    assert len(found) == len(of_etl) + len(of_free) + 1
+
+
+def test_who_is_exempt_from_a_topic_limit_is_no_member_and_who_never_waited_is(spark: SparkSession) -> None:
+    usage = writes(spark, [(name, "rows", "produce") for name in ("etl", "free", "silent")])
+    day, names = datetime(2026, 1, 5, tzinfo=UTC), [("bytes_in_rate", "topic:rows")]
+    names.append(("request_rate", "resource-group:polls"))
+    held = spark.createDataFrame(
+        [(day, '{"cluster":"east"}', "u", "etl", *name, None) for name in names],
+        "time timestamp, labels string, user string, client_id string, limit string, entity string, fleet string",
+    )
+    found = members(usage, held, in_force(usage, SHARED)).collect()
+    clients = {name: {row["client_id"] for row in found if (row["limit"], row["entity"]) == name} for name in names}
+    assert clients == {names[0]: {"etl", "silent"}, names[1]: {"etl", "free", "silent"}}
 
 
 @pytest.mark.parametrize(
