@@ -19,6 +19,7 @@ from quotas.problems import Problem
 
 CERTIFICATE, KEY = "certificate", "private key"
 _CERTIFICATES: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_MARK: Final = re.compile(r"\s*(-----(?:BEGIN|END) [A-Z0-9 ]+-----)\s*")
 _WHOLE: Final = {
     CERTIFICATE: _CERTIFICATES,
     KEY: re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.+?-----END \1-----", re.DOTALL),
@@ -44,6 +45,13 @@ Caution = tuple[str, dict[str, object]]
 def ders_of(pem: Pem) -> list[bytes]:
     """Its certificates, in their order."""
     return list(map(ssl.PEM_cert_to_DER_cert, _CERTIFICATES.findall(pem.text)))
+
+
+def in_lines(pem: str) -> str:
+    """The text as OpenSSL reads it: each mark at the begin of a line of its own. Java reads marks anywhere, as after
+    `cat` of a file without a newline at its end, and indented ones.
+    """
+    return "\n".join(line.strip() for line in _MARK.sub(r"\n\1\n", pem).splitlines())
 
 
 @contextmanager

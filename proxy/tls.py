@@ -22,6 +22,7 @@ from proxy.certificates import (
     as_clients_see,
     cautions_of,
     ders_of,
+    in_lines,
     not_after,
     refusing,
     words,
@@ -206,7 +207,9 @@ def context_to_brokers(settings: SslSettings) -> ssl.SSLContext:
 
 def _load_ca(context: ssl.SSLContext, ca: Pem) -> None:
     with refusing(ca, CERTIFICATE, "cannot be used"):
-        context.load_verify_locations(cadata=ca.text.encode("ascii", "replace").decode())  # comments may be UTF-8
+        context.load_verify_locations(
+            cadata=in_lines(ca.text).encode("ascii", "replace").decode()
+        )  # comments may be UTF-8
 
 
 def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem | None, password: str) -> None:
@@ -236,7 +239,7 @@ def _load(context: ssl.SSLContext, chain: str, key: str, password: str) -> None:
         open(os.memfd_create("key"), "w") as key_file,
     ):
         for file, text in ((chain_file, chain), (key_file, key)):
-            file.write(text)
+            file.write(in_lines(text))
             file.flush()
         chain_name, key_name = (f"/proc/self/fd/{file.fileno()}" for file in (chain_file, key_file))
         context.load_cert_chain(chain_name, key_name, password)  # without one OpenSSL would ask at the terminal

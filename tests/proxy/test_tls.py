@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -195,6 +196,27 @@ def test_text_and_an_encrypted_key(certificates: Certificates) -> None:
         ) as refused:
             context_to_brokers(SslSettings(**settings, key_password=password))  # type: ignore[arg-type]
         assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda text: text.rstrip(),
+        lambda text: "".join(f"  {line}\n" for line in text.splitlines()),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: text.replace("\n", " "),
+    ],
+    ids=["without a newline at its end", "indented", "carriage returns", "one line"],
+)
+def test_files_that_were_put_together_by_hand(certificates: Certificates, written: Callable[[str], str]) -> None:
+    """As by `cat` and in YAML: OpenSSL alone would not find the certificate after another one, nor an indented one."""
+    server, ca = certificates.server, written(certificates.ca.read_text())
+    chain = Pem(written(server.certificate.read_text()) + ca)
+    server.key.write_text(written(server.key.read_text()))
+    options = ServerSsl(certificate=server.certificate, key=server.key, ca=certificates.ca)
+    assert context_from_clients(options, chain)
+    context = context_to_brokers(SslSettings(ca=Pem(ca + chain.text)))
+    assert len(context.get_ca_certs(binary_form=True)) == 1
 
 
 def test_a_listener_has_no_password_for_a_key(certificates: Certificates) -> None:
