@@ -449,6 +449,9 @@ class AskedLimit:
         self.asked.append(self.entity)
         return 0
 
+    def expected_ns(self, debt_ns: int, _now_ns: int) -> int:
+        return debt_ns
+
 
 def test_limits_that_are_only_summed_up_take_turns_with_the_loop_too(clock: Clock) -> None:
     metrics = metrics_with(clock, max_metric_entities=1)
