@@ -69,9 +69,7 @@ def parse_rate(value: object, *, is_bytes: bool = True) -> Fraction:
     unit, number = found["unit"], found["number"].replace("_", "")
     if unit and not is_bytes:
         raise Refusal(f"expected a number per second without a unit, not {value!r}: this limit does not count bytes")
-    bits = _BITS.fullmatch(unit)
-    if bits is not None:
-        raise _of_bits(number, bits)
+    check_bytes(number, unit)
     unit = re.sub("(?<=B)ps$", "", unit)
     if unit and unit not in UNITS:
         raise Refusal(f"unknown unit {unit!r}", did_you_mean(unit, UNITS))
@@ -79,6 +77,13 @@ def parse_rate(value: object, *, is_bytes: bool = True) -> Fraction:
     if _SECONDS.get(per) != 1:
         raise _of_time(rate, per, in_bytes if unit else lambda each: f"{float(each):g}")
     return rate
+
+
+def check_bytes(number: str, unit: str) -> None:
+    """Raise Refusal for a unit of bits, or one that may be of bits."""
+    bits = _BITS.fullmatch(unit)
+    if bits is not None:
+        raise _of_bits(number, bits)
 
 
 def _of_time(rate: Fraction, per: str, written: Callable[[Fraction], str]) -> Refusal:

@@ -11,7 +11,9 @@ from typing import Final
 _SPELLINGS: Final = (
     (re.compile(r"""\A(["'`]).*\1\Z""", re.DOTALL), "remove the quotes: they are part of the value"),
     (
-        re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\{\{.*?\}\}|\A%\w+%\Z"),
+        re.compile(
+            r"\$\{[^}]*\}|\$\([^)]*\)|\{\{.*?\}\}|\A%\w+%\Z|\A\$[A-Z_][A-Z0-9_]*\Z|\A<(?!(?i:default)>)[^<>]+>\Z"
+        ),
         "{} is a placeholder that nothing has replaced: write its value",
     ),
     (re.compile(r"\A\s|\s\Z"), "remove the white space at its ends"),

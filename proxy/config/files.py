@@ -22,7 +22,10 @@ def read_file(path: Path) -> bytes:
 def read_text(path: Path, *, place: str, errors: str = "strict") -> str:
     """The text of such a file, in UTF-8. Raises ConfigError, with `place`, which names the file."""
     try:
-        return read_file(path).decode("utf-8-sig", errors)  # some editors begin a file with a byte order mark
+        content = read_file(path)
+        if content[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+            raise ConfigError([Problem(place, "is in UTF-16", "save it as UTF-8")])
+        return content.decode("utf-8-sig", errors)  # some editors begin a file with a byte order mark
     except OSError as error:
         raise ConfigError([Problem(place, f"cannot be read: {error.strerror or error}")]) from error
     except UnicodeDecodeError as error:

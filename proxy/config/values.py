@@ -13,7 +13,7 @@ from proxy.config.addresses import Address, Network, ip_literal
 from quotas.fleet.record import MAX_NAME_LENGTH, is_name
 from quotas.parsing.names import check_topic
 from quotas.problems import Refusal
-from quotas.rates import UNITS, kafka_rate, parse_rate
+from quotas.rates import UNITS, check_bytes, kafka_rate, parse_rate
 
 MAX_PORT: Final = 65_535
 INT32_MAX: Final = 2_147_483_647
@@ -220,6 +220,8 @@ def parse_label(value: object) -> tuple[str, str]:
         raise Refusal("expected NAME=VALUE", "the name: at most 64 letters, digits, '.', '_' and '-'")
     if len(text) > 256 or not text.isprintable():
         raise Refusal("expected NAME=VALUE", "the value: at most 256 printable characters")
+    if re.search(rf",\s*{_LABEL_NAME.pattern}=", text):
+        raise Refusal("expected one NAME=VALUE", "give each label by a flag of its own")
     return name, text
 
 
@@ -229,6 +231,9 @@ def parse_size(value: object, smallest: int = 1) -> int:
     """
     expected = "expected a size such as 104857600, 100MB or 256MiB"
     number, factor = _quantity(value, expected, _SIZE_UNITS, ", ".join(UNITS))
+    unit = str(value).strip().lstrip("0123456789.").strip()
+    if unit != unit.lower():  # all of 100mb is in lower case, so its b says nothing
+        check_bytes(f"{number:g}", unit)
     size = number * factor
     if not size.is_integer() or not smallest <= size <= INT32_MAX:
         raise Refusal(expected, f"from {smallest} to {INT32_MAX} bytes")
@@ -327,10 +332,13 @@ def _what_is_missing(text: str) -> str | None:
     return "the port is missing" if text else None
 
 
+_HOST: Final = re.compile(r"(?:[\w.:%-]|[^\x00-\x7f])+")
+
+
 def _check_host(host: str, what: str) -> None:
     if not host:
         raise Refusal(f"expected {what}", "the host is missing")
-    if not host.isprintable() or any(char in ' ,/@"' for char in host) or ("*" in host and host != "*"):
+    if not (host == "*" or (host.isprintable() and _HOST.fullmatch(host))):
         raise Refusal(f"expected {what}", f"{host!r} is not a host name or IP address")
     try:
         host.encode("idna")  # as resolvers are asked

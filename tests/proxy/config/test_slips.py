@@ -44,6 +44,16 @@ def test_servers(servers: str, hint: str) -> None:
             "give each by a flag of its own: --proxy-protocol-from 10.0.0.1 --proxy-protocol-from 10.0.0.2",
         ),
         (("--max-connections", "1\u200b0"), "remove U+200B"),
+        (("--socket-request-max-bytes", "100Mb"), "write 100MB if these are bytes; 100 Mbit/s are 12.5MB"),
+        (("--socket-request-max-bytes", "100Mbit"), "unknown unit"),
+        (("--label", "a=b,c=d"), "give each by a flag of its own: --label a=b --label c=d"),
+        (("--label", "a=b, c=d"), "give each by a flag of its own: --label a=b --label c=d"),
+        (("--advertised-host", "<host>"), "<host> is a placeholder that nothing has replaced"),
+        (("--advertised-host", "$HOST"), "$HOST is a placeholder that nothing has replaced"),
+        (("--advertised-host", "a;b"), "'a;b' is not a host name or IP address"),
+        (("--advertised-host", ""), "the host is missing"),
+        (("--quota", "user=$USER_NAME,request_rate=5"), "$USER_NAME is a placeholder"),
+        (("--quota", "client-id=<name>,request_rate=5"), "<name> is a placeholder"),
     ],
 )
 def test_flags(arguments: tuple[str, ...], says: str) -> None:
@@ -160,3 +170,31 @@ def test_two_names_of_one_address(
     else:
         [error] = errors(*UPSTREAM, *flags, "--quotas-file", str(file))
         assert says.replace(" TWICE ", ": ip:127.0.0.1 is given twice\n  put its limits into one entry: ") in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("\u2013-quota", "x"), "Unexpected argument '\u2013-quota': replace \u2013 (U+2013, en dash), by '-'"),
+        (("\u2014dry-run",), "replace \u2014 (U+2014, em dash), by '-'"),
+        (("-quota", "x"), "No such option '-quota': did you mean --quota?"),
+        (("dry-run",), "Unexpected argument 'dry-run': did you mean --dry-run?"),
+        (("bootstrap_servers=a:1",), "did you mean --bootstrap-servers?"),
+        (("quotas.toml",), "give a file by --config quotas.toml or --quotas-file quotas.toml"),
+        (("--quota", "client-id=a,", "request_rate=5"), "a SPEC is one argument without blanks, in single quotes"),
+        (("--dry-run", "true"), "Unexpected argument 'true'"),
+        (("--qouta", "x"), "Did you mean"),
+    ],
+)
+def test_arguments_that_no_flag_takes(arguments: tuple[str, ...], says: str) -> None:
+    done = CliRunner().invoke(main, ["run", *UPSTREAM, *arguments])
+    assert done.exit_code == 2
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--config", "--quotas-file", "--command-config"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf_16_be"])
+def test_files_in_utf_16(tmp_path: Path, flag: str, encoding: str) -> None:
+    file = tmp_path / "file"
+    file.write_bytes("\ufeffdry_run = true".encode(encoding))
+    assert errors(*UPSTREAM, flag, str(file)) == [f"error: {flag} '{file}': is in UTF-16\n  save it as UTF-8"]
