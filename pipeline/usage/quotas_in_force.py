@@ -30,6 +30,13 @@ def load(text: str) -> "tuple[QuotaEntry, ...]":
     return entries
 
 
+def name_in_file(name: str) -> str:
+    """A name as a quotas file has it: in quotes of its own where it looks like a slip."""
+    from quotas.slips import slip_in
+
+    return f'"{name}"' if slip_in(name) else name
+
+
 def in_force(usage: DataFrame, text: str) -> DataFrame:
     """Each client of usage_deltas with each of its limits whose use is counted, those of the topics that it writes to
     among them: columns of `members.IN_FORCE`. Raises InputError.

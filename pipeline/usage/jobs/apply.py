@@ -7,6 +7,7 @@ from typing import Any, Final
 from pyspark.sql import functions as f
 
 from pipeline.failures import InputError
+from pipeline.usage.quotas_in_force import name_in_file
 from pipeline.usage.tables import Warehouse
 
 CONFIDENCES: Final = ("low", "medium", "high")
@@ -65,7 +66,9 @@ def _entry(entity: str, limits: Iterable[dict[str, Any]]) -> str:
     if not keys:
         text = "".join(lines).replace("\n", "\n# ").removesuffix("# ")
         return f"# no client: {_plain(entity)}\n# {text}"
-    return "".join(["[[quota]]\n", *(f"{kind} = {_quoted(name)}\n" for kind, name in keys.items()), *lines])
+    return "".join(
+        ["[[quota]]\n", *(f"{kind} = {_quoted(name_in_file(name))}\n" for kind, name in keys.items()), *lines]
+    )
 
 
 def _quoted(name: str) -> str:

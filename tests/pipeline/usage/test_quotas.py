@@ -288,6 +288,7 @@ def test_recommendations_are_entries_that_the_proxy_reads() -> None:
 @given(user=st.none() | st.text(max_size=9), client_id=st.text(max_size=9))
 @example('"', "a\nb\\")
 @example("\x7f", "\U0001f600\u202e")
+@example(" alice", '"${etl}"')
 def test_any_name_is_an_entry_that_the_proxy_reads(user: str | None, client_id: str) -> None:
     assume("*" not in f"{user}{client_id}" and client_id and user != "")
     entity = Entity(user, client_id)
