@@ -33,6 +33,9 @@ MAX_COUNTED = 1_000
 """Topics of one response whose errors are counted."""
 
 _THROTTLE_SIZE = 4
+_INDEX = 4
+_ERROR_CODE = 2
+_OFFSET = 8
 _SMALLEST_OLD_RESPONSE = 12  # correlation id, topic count, throttle time
 
 # The most common response has one topic, one partition and no error message:
@@ -56,11 +59,14 @@ _RUNS_WITH_NAME = {
 }
 
 # A partition of a flexible version without messages and tags; the fields before these.
-_PLAIN_END = b"\x01\x00\x00"  # no record errors, no error message, no tags
-_PLAIN_FIXED = 30
 _PLAIN_PARTITION = 33
+_PLAIN = ((30, 1), (31, 0), (32, 0))  # no record errors, no error message, no tags
+_ACCEPTED = ((4, 0), (5, 0), *_PLAIN)  # no error code either
 _BEFORE_TOPICS = 4 + 1 + 1  # correlation id, tags, topic count
 _MOST_PLAIN_TOPICS = 16
+Wanted = tuple[tuple[int, int], ...]
+"""Offsets in a partition, and the bytes there."""
+
 
 _usual_with_id = _USUAL_WITH_ID.unpack_from
 _USUAL_WITH_ID_SIZE = _USUAL_WITH_ID.size
@@ -127,14 +133,29 @@ def usual_produce_run(frames: memoryview, size: int, version: int) -> list[int]:
     return ids
 
 
-def _finish_plain_response(buf: bytearray, start: int, end: int, id_size: int, throttle_time_ms: int) -> bool:
+def finish_accepted_produce_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
+    """As `finish_usual_produce_response`; False also if a partition has an error, and up to version 8. 2 us."""
+    id_size = TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0
+    return version >= FIRST_FLEXIBLE and _finish_plain_response(buf, start, end, id_size, throttle_time_ms, _ACCEPTED)
+
+
+def accepted_produce_run(frames: memoryview, size: int, version: int) -> list[int]:
+    """As `usual_produce_run`, up to the first error. 0.2 us more for each."""
+    ids = usual_produce_run(frames, size, version)
+    codes = (frames[at - 35 : at - 33] for at in range(size, len(ids) * size + 1, size))
+    return ids[: next((number for number, code in enumerate(codes) if code != _NO_ERROR), len(ids))]
+
+
+def _finish_plain_response(
+    buf: bytearray, start: int, end: int, id_size: int, throttle_time_ms: int, wanted: Wanted = _PLAIN
+) -> bool:
     """As `finish_usual_produce_response`, for any number of topics and partitions. `id_size`: 0 for topic names."""
     last = end - _FROM_END_TO_THROTTLE
     pos = start + _BEFORE_TOPICS
     if pos > last or buf[end - 1] or buf[pos - 2] or not 0 < buf[pos - 1] <= _MOST_PLAIN_TOPICS + 1:
         return False
     for _ in range(buf[pos - 1] - 1):
-        pos = _after_plain_topic(buf, pos, last, id_size)
+        pos = _after_plain_topic(buf, pos, last, id_size, wanted)
         if not pos:
             return False
     if pos != last or unpack_int32(buf, last)[0]:
@@ -143,7 +164,7 @@ def _finish_plain_response(buf: bytearray, start: int, end: int, id_size: int, t
     return True
 
 
-def _after_plain_topic(buf: bytearray, pos: int, last: int, id_size: int) -> int:
+def _after_plain_topic(buf: bytearray, pos: int, last: int, id_size: int, wanted: Wanted = _PLAIN) -> int:
     """Where a topic ends that has no messages and no tags. 0: it has, or it ends after `last`."""
     if pos >= last:
         return 0
@@ -153,18 +174,17 @@ def _after_plain_topic(buf: bytearray, pos: int, last: int, id_size: int) -> int
         return 0
     partitions = buf[pos - 1] - 1
     after = pos + partitions * _PLAIN_PARTITION
-    if not 0 <= partitions < 0x7F or after >= last or buf[after] or not _have_plain_ends(buf, pos, partitions):
+    if not 0 <= partitions < 0x7F or after >= last or buf[after] or not _all_have(buf, pos, partitions, wanted):
         return 0
     return after + 1
 
 
-def _have_plain_ends(buf: bytearray, pos: int, partitions: int) -> bool:
-    """Whether the partitions from `pos` on have a plain end. Then all have one size, and their fields one stride."""
-    first, after = pos + _PLAIN_FIXED, pos + partitions * _PLAIN_PARTITION
-    return all(
-        buf[first + index : after : _PLAIN_PARTITION].count(value) == partitions
-        for index, value in enumerate(_PLAIN_END)
-    )
+def _all_have(buf: bytearray, pos: int, partitions: int, wanted: Wanted) -> bool:
+    """Whether the partitions from `pos` on have these bytes. With a plain end all have one size: their fields have one
+    stride.
+    """
+    after = pos + partitions * _PLAIN_PARTITION
+    return all(buf[pos + at : after : _PLAIN_PARTITION].count(value) == partitions for at, value in wanted)
 
 
 def _finish_old_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
@@ -177,9 +197,6 @@ def _finish_old_response(buf: bytearray, start: int, end: int, version: int, thr
 
 
 _SMALLEST_TOPIC = 2
-_INDEX = 4
-_OFFSET = 8
-_ERROR_CODE = 2
 _NO_ERROR = b"\x00\x00"
 
 
@@ -206,14 +223,16 @@ class ProduceResponseWalk(EndpointsWalk):
         offsets = 1 + (version >= FIRST_WITH_APPEND_TIME) + (version >= FIRST_WITH_LOG_START)
         self._partition_fixed = _INDEX + _ERROR_CODE + _OFFSET * offsets
         self._counts_errors = counts_errors
-        self._counts: dict[Topic, list[int]] = {}  # partitions with an error, partitions
+        self.refused: dict[Topic, list[int]] = {}
+        """Of the first `MAX_COUNTED` topics: the indexes of the partitions with an error."""
+        self._totals: dict[Topic, int] = {}
 
     def refused_shares(self) -> dict[Topic, Fraction]:
         """Share of each topic's partitions that have an error, 0 to 1. Of a topic that occurs twice, the last counts.
 
         By name, from version 13 on by the 16 bytes of the id.
         """
-        return {topic: Fraction(failed, total) for topic, (failed, total) in self._counts.items() if total}
+        return {topic: Fraction(len(self.refused[topic]), total) for topic, total in self._totals.items() if total}
 
     def _walk(self) -> Steps:
         yield from self._skip(4, "correlation id")
@@ -251,20 +270,19 @@ class ProduceResponseWalk(EndpointsWalk):
     def _walk_partitions(self) -> Steps:
         """The head of a topic, and its partitions."""
         topic = yield from self._topic_of(self._compact, self._by_id, is_read=self._counts_errors)
-        counts = [0, 0]
-        if self._counts_errors and len(self._counts) < MAX_COUNTED:
-            self._counts[topic] = counts
+        failed: list[int] = []
         smallest = self._partition_fixed + (3 if self._compact else 0)
         partitions = yield from self._items(self._compact, smallest, "partition count")
+        if self._counts_errors and len(self.refused) < MAX_COUNTED:
+            self.refused[topic], self._totals[topic] = failed, partitions
         for _ in range(partitions):
-            yield from self._walk_partition(counts)
+            yield from self._walk_partition(failed)
             yield from self._pause()
 
-    def _walk_partition(self, counts: list[int]) -> Steps:
+    def _walk_partition(self, failed: list[int]) -> Steps:
         yield from self._need(self._partition_fixed, "partition")
-        error_at = self._pos + _INDEX
-        counts[0] += self._buf[error_at : error_at + _ERROR_CODE] != _NO_ERROR
-        counts[1] += 1
+        if self._buf[self._pos + _INDEX : self._pos + _INDEX + _ERROR_CODE] != _NO_ERROR:
+            failed.append(unpack_int32(self._buf, self._pos)[0])
         self._pos += self._partition_fixed
         if self._version >= FIRST_WITH_RECORD_ERRORS:
             errors = yield from self._items(self._compact, 4, "record error count")

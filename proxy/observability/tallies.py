@@ -24,21 +24,30 @@ class Cell:
 
 @dataclass(slots=True, eq=False)
 class TopicTraffic:
-    """The counters of one client and topic. They only grow; the hot path increments them.
+    """The counters of one client and topic, which the hot path increments. Records count as soon as they pass; what the
+    broker refuses is taken back.
 
     produce_bytes      of records as they are in the log: compressed, with the headers of their batches
     produce_messages   records, as the headers of their batches count them
+    refused_bytes      of records that the broker refused
     fetch_bytes        the same bytes, of responses
     """
 
     produce_bytes: int = 0
     produce_messages: int = 0
+    refused_bytes: int = 0
     fetch_bytes: int = 0
 
     def add_produced(self, size: int, messages: int) -> None:
         """So many more were produced."""
         self.produce_bytes += size
         self.produce_messages += messages
+
+    def take_back(self, size: int, messages: int) -> None:
+        """The broker refused these."""
+        self.produce_bytes -= size
+        self.produce_messages -= messages
+        self.refused_bytes += size
 
 
 class Histogram:

@@ -14,6 +14,7 @@
 - `batches`          requests of one kind that pass together, without a decision for each
 - `batch_plan`       such Produce requests whose records are charged, or counted by topic
 - `topic_charges`    what the records of a topic are charged to
+- `sent_records`     records of requests in flight: those that the broker refuses are taken back
 - `fetch_ledger`     what a fetch may bring
 - `groups`           how often consumer groups rebalance, and who joins them
 - `memory`           the shared read buffer, and the account of bytes in memory

@@ -16,6 +16,7 @@ into debt by it. Otherwise nothing is charged, and the requests are decided one 
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import islice
 from struct import Struct
 from typing import Any, Final, final
 
@@ -35,11 +36,13 @@ from protocol.record_batch import (
     width_of,
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from protocol.topics import Topic
 from proxy.observability.tallies import TopicTraffic
 from proxy.streams.connection import Connection
 from proxy.streams.handlers.produce_content import PIECES
 from proxy.streams.request import Kind
 from proxy.streams.response_stream import InFlight
+from proxy.streams.sent_records import SentRequest, Traffic, list_plain_body, most_kept
 from proxy.streams.steps import PIECES_PER_STEP
 from proxy.streams.topic_charges import TopicChargesCache
 from quotas.admission.client_limits import ClientLimits, TopicCharges
@@ -100,8 +103,10 @@ class BatchPlan:
         """What the requests found, of `size` bytes together, are charged."""
 
     @abstractmethod
-    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
-        """The requests found pass: count their records by topic."""
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> tuple[list[SentRequest], Traffic]:
+        """The requests found pass: count their records by topic. Returns those that will be answered, and where they
+        were counted.
+        """
 
     def is_known(self, client: ClientLimits, now_ns: int) -> bool:
         """Whether no limit counts their producer id as a new one: a batch has that of its first request."""
@@ -160,8 +165,8 @@ class PartitionPlan(BatchPlan):
         self._layout = _layout(len(prefix), PLAIN_WIDTH)
         #: The latest size of records, and its length field.
         self._field = (-1, -1)
-        #: Bytes of records and messages of all requests found.
-        self._records = (0, 0)
+        #: Bytes of records and messages of each request found.
+        self._records: tuple[list[int], list[int]] = ([], [])
 
     def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
         """A request is found if it has one batch, and no tags."""
@@ -172,7 +177,9 @@ class PartitionPlan(BatchPlan):
         last = end - before - BATCH_HEADER
         around = before + len(tags) - 4
         producer_id = -1
-        count = record_bytes = messages = 0
+        count = 0
+        sizes: list[int] = []
+        messages: list[int] = []
         while pos <= last and count < most:
             length, seen, correlation_id, head, written, batch_size, magic, attributes, seen_id, claimed = unpack(
                 buf, pos
@@ -191,15 +198,14 @@ class PartitionPlan(BatchPlan):
             if answered:
                 in_flight.append((correlation_id, kind))
             count += 1
-            record_bytes += size
+            sizes.append(size)
             # A wrong count would charge a topic's messages of a year for one small batch.
-            if 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in nearly all batches
-                messages += claimed
-            else:
-                messages += claimed_messages(claimed, attributes, size)
+            if not 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in few batches
+                claimed = claimed_messages(claimed, attributes, size)
+            messages.append(claimed)
             producer_id = seen_id
             pos = frame_end
-        self.count, self.producer_id, self._records = count, producer_id, (record_bytes, messages)
+        self.count, self.producer_id, self._records = count, producer_id, (sizes, messages)
         return pos
 
     def fit(self, buf: bytearray, pos: int) -> bool:
@@ -214,30 +220,37 @@ class PartitionPlan(BatchPlan):
 
     def charges_of(self, client: ClientLimits, size: int, now_ns: int) -> list[Charge]:
         self._topic.last_ns = now_ns
-        sums = (size, self.count, *self._records)
+        sums = (size, self.count, *map(sum, self._records))
         return [(limit, sums[at]) for limit, at in self._units]
 
-    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
-        traffic[self._topic.name].add_produced(*self._records)
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> tuple[list[SentRequest], Traffic]:
+        counted, (sizes, messages) = traffic[self._topic.name], self._records
+        counted.add_produced(sum(sizes), sum(messages))
+        newest = islice(reversed(self._in_flight), self.count if self.kind.answered else 0)
+        each = zip(newest, reversed(sizes), reversed(messages), strict=False)
+        sent: list[SentRequest] = [(request[0], [(None, 0, size, number)]) for request, size, number in each]
+        return sent, {None: counted}
 
 
 @final
 class TopicsPlan(BatchPlan):
     """Requests of one producer for any topics. One object for each connection."""
 
-    __slots__ = ("_found", "_topics")
+    __slots__ = ("_found", "_sent", "_topics")
 
     def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         super().__init__(connection, in_flight)
         self._topics: Final = topics
-        #: Records of the requests found: where they are charged, bytes, messages.
-        self._found: list[tuple[TopicCharges, int, int]] = []
+        #: Records of the requests found: their topic, where they are charged, bytes, messages.
+        self._found: list[tuple[Topic, TopicCharges, int, int]] = []
+        self._sent: list[SentRequest] = []
 
     def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
         key, tail, shortest, body_offset = kind.key, kind.tail, kind.shortest, kind.header.body_offset
         by_id = kind.version >= FIRST_WITH_TOPIC_IDS
         self._found.clear()
         self.count, self.producer_id = 0, -1
+        self._sent = []
         work_left = PIECES_PER_STEP
         while end - pos >= kind.needed and self.count < most:
             length, seen, correlation_id, head = kind.unpack(buf, pos)
@@ -250,9 +263,16 @@ class TopicsPlan(BatchPlan):
             work_left -= pieces
             if kind.answered:
                 self._in_flight.append((correlation_id, kind))
+                self._keep(correlation_id, buf, pos + body_offset, frame_end, by_id=by_id)
             self.count += 1
             pos = frame_end
         return pos
+
+    def _keep(self, correlation_id: int, buf: bytearray, pos: int, end: int, *, by_id: bool) -> None:
+        """Keep what the body at `pos` contains for the response."""
+        if self._topics.counts_topics:
+            partitions = list_plain_body(buf, pos, end, by_id)[: most_kept(len(self._in_flight))]
+            self._sent.append((correlation_id, partitions))
 
     def _add(self, found: list[PlainTopic], now_ns: int) -> bool:
         """Add the topics of a request to those found, if all have the producer id of the batch. That is not charged."""
@@ -263,20 +283,23 @@ class TopicsPlan(BatchPlan):
             charges = self._topics.lasting(topic, now_ns)
             if charges is None or producer_id != self.producer_id:
                 return False
-            added.append((charges, record_bytes, messages))
+            added.append((topic, charges, record_bytes, messages))
         self._found += added
         return True
 
     def charges_of(self, client: ClientLimits, size: int, now_ns: int) -> list[Charge]:
         amounts = dict(client.charges_of(size, self.count))
-        for charges, record_bytes, messages in self._found:
+        for _, charges, record_bytes, messages in self._found:
             charges.topic.last_ns = now_ns
             charges.add_to(amounts, record_bytes, messages)
         return list(amounts.items())
 
-    def count_topics(self, traffic: dict[str, TopicTraffic]) -> None:
-        for charges, record_bytes, messages in self._found:
-            traffic[charges.topic.name].add_produced(record_bytes, messages)
+    def count_topics(self, traffic: dict[str, TopicTraffic]) -> tuple[list[SentRequest], Traffic]:
+        counted: Traffic = {}
+        for topic, charges, record_bytes, messages in self._found:
+            counted[topic] = traffic[charges.topic.name]
+            counted[topic].add_produced(record_bytes, messages)
+        return self._sent, counted
 
 
 @final

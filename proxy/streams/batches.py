@@ -111,7 +111,11 @@ class Batches:
             room = spend_all(plan.charges_of(identity.limits, size, now_ns), size, now_ns)
         traffic = identity.entity.topics
         if room >= 0 and traffic is not None:
-            plan.count_topics(traffic)
+            sent, counted = plan.count_topics(traffic)
+            if sent and (records := requests.responses.answers.sent_records) is not None:
+                records.extend((correlation_id, partitions, counted) for correlation_id, partitions in sent)
+                while len(records) > len(requests.responses.in_flight):  # the oldest have been answered
+                    records.popleft()
         return passed_to, plan.count, room
 
     def _go_on(self, requests: Requests, kind: Kind, missing: int) -> None:

@@ -10,7 +10,12 @@ from struct import Struct
 from typing import Final, final
 
 from protocol.errors import CorrelationMismatch, MalformedFrame, UnexpectedResponse
-from protocol.produce import finish_usual_produce_response, usual_produce_run
+from protocol.produce import (
+    accepted_produce_run,
+    finish_accepted_produce_response,
+    finish_usual_produce_response,
+    usual_produce_run,
+)
 from protocol.request_header import TLS_ALERT_LENGTH, check_frame_length
 from protocol.rewriting_walk import RewritingWalk
 from protocol.walk import FrameWalk
@@ -18,6 +23,7 @@ from protocol.wire import INT32
 from proxy.enforcement.delay import Delay
 from proxy.streams.connection import Connection, Stream
 from proxy.streams.memory import READ_SIZE, Holding, ResponseTooLarge
+from proxy.streams.sent_records import SentRecords
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS, PIECES_PER_STEP, REPLACE, YIELD
 
 #: Length and correlation id.
@@ -133,12 +139,20 @@ class Answers:
 
     in_flight   all that is in flight
     owed        bytes in memory: answers, and what is added to other responses in flight
+    sent_records
+                of requests in flight; None: usage is not counted by topic, so that errors do not matter
+    finish_produce, produce_run
+                finish responses to Produce of the common layout
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
         self.in_flight: Final[InFlight] = deque()
         self.owed: Final = Holding()
+        by_topic = connection.context.config.usage.by_topic
+        self.sent_records: Final[SentRecords | None] = deque() if by_topic else None
+        self.finish_produce: Final = finish_accepted_produce_response if by_topic else finish_usual_produce_response
+        self.produce_run: Final = accepted_produce_run if by_topic else usual_produce_run
 
     @property
     def owed_bytes(self) -> int:
@@ -278,7 +292,7 @@ class ResponseStream(Stream):
         Returns where the last of them ends, which may be after `end`; `pos` where the first is handled alone.
         """
         in_flight, buf, longest = self.in_flight, self.buf, self._longest_in_batch
-        left, first = _MOST_AT_ONCE, pos
+        left, first, finish = _MOST_AT_ONCE, pos, self.answers.finish_produce
         if end - pos >= _RUN_SIZE:
             # Pipelined requests have their responses in runs of one size.
             pos = self._take_produce_run(pos, end)
@@ -293,7 +307,7 @@ class ResponseStream(Stream):
             if version < 0:
                 if not _is_unseen(pending, buf, pos, end):
                     break
-            elif frame_end > end or not finish_usual_produce_response(buf, pos + 4, frame_end, version, 0):
+            elif frame_end > end or not finish(buf, pos + 4, frame_end, version, 0):
                 break
             in_flight.popleft()
             # A turn is bounded by work, not by bytes.
@@ -315,7 +329,7 @@ class ResponseStream(Stream):
             return pos
         size = 4 + _int32(self.buf, pos)[0]
         frames = self.connection.context.memory.view[pos : min(end, pos + _MOST_AT_ONCE * size)]
-        for correlation_id in usual_produce_run(frames, size, pending.produce_version):
+        for correlation_id in self.answers.produce_run(frames, size, pending.produce_version):
             if not in_flight or in_flight[0] != (correlation_id, pending):
                 break
             in_flight.popleft()

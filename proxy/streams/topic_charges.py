@@ -11,6 +11,7 @@ from protocol.topics import NO_TOPIC_ID, Topic
 from proxy.enforcement.identity import Identity
 from proxy.observability.topic_traffic import OTHER_TOPICS
 from proxy.streams.context import Context
+from proxy.streams.sent_records import Traffic
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.limit import Limit
 
@@ -83,13 +84,19 @@ class TopicChargesCache:
             for usage in usages:
                 self.of(usage.topic, now_ns).add_to(amounts, usage.record_bytes, usage.messages)
 
-    def count_traffic(self, usages: Iterable[TopicUsage]) -> None:
-        """These were forwarded: count them by topic, if that is on."""
+    def count_traffic(self, usages: Iterable[TopicUsage], counted: Traffic, most: int) -> None:
+        """These were forwarded: count them by topic, if that is on. `counted`: where those of the same request were, of
+        `most` topics.
+        """
         traffic = self._identity.entity.topics
         if traffic is not None:
             for usage in usages:
-                name = self._context.topics.name_of(usage.topic) or OTHER_TOPICS
-                traffic[name].add_produced(usage.record_bytes, usage.messages)
+                found = counted.get(usage.topic)
+                if found is None:
+                    found = traffic[self._context.topics.name_of(usage.topic) or OTHER_TOPICS]
+                    if len(counted) < most:
+                        counted[usage.topic] = found
+                found.add_produced(usage.record_bytes, usage.messages)
 
     def is_unknown(self, topic: Topic) -> bool:
         """Whether the id of this topic is not known, though some limit needs its name. Not in a dry run, which refuses

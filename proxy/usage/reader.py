@@ -19,7 +19,7 @@ from proxy.usage.series import FETCH, PRODUCE, Counts, SeriesTable, ThrottleKey,
 
 READ_AT_ONCE: Final = 200
 """Clients, topics and limits of one step: about 1 ms."""
-NOTHING: Final = (0, 0, 0)
+NOTHING: Final = (0, 0, 0, 0)
 NO_THROTTLES: Final = (0, 0, 0, 0)
 
 
@@ -90,11 +90,12 @@ class Reader:
     def _read_client(self, entity: EntityMetrics) -> int:
         """Add what is new of one client. Returns the number of counters that were read."""
         topics = entity.topics or {}
-        produced: dict[str | None, Counts] = {None: (entity.produce_bytes, entity.produce_requests, 0)}
-        fetched: dict[str | None, Counts] = {None: (entity.fetch_bytes, entity.fetch_requests, 0)}
+        produced: dict[str | None, Counts] = {None: (entity.produce_bytes, entity.produce_requests, 0, 0)}
+        fetched: dict[str | None, Counts] = {None: (entity.fetch_bytes, entity.fetch_requests, 0, 0)}
         for name, each in topics.items():
-            produced[name] = each.produce_bytes, 0, each.produce_messages
-            fetched[name] = each.fetch_bytes, 0, 0
+            passed = each.produce_bytes + each.refused_bytes
+            produced[name] = passed, 0, each.produce_messages, each.produce_bytes
+            fetched[name] = each.fetch_bytes, 0, 0, each.fetch_bytes
         if entity not in self._clients:
             who = entity.user, *identity_of(entity.client_id, self._table.labels)
             self._clients[entity] = who, {PRODUCE: {}, FETCH: {}}
@@ -106,6 +107,8 @@ class Reader:
             largest, seconds.largest = seconds.largest, 0
             for topic, count in counts.items():
                 old = before[direction].get(topic, NOTHING)
+                # Refused records were taken back. Those of a reading before stay counted until others take their place.
+                count = tuple(map(max, count, old))
                 if count == old:
                     continue
                 before[direction][topic] = count

@@ -36,10 +36,10 @@ def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = Fal
         "final": is_last,
     }
     if isinstance(key, UsageKey):
-        size, requests, messages = series.counts
+        size, requests, messages, record_bytes = series.counts
         is_counted = key.topic is not None
         fields["bytes"] = size
-        fields["record_bytes"] = size if is_counted else None
+        fields["record_bytes"] = record_bytes if is_counted else None
         fields["requests"] = requests
         fields["messages"] = messages if is_counted and key.direction == PRODUCE else None
         fields["max_second_bytes"] = series.largest_second

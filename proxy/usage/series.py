@@ -40,8 +40,8 @@ Key = UsageKey | ThrottleKey
 """Its fields are named as in records."""
 
 Counts = tuple[int, ...]
-"""Of a usage series: bytes, requests, messages. Of a throttle series: nanoseconds throttled, bytes delayed, refused,
-and that a dry run would have delayed.
+"""Of a usage series: bytes, requests, messages, bytes of records. Of a throttle series: nanoseconds throttled, bytes
+delayed, refused, and that a dry run would have delayed.
 """
 
 

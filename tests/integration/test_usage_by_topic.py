@@ -22,6 +22,7 @@ from proxy.server import Server
 from tests.integration.flood import create_topics
 from tests.integration.java_tools import run_tool
 from tests.integration.proxy_process import eventually
+from tests.integration.transactional_producers import transact_with_java
 
 DEADLINE_SECONDS = 45.0
 RECORDS = 300
@@ -83,9 +84,9 @@ async def proxying(cluster: KafkaCluster) -> AsyncIterator[Proxy]:
         proxy.server.close()
 
 
-def create(cluster: KafkaCluster, *topics: str) -> None:
-    """Topics whose leader is ready: records that it refuses are sent again, and counted again."""
-    create_topics(cluster, *topics)
+def create(cluster: KafkaCluster, *topics: str, partitions: int = 1) -> None:
+    """Topics whose leader is ready."""
+    create_topics(cluster, *topics, partitions=partitions)
 
     def is_ready(topic: str) -> bool:
         try:
@@ -194,3 +195,18 @@ async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[
         assert proxy.counted(topic, "tx") == (size - markers * MARKER_BYTES, 3 * RECORDS, 0)
         await run(read_librdkafka, proxy, topic, "reader", 3 * RECORDS)
         assert size - MARKER_BYTES <= proxy.counted(topic, "reader").fetch_bytes <= size
+
+
+@pytest.mark.timeout(200)
+async def test_java_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    """One after the other: brokers refuse the first records of many while the end of the one before is written."""
+    topic, transactions, partitions = unique_name("java"), 100, 24
+    create(kafka_cluster, topic, partitions=partitions)
+    async with proxying(kafka_cluster) as proxy:
+        run = asyncio.to_thread
+        counts = [partitions] * transactions
+        done = await run(
+            transact_with_java, proxy.bootstrap_servers, unique_name("tx"), topic, counts, 60_000, partitions
+        )
+        assert (done.errors, len(done.committed)) == ([], transactions)
+        assert proxy.counted(topic).produce_messages == partitions * transactions

@@ -43,11 +43,16 @@ Transact: TypeAlias = Callable[[str, str, str, Sequence[int], int], Transactions
 
 
 def transact_with_java(
-    bootstrap: str, client_id: str, topic: str, records: Sequence[int], timeout_ms: int
+    bootstrap: str,
+    client_id: str,
+    topic: str,
+    records: Sequence[int],
+    timeout_ms: int,
+    partitions: int = PARTITIONS,
 ) -> Transactions:
     counts = ",".join(map(str, records))
     command = tool_command(
-        str(_JAVA), bootstrap, client_id, topic, *map(str, (PARTITIONS, counts, RECORD_BYTES, timeout_ms))
+        str(_JAVA), bootstrap, client_id, topic, *map(str, (partitions, counts, RECORD_BYTES, timeout_ms))
     )
     done = subprocess.run(command, capture_output=True, timeout=RUN_SECONDS, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]

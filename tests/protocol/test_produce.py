@@ -22,6 +22,8 @@ from protocol.produce import (
     FIRST_WITH_TOPIC_IDS,
     MAX_COUNTED,
     ProduceResponseWalk,
+    accepted_produce_run,
+    finish_accepted_produce_response,
     finish_usual_produce_response,
     usual_produce_run,
 )
@@ -277,6 +279,70 @@ def test_unknown_tags_stay(unknown: list[tuple[int, bytes]]) -> None:
     hidden = [(127, bytes(len(tags[0][1]))), *unknown]
     expected = b"".join(encode_varint(tag) + encode_varint(len(content)) + content for tag, content in hidden)
     assert finished == one_partition(13)[:-1] + encode_varint(len(tags)) + expected
+
+
+# Errors
+
+ERRORS = st.sampled_from([ErrorCode.none] * 6 + [ErrorCode.concurrent_transactions, ErrorCode.unknown_server_error])
+
+
+@given(
+    data=st.data(),
+    version=st.sampled_from(KIO_VERSIONS),
+    sizes=chunk_sizes,
+    errors=st.lists(st.lists(ERRORS, min_size=1, max_size=5), min_size=1, max_size=4),
+)
+def test_refused_partitions(data: st.DataObject, version: int, sizes: list[int], errors: list[list[ErrorCode]]) -> None:
+    """As kio writes them: the walk names each, and the fast path is for responses without any."""
+    made = [
+        of_response(
+            PRODUCE,
+            version,
+            "TopicProduceResponse",
+            name=f"topic-{number:06}",
+            topic_id=UUID(int=number + 1),
+            partition_responses=tuple(
+                succeeded(version, 7 * index, error_code=error) for index, error in enumerate(codes)
+            ),
+        )
+        for number, codes in enumerate(errors)
+    ]
+    response = response_bytes(PRODUCE, version, of_response(PRODUCE, version, "ProduceResponse", responses=tuple(made)))
+    refused = {
+        (topic_of(version, number), 7 * index)
+        for number, codes in enumerate(errors)
+        for index, error in enumerate(codes)
+        if error is not ErrorCode.none
+    }
+    walk = ProduceResponseWalk(version, len(response), 0, True)
+    assert streamed(walk, response, sizes) == response
+    assert {(topic, index) for topic, indexes in walk.refused.items() for index in indexes} == refused
+    buf = bytearray(b"\xa5" * 3 + response + b"\x00\x02" * 8)
+    is_accepted = finish_accepted_produce_response(buf, 3, 3 + len(response), version, 9)
+    assert is_accepted == (not refused and version >= FIRST_FLEXIBLE)
+    assert (bytes(buf[3 : 3 + len(response)]) != response) == is_accepted
+
+
+@pytest.mark.parametrize("version", FLEXIBLE_VERSIONS)
+def test_a_response_cut_anywhere_is_not_taken_for_one_without_errors(version: int) -> None:
+    succeeds = response_of(version, [succeeded(version, 0), succeeded(version, 1)])
+    assert finish_accepted_produce_response(bytearray(succeeds), 0, len(succeeds), version, 0)
+    for size in range(4, len(succeeds)):
+        assert not finish_accepted_produce_response(bytearray(succeeds[:size]), 0, size, version, 0)
+
+
+@pytest.mark.parametrize("version", FLEXIBLE_VERSIONS)
+def test_a_run_of_responses_ends_before_an_error(version: int) -> None:
+    usual = one_partition(version)
+    failed = response_of(version, [succeeded(version, 3, error_code=ErrorCode.message_too_large)])
+    assert len(failed) == len(usual)
+    size = 4 + len(usual)
+    for at in range(5):
+        frames = b"".join(
+            pack(">ii", size - 4, number) + (failed if number == at else usual)[4:] for number in range(4)
+        )
+        assert usual_produce_run(memoryview(frames), size, version) == [0, 1, 2, 3]
+        assert accepted_produce_run(memoryview(frames), size, version) == [0, 1, 2, 3][:at]
 
 
 # Errors counted

@@ -8,7 +8,7 @@ not forwarded.
 from typing import Final, final
 
 from protocol.errors import MalformedFrame
-from protocol.produce import ProduceResponseWalk, finish_usual_produce_response
+from protocol.produce import ProduceResponseWalk
 from protocol.request_header import unpack_prefix
 from proxy.enforcement.identity import Client
 from proxy.streams.connection import Connection
@@ -28,6 +28,7 @@ from proxy.streams.held_request import LifeEvent
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.request import Handler, Kind, Request, Requests
 from proxy.streams.response_stream import ResponseStream
+from proxy.streams.sent_records import most_kept, take_back
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS, REPLACE, YIELD
 from quotas.admission.frame import room_for
 from quotas.admission.limit import Limit
@@ -230,7 +231,10 @@ class ProduceRequest(Request):
     def on_end(self, responses: ResponseStream, now_ns: int) -> None:
         """Record what the broker accepted, and what it refused. Topics with records that it accepted exist."""
         walk, content = responses.walk, self.content
-        if content is None or content.counted is None or not isinstance(walk, ProduceResponseWalk):
+        if content is None or not isinstance(walk, ProduceResponseWalk):
+            return
+        take_back(content.sent, content.traffic, walk)
+        if content.counted is None:
             return
         refused = walk.refused_shares()
         context = responses.connection.context
@@ -256,15 +260,17 @@ def notify_early(connection: Connection, kind: Kind, now_ns: int) -> None:
 
 
 def _respond(responses: ResponseStream, version: int, pos: int, end: int, length: int, now_ns: int) -> int:
-    """The step for a response of which only throttle time and endpoints are read and changed."""
+    """The step for a response of which only throttle time and endpoints are read and changed; and errors, where usage
+    is counted by topic.
+    """
     throttle_ms = responses.throttle_ms(now_ns)
     frame_end = pos + 4 + length
     if frame_end > end and length <= _USUAL_RESPONSE:
         responses.want = frame_end - end
         return NEED
-    if frame_end <= end and finish_usual_produce_response(responses.buf, pos + 4, frame_end, version, throttle_ms):
+    if frame_end <= end and responses.answers.finish_produce(responses.buf, pos + 4, frame_end, version, throttle_ms):
         return responses.begin(pos, end, length)
-    walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=False)
+    walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=responses.answers.sent_records is not None)
     return responses.begin_walk(walk, pos, end, length, now_ns)
 
 
@@ -295,7 +301,8 @@ class Produce(Handler):
         if lists and ahead > 0 and (waits_for_refused(connection) or not self.context.memory.is_tight):
             requests.want = ahead if requests.room < READ_SIZE else READ_SIZE
             return NEED
-        content = request.content = ProduceContent(kind, length, lists_partitions=lists)
+        most_sent = self._most_sent(kind, requests.responses)
+        content = request.content = ProduceContent(kind, length, lists_partitions=lists, most_sent=most_sent)
         walked_to = content.read(requests.buf, pos + kind.header.body_offset, read_to)
         # A later topic with an unknown id closes the connection: then a part of the request has passed.
         if needs_first_topic(kind, connection):
@@ -309,5 +316,19 @@ class Produce(Handler):
             return request.refuse(requests, refusal, pos, read_to, now_ns)
         return request.begin(requests, pos, walked_to, now_ns)
 
+    def _most_sent(self, kind: Kind, responses: ResponseStream) -> int:
+        """Partitions that a request keeps for its response, where usage is counted by topic."""
+        is_kept = kind.answered and self.context.config.usage.by_topic
+        return most_kept(len(responses.in_flight)) if is_kept else 0
+
     def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
-        return _respond(responses, kind.version, pos, end, length, now_ns)
+        if responses.answers.sent_records is None:
+            return _respond(responses, kind.version, pos, end, length, now_ns)
+        # A partition may have an error: from now on the request has an object.
+        correlation_id = responses.in_flight[0][0]
+        request = ProduceRequest(kind, responses.connection.identity.client, 0, 0)
+        content = request.content = ProduceContent(kind, 0, lists_partitions=False)
+        found = (each for each in responses.answers.sent_records if each[0] == correlation_id)
+        _, content.sent, content.traffic = next(found, (0, [], {}))
+        responses.in_flight[0] = correlation_id, request
+        return request.respond(responses, pos, end, length, now_ns)

@@ -7,6 +7,7 @@ from protocol.produce_walk import FIRST_WITH_TOPIC_IDS, ProduceRequestWalk, Topi
 from protocol.topics import Topic
 from proxy.streams.connection import Connection
 from proxy.streams.request import Kind
+from proxy.streams.sent_records import SentPartition, Traffic, most_kept
 from proxy.streams.topic_charges import TopicChargesCache
 from quotas.admission.client_limits import ProducerIdLimit
 from quotas.admission.frame import Charge, in_order
@@ -14,11 +15,6 @@ from quotas.admission.limit import Limit
 
 #: Topics, partitions and batches that one step reads. A new topic costs up to 20 us, a known one 5 us.
 PIECES: Final = 200
-#: Topics kept of one request for its response.
-MAX_REMEMBERED: Final = 1_000
-#: Topics kept of one request in flight, times the requests in flight: up to 4 requests keep `MAX_REMEMBERED` each, and
-#: 1,000 requests whose broker does not respond keep 26,000 together, 4 MB.
-MAX_COUNTED: Final = 4_000
 
 
 def topics_of(connection: Connection) -> TopicChargesCache:
@@ -63,21 +59,26 @@ class ProduceContent:
     new_ids     producer ids of the latest read that count as new
     refusal     how it is answered, if it is refused
     counted     usages for the response, the first ones; None where no threshold counts accepted records
+    sent, traffic
+                its partitions, and where their records were counted by topic, for the response
     """
 
     __slots__ = (
         "_most_counted",
+        "_most_sent",
         "counted",
         "found",
         "lists_partitions",
         "new_ids",
         "partitions",
         "refusal",
+        "sent",
+        "traffic",
         "walk",
     )
 
-    def __init__(self, kind: Kind, length: int, *, lists_partitions: bool) -> None:
-        made = ProducePartitionsWalk if lists_partitions else ProduceRequestWalk
+    def __init__(self, kind: Kind, length: int, *, lists_partitions: bool, most_sent: int = 0) -> None:
+        made = ProducePartitionsWalk if lists_partitions or most_sent else ProduceRequestWalk
         self.walk: Final = made(kind.version, length, kind.header.body_offset - 4)
         self.lists_partitions: Final = lists_partitions
         self.found: list[TopicUsage] = []
@@ -86,6 +87,9 @@ class ProduceContent:
         self.refusal: Refusal | None = None
         self.counted: list[TopicUsage] | None = None
         self._most_counted = 0
+        self.sent: list[SentPartition] = []
+        self.traffic: Traffic = {}
+        self._most_sent: Final = most_sent
 
     def read(self, buf: bytearray, pos: int, end: int) -> int:
         """Read on. Returns up to where, and sets `found` and `partitions`. Raises MalformedFrame."""
@@ -94,7 +98,10 @@ class ProduceContent:
         read_to = walk.advance(buf, pos, end)
         self.found = walk.take()
         if isinstance(walk, ProducePartitionsWalk):
-            self.partitions += walk.take_partitions()
+            found = walk.take_partitions()
+            self.sent += found[: max(0, self._most_sent - len(self.sent))]
+            if self.lists_partitions:
+                self.partitions += found
         return read_to
 
     @property
@@ -144,14 +151,14 @@ class ProduceContent:
     def count_accepted(self, in_flight: int, *, answered: bool) -> None:
         """A threshold counts what the broker will accept, in this request after `in_flight` others."""
         self.counted = []
-        self._most_counted = min(MAX_REMEMBERED, MAX_COUNTED // (in_flight + 1)) if answered else 0
+        self._most_counted = most_kept(in_flight) if answered else 0
 
     def passed(self, connection: Connection, topics: TopicChargesCache, now_ns: int) -> None:
         """The latest read passes: count it. Without a response, and of more topics than are kept for it, all records
         count as accepted.
         """
         found, self.found = self.found, []
-        topics.count_traffic(found)
+        topics.count_traffic(found, self.traffic, self._most_sent)
         producer_ids = connection.identity.limits.producer_ids
         if self.new_ids and producer_ids is not None:
             producer_ids.known.remember(self.new_ids, now_ns)

@@ -14,10 +14,10 @@ from proxy.config.addresses import Address
 from proxy.config.config import EnforcementOptions, ListeningOptions, SecurityOptions
 from proxy.sessions.pump_set import IN_FLIGHT, RESPONSE_MEMORY
 from proxy.streams.handlers.produce import ProduceRequest
-from proxy.streams.handlers.produce_content import MAX_COUNTED
 from proxy.streams.memory import ResponseTooLarge
 from proxy.streams.request import MAX_KINDS, MAX_TAIL_BYTES
 from proxy.streams.response_stream import MAX_OWED_BYTES, ResponseStream
+from proxy.streams.sent_records import MAX_COUNTED
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst

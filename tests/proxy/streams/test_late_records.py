@@ -11,9 +11,9 @@ import pytest
 from protocol.errors import ProtocolError
 from proxy.config.config import EnforcementOptions, SecurityOptions
 from proxy.streams.handlers.produce import ProduceRequest
-from proxy.streams.handlers.produce_content import MAX_REMEMBERED
 from proxy.streams.handlers.reject.refusals import LOOKAHEAD
 from proxy.streams.memory import READ_SIZE, Holding
+from proxy.streams.sent_records import MAX_REMEMBERED
 from quotas.limit_kinds import BYTES_THRESHOLD
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst

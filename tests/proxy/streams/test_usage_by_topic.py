@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
 
 from protocol.errors import MalformedFrame
 from protocol.topics import TopicPartitions
@@ -307,3 +308,109 @@ def test_a_response_that_is_no_fetch_response_closes_the_connection() -> None:
     pair.client_sends(frames.fetch(1, 11))
     with pytest.raises(MalformedFrame):
         pair.broker_sends(frames.frame(struct.pack(">iihii", 1, 0, 0, 0, 2**31 - 1)))
+
+
+# ---- records that the broker refuses
+
+NONE, BUSY = ErrorCode.none, ErrorCode.concurrent_transactions
+VERSIONS = [3, 7, 8, 9, 12, 13]
+
+
+def rows(version: int) -> frames.Topic:
+    return ROWS_ID if version >= 13 else "rows"
+
+
+@pytest.mark.parametrize("quotas", QUOTAS[:4], ids=["none", "client", "topic", "held"])
+@pytest.mark.parametrize("cuts", [[], [40], [300]], ids=["whole", "cut", "late"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_refused_records_count_when_they_are_accepted(version: int, cuts: list[int], quotas: list[str]) -> None:
+    """Partitions of other sizes: each counts as the response has it."""
+    world, topic = world_with(quotas), rows(version)
+    pair = Pair(world, cuts=cuts)
+    pair.client_sends(produce_records(1, {topic: [batch(1, 100), batch(5, 300), batch(2, 80)]}, version))
+    pass_holds(world)
+    assert produced_of(world) == {"rows": (480, 8)}
+    pair.broker_sends(frames.refused(1, {topic: [BUSY, NONE, BUSY]}, version))
+    assert produced_of(world) == {"rows": (300, 5)}
+    pair.client_sends(produce_records(2, {topic: [batch(1, 100)]}, version))
+    pass_holds(world)
+    pair.broker_sends(frames.refused(2, {topic: [BUSY]}, version))
+    assert produced_of(world) == {"rows": (300, 5)}
+    pair.client_sends(produce_records(3, {topic: [batch(1, 100)]}, version))
+    pass_holds(world)
+    pair.broker_sends(frames.refused(3, {topic: [NONE]}, version))
+    assert produced_of(world) == {"rows": (400, 6)}
+    assert len(pair.received()) == 3
+    assert [entity.topics["rows"].refused_bytes for entity in world.metrics.entities if entity.topics] == [280]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 90])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_one_refused_request_of_many_in_flight(version: int, partitions: int) -> None:
+    """Requests in a row, and their responses in one read: of the others nothing is taken back."""
+    world, topic = world_with(), rows(version)
+    pair = Pair(world)
+    for first in (0, 40):
+        sent = [produce_records(first + n, {topic: [batch(n % 7, 200 + n)] * partitions}, version) for n in range(40)]
+        pair.client_sends(*sent)
+        errors = {3: [BUSY] * partitions, 17: [BUSY] + [NONE] * (partitions - 1), 39: [BUSY] * partitions}
+        answers = [frames.refused(first + n, {topic: errors.get(n, [NONE] * partitions)}, version) for n in range(40)]
+        before = len(pair.to_client)
+        pair.broker_sends(*answers)
+        assert bytes(pair.to_client[before:]) == b"".join(answers)
+    accepted = {n: partitions - errors.get(n, []).count(BUSY) for n in range(40)}
+    size = 2 * sum((200 + n) * count for n, count in accepted.items())
+    assert produced_of(world) == {"rows": (size, 2 * sum(n % 7 * count for n, count in accepted.items()))}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_of_several_topics_one_is_refused(version: int) -> None:
+    """Also of one whose name was not known when its records passed, and is now."""
+    world = world_with()
+    pair = Pair(world)
+    here, there = rows(version), COLS_ID if version >= 13 else "cols"
+    for number in range(3):
+        sent = {here: [batch(1, 100), batch(2, 200)], there: [batch(4, 400)]}
+        pair.client_sends(produce_records(number, sent, version))
+    world.context.topics.learn([TopicPartitions("cols", COLS_ID.bytes, 3)])
+    for number in range(2):
+        pair.broker_sends(frames.refused(number, {there: [BUSY], here: [NONE, BUSY]}, version))
+    counts = {"rows": (500, 5), OTHER_TOPICS if version >= 13 else "cols": (400, 4)}
+    assert produced_of(world) == counts
+
+
+def test_a_client_that_waits_for_a_limit_is_counted_alike() -> None:
+    """Its responses have a throttle time, so each of them is handled alone."""
+    world = world_with([without_burst("client-id=etl,producer_byte_rate=1000")])
+    pair = Pair(world)
+    for number in range(8):
+        pair.client_sends(produce_records(number, {"rows": [batch(1, 400), batch(1, 100)]}))
+        pass_holds(world)
+        pair.broker_sends(frames.refused(number, {"rows": [BUSY, NONE] if number % 2 else [NONE, NONE]}))
+    assert produced_of(world) == {"rows": (8 * 500 - 4 * 400, 12)}
+    assert any(frames.produce_throttle_ms(answer, 9) for answer in pair.received())
+
+
+def test_without_a_response_records_count_as_sent() -> None:
+    """With acks=0, and where the connection breaks before."""
+    world = world_with()
+    pair = Pair(world)
+    pair.client_sends(*(produce_records(n, {"rows": [batch(1, 100)]}, acks=0) for n in range(3)))
+    pair.client_sends(*(produce_records(n, {"rows": [batch(1, 100)]}) for n in range(3, 6)))
+    pair.broker_sends(frames.refused(3, {"rows": [BUSY]}))
+    pair.hang_up()
+    assert produced_of(world) == {"rows": (500, 5)}
+
+
+def test_answered_requests_are_forgotten() -> None:
+    """What is kept for responses is bounded by the requests in flight, and by the partitions in them."""
+    world = world_with()
+    pair = Pair(world)
+    records = pair.response_stream.answers.sent_records
+    assert records is not None
+    for number in range(200):
+        pair.client_sends(produce_records(number, {"rows": [batch(1, 100)] * (1 + number % 2)}))
+        pair.broker_sends(frames.refused(number, {"rows": [NONE] * (1 + number % 2)}))
+        assert len(records) <= 1
+    pair.client_sends(*(produce_records(n, {"rows": [batch(1, 70)] * 126}) for n in range(200)))
+    assert sum(len(partitions) for _, partitions, _ in records) <= 26_000

@@ -330,6 +330,24 @@ def test_the_series_without_topic_has_all_bytes_each_interval_and_topics_split_t
 # ---- what cannot be written
 
 
+def test_refused_records_never_make_a_counter_smaller() -> None:
+    """Refused after a reading, they stay counted until others take their place. Bytes are what passed."""
+    scene = Scene()
+    found = []
+    for passed, refused in [(3, 0), (0, 2), (1, 1), (4, 1), (2, 2), (1, 0)]:
+        scene.pass_time(70_000)
+        scene.count_topic("etl", "orders", "produce", 100 * passed, passed)
+        topics = scene.client("etl").topics
+        assert topics is not None
+        topics["orders"].take_back(100 * refused, refused)
+        scene.report()
+        of_topic = [record for record in scene.taken if record["topic"] == "orders"]
+        found.append(tuple(of_topic[-1][name] // 100 for name in ("bytes", "record_bytes")))
+        assert of_topic[-1]["messages"] * 100 == of_topic[-1]["record_bytes"]
+    assert found == [(3, 3), (3, 3), (4, 3), (8, 4), (10, 4), (11, 5)]
+    check_all(scene.written)
+
+
 def test_while_nothing_is_written_the_latest_of_each_hour_stays() -> None:
     scene = Scene()
     for _ in range(3 * 360):
