@@ -22,7 +22,7 @@ import cloup
 from proxy.config.config import GROUPS, Config
 from proxy.config.errors import ConfigError, StartError
 from proxy.config.given import Given
-from proxy.config.limits_help import CommandWithLimits
+from proxy.config.limits_help import CommandWithLimits, values_of
 from proxy.config.option_types import (
     ARGUMENTS,
     IGNORE_ENVIRONMENT,
@@ -123,6 +123,9 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     configure(config.observability.log_format, config.observability.log_level)
     log = EventLog(__name__)
     log.warn_of(unknown)
+    for flag, values in values_of(ctx.command, ctx.meta[ARGUMENTS]).items():
+        if len(set(values)) > 1:
+            log.warning("flag_repeated", flag=flag, values=", ".join(values), effect="the last value counts")
     for variable, service in service_variables(ctx, os.environ):
         log.info("service_variable_ignored", variable=variable, service=service)
     ignored = config.upstream.ignored

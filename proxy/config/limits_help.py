@@ -24,10 +24,9 @@ class CommandWithLimits(cloup.Command):
         values = values_of(ctx.command, given)
         servers = list(dict.fromkeys(values.pop("--bootstrap-servers", ())))
         if len(servers) > 1:
-            listed = ",".join(filter(None, servers))
-            message = f"is given twice: {servers[0]!r} and {servers[1]!r}"
-            problem = Problem("--bootstrap-servers", message, f"give one, with commas: {listed}")
-            problems_of(ctx)["bootstrap_servers"].append(problem)
+            message, hint = f"is given twice: {servers[0]!r} and {servers[1]!r}", "give one, with commas: "
+            hint += ",".join(filter(None, servers))
+            problems_of(ctx)["bootstrap_servers"].append(Problem("--bootstrap-servers", message, hint))
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -56,29 +55,27 @@ class CommandWithLimits(cloup.Command):
 
 def values_of(command: click.Command, args: Sequence[str]) -> dict[str, list[str]]:
     """The values of each option that has one value, by its first flag: of several, click takes the last."""
-    options = {flag: param for param in command.params for flag in param.opts if isinstance(param, click.Option)}
+    params = [each for each in command.params if isinstance(each, click.Option) and not each.is_flag]
+    options = {flag: param for param in params for flag in param.opts}
     values: dict[str, list[str]] = {}
     rest = iter(args)
     for arg in rest:
         flag, equals, value = arg.partition("=")
         param = options.get(flag)
-        if isinstance(param, click.Option) and not param.is_flag:
-            value = value if equals else next(rest, "")
-            if not param.multiple:
-                values.setdefault(param.opts[0], []).append(value)
+        value = value if equals or param is None else next(rest, "")
+        if param is not None and not param.multiple:
+            values.setdefault(param.opts[0], []).append(value)
     return values
 
 
 def _meant_by(ctx: click.Context, argument: str) -> str:
     """What is probably wrong with an argument that belongs to no flag."""
-    slip = slip_in(argument, plain=True)
-    if slip is not None:
+    if slip := slip_in(argument, plain=True):
         return slip
     name, equals, _ = argument.lstrip("-").partition("=")
-    flags = [flag for param in ctx.command.params for flag in param.opts]
     if name in (*LIMIT_KINDS, *ENTITY_KEYS) and equals:
         return "a SPEC is one argument without blanks, in single quotes: --quota 'client-id=etl,producer_byte_rate=5MB'"
     if argument.endswith(".toml"):
         return f"give a file by --config {argument} or --quotas-file {argument}"
-    meant = closest(f"--{name.replace('_', '-')}", flags)
+    meant = closest(f"--{name.replace('_', '-')}", [flag for each in ctx.command.params for flag in each.opts])
     return f"did you mean {meant}?" if meant else "the flag before it, if any, takes no further value"

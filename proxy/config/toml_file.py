@@ -87,18 +87,21 @@ def _hint_of(text: str, error: str) -> str | None:
     at = re.search(r"line ([0-9]+)", error)
     line = text.split("\n")[int(at[1]) - 1] if at else ""
     pair = _LINE.fullmatch(line)
-    slip = slip_in(line.strip(" \t\r"), plain=True)
-    if slip is not None and "remove the" not in slip:
+    if (slip := slip_in(line.strip(" \t\r"), plain=True)) and "remove the" not in slip:
         return slip
     if re.search(r"(?m)^\s*(?:security\.protocol|sasl\.|ssl\.|bootstrap\.servers)", text):
         return "it is Kafka's client.properties: give it by --command-config"
-    return None if pair is None else _hint_of_pair(pair[1], pair[2], pair[3] or "", error)
+    if pair is not None and ("overwrite" in error or "twice" in error):
+        above = text.split("\n")[: int(at[1]) - 1] if at else []
+        first = max(
+            (n for n, each in enumerate(above, 1) if re.match(rf"\s*{re.escape(pair[1])}\s*=", each)), default=0
+        )
+        return f"{pair[1]} is given twice{f', first in line {first}' * bool(first)}: keep one"
+    return None if pair is None else _hint_of_pair(pair[1], pair[2], pair[3] or "")
 
 
-def _hint_of_pair(key: str, sign: str, value: str, error: str) -> str | None:
+def _hint_of_pair(key: str, sign: str, value: str) -> str | None:
     """The same for a line with a key."""
-    if "overwrite" in error or "twice" in error:
-        return f"{key} is given twice: keep one"
     if sign == ":":
         return (
             f'it is YAML: in TOML each line is KEY = VALUE, with text in quotes, as in {key.replace("-", "_")} = "..."'

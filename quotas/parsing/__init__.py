@@ -8,5 +8,5 @@
 - `limits`   values of limits
 - `options`  mode, action, algorithm, burst_seconds, scope
 - `batch`    checks of several entries together
-help                  what the keys of a SPEC are, for `run --help`
+- `help`     what the keys of a SPEC are, for `run --help`
 """

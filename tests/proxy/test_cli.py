@@ -388,8 +388,9 @@ def test_a_check_of_a_configuration_that_is_stopped_does_not_end_as_a_good_one()
 
 def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
     flags = ("--client-id", "etl", "--quota", "client-id=spark-etl,request_rate=1")
-    with running(*LOCAL, *flags) as (_, lines):
+    with running(*LOCAL, "--client-id=other", *flags) as (_, lines):
         events = {line["event"]: line for line in lines}
+    assert (events["flag_repeated"]["flag"], events["flag_repeated"]["values"]) == ("--client-id", "other, etl")
     assert events["quota_never_matches"]["level"] == "WARN"
     assert events["quota_never_matches"]["entities"] == "client-id:spark-etl"
     assert events["quota_never_matches"]["flag"] == "--client-id etl"

@@ -60,7 +60,7 @@ def render(warehouse: Warehouse, since: date | None = None, until: date | None =
     waited = throttling.agg(total("throttled_ms")).first()[0] or 0
     # So many hours had traffic of so many clients.
     busy = hourly.where("bytes > 0").select("cluster", "user", "client_id", "hour").distinct().count()
-    lost, every = runs.where(_LOST).count(), runs.count()
+    lost, every = (each.select("cluster", "sidecar").distinct().count() for each in (runs.where(_LOST), runs))
     money = charges.groupBy("currency").agg(f.sum("amount")).orderBy("currency").collect()
     tiles = [
         (number_text(totals[2] or 0, "B"), "passed the sidecars"),

@@ -77,7 +77,8 @@ def sidecars(days: DataFrame) -> DataFrame:
     state: running; ended (it wrote a last record); replaced (a newer run of the sidecar began after its last record);
     silent (no record for SILENT_MS, and others wrote). Times are compared by Kafka's clock. ended_cleanly: null where
     that is not known: a proxy without idle records may have had nothing to write, also at its end.
-    estimated_missing_bytes: of one interval at its last day's mean rate, or of the time until the next run.
+    estimated_missing_bytes: of one interval at its last day's mean rate, or of the time until the next run. The
+    interval of a run that is too short to show it is that of the other runs of the sidecar, or of the cluster.
     """
     # Of a run that is older than what is kept, the first days are gone.
     is_old = f.datediff(f.max("date").over(Window.partitionBy(f.lit(0))), "date") > KEPT_DAYS - 31
@@ -119,8 +120,12 @@ def sidecars(days: DataFrame) -> DataFrame:
     had_clients = (f.col("state") == "replaced") & f.col("final").isNotNull() & (f.col("gap_ms") <= SILENT_MS)
     is_lost = f.when(f.col("writes_idle"), f.col("state").isin("replaced", "silent")).otherwise(had_clients)
     cleanly = f.when(f.col("state") == "ended", True).when(is_lost, False)
-    interval = f.least(f.coalesce("last.pace_ms", f.lit(SNAPSHOT_MS)), f.greatest("gap_ms", f.lit(1)))
-    lived_ms = f.greatest(f.col("last.last_ms") - f.col("last.first_ms"), interval, f.lit(1))
+    # A run of a few records shows no pace. Other runs have the same options; its records were at most that far apart.
+    paces = [f.min("last.pace_ms").over(each) for each in (of_sidecar, Window.partitionBy("cluster"))]
+    read_ms = f.col("last.last_ms") - f.col("last.first_ms")
+    pace = f.coalesce("last.pace_ms", *paces, f.when(read_ms > 0, read_ms), f.lit(SNAPSHOT_MS))
+    interval = f.greatest(f.least(pace, "gap_ms"), f.lit(1))
+    lived_ms = f.greatest(read_ms, f.lit(0)) + interval  # what the first record has came before it
     estimate = f.floor(f.least(f.col("last.bytes") * (interval / lived_ms), f.lit(2.0**53))).cast("bigint")
     runs = runs.withColumns({"ended_cleanly": cleanly, "estimate": estimate})
     return runs.withColumns(

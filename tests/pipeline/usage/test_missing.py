@@ -128,6 +128,31 @@ def test_what_is_missing_is_what_could_pass_in_the_gap(spark: SparkSession) -> N
     assert found["run-1"]["estimated_missing_bytes"] == pytest.approx(0.5e9, rel=0.05)
 
 
+def test_a_short_run_lacks_one_interval_of_the_other_runs(spark: SparkSession) -> None:
+    """26 MB in 30 s, three readings 8 to 10 s apart; then it was killed, and nothing ran for hours."""
+    times = (8_500, 18_200, 26_400)
+    short = [
+        usage_record(
+            sidecar=pod, incarnation="short", seq=n + 1, time_ms=NOON_MS + at, start_time_ms=NOON_MS, bytes=1_000 * at
+        )
+        for pod in ("pod-1", "alone")
+        for n, at in enumerate(times)
+    ]  # fmt: skip
+    short += [
+        idle_record(sidecar=pod, incarnation="short", seq=0, time_ms=NOON_MS + times[0]) for pod in ("pod-1", "alone")
+    ]
+    short = [each | {"labels": {"cluster": each["sidecar"]}} for each in short]
+    long = [each | {"labels": {"cluster": "pod-1"}} for each in readings("pod-1", 300, start=2_000, incarnation="long")]
+    later = [each | {"labels": {"cluster": "alone"}} for each in readings("other", 300, start=2_000)]
+    paces = spark.createDataFrame([("pod-1", "long", INTERVAL_MS)], PACES)
+    made = [*short, *long, *later]
+    days = sidecar_days(records_frame(spark, made), all_deltas(spark, made), paces)
+    found = {(row["sidecar"], row["incarnation"]): row for row in sidecars(days).collect()}
+    assert found["pod-1", "short"]["ended_cleanly"] is False
+    assert found["pod-1", "short"]["estimated_missing_bytes"] == pytest.approx(1_000 * INTERVAL_MS, rel=0.1)
+    assert found["alone", "short"]["estimated_missing_bytes"] == pytest.approx(26_400_000 / 2, rel=0.01), "not all"
+
+
 def test_a_clock_that_was_set_back_over_midnight_lacks_no_records(spark: SparkSession) -> None:
     midnight = NOON_MS + 43_200_000
     times = [midnight + n * 60_000 for n in (*range(5), *range(-30, -20), *range(5, 9))]

@@ -64,6 +64,18 @@ def test_without_usage_there_are_no_figures(warehouse: Warehouse) -> None:
     assert "<b>complete</b><span>records of proxies</span>" in html
 
 
+def test_runs_of_one_proxy_are_one_proxy(warehouse: Warehouse) -> None:
+    runs = [("p", f"run-{n}", n < 2) for n in range(3)] + [("q", "run-1", False)]
+    made = warehouse.spark.createDataFrame(runs, "sidecar string, incarnation string, is_lost boolean")
+    made = made.selectExpr(
+        "*", "'' cluster", "not is_lost ended_cleanly", "0L missing_records", "7L estimated_missing_bytes",
+        "'replaced' state", "timestamp'2026-01-05' first_record", "timestamp'2026-01-05' last_record", "1L records",
+        "0L repeated", "null last_gap", "0L lag_ms", "0L clock_offset_ms", "7L bytes",
+    )  # fmt: skip
+    warehouse.append("sidecars", made.drop("is_lost"))
+    assert "<b>1 of 2</b><span>proxies with missing records</span>" in render(warehouse)
+
+
 def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> None:
     fill(warehouse, (0, "unallocated", "etl", 106_000_000), (0, "unallocated", "verify", 7))
     html = render(warehouse)
