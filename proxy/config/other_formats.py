@@ -10,6 +10,7 @@ from typing import Any, Final
 from quotas.limit_kinds import LIMIT_NAMES
 from quotas.parsing.names import ENTITY_KEYS, EXEMPT_KEYS
 from quotas.parsing.options import OPTION_KEYS
+from quotas.slips import slip_in
 
 _KEYS: Final = frozenset((*LIMIT_NAMES, *ENTITY_KEYS, *EXEMPT_KEYS, *OPTION_KEYS, "name"))
 _PAIR: Final = re.compile(r"^[ \t-]*([\w.-]+)[ \t]*([=:])[ \t]*(\S.*?)[ \t\r]*$", re.MULTILINE)
@@ -30,7 +31,7 @@ def in_toml(text: str) -> str | None:
         name = _read_lines(text, found, is_toml=is_toml)
     values = [f"{key} = {_value(value)}" for key, value in found.items()]
     if is_toml or not values:
-        return f"put the value in quotes: {values[0]}" if values else None
+        return f"put the value in quotes: {values[0]}" if values and not slip_in(values[0]) else None
     table = "[[resource-group]]" if "name" in found else "[[quota]]"
     return "\n".join([f"it is {name}; its first entry as TOML:", table, *values])
 

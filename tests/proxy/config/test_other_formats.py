@@ -40,3 +40,8 @@ def test_of_a_file_of_something_else_nothing_is_shown() -> None:
     assert in_toml("sasl.username=etl\nsasl.password=hidden\n") is None
     assert "hidden" not in str(in_toml("client-id=etl\nsasl.password=hidden\n"))
     assert "hidden" not in str(in_toml('{"user": "a", "password": "hidden"}'))
+
+
+def test_curly_quotes_are_not_put_into_quotes() -> None:
+    """They would be part of the name; the line's own hint replaces them."""
+    assert in_toml("[[quota]]\nclient-id = \u201cetl\u201d\n") is None
