@@ -142,8 +142,8 @@ def finish_accepted_produce_response(buf: bytearray, start: int, end: int, versi
 def accepted_produce_run(frames: memoryview, size: int, version: int) -> list[int]:
     """As `usual_produce_run`, up to the first error. 0.2 us more for each."""
     ids = usual_produce_run(frames, size, version)
-    codes = (frames[at - 35 : at - 33] for at in range(size, len(ids) * size + 1, size))
-    return ids[: next((number for number, code in enumerate(codes) if code != _NO_ERROR), len(ids))]
+    highs, lows = (frames[size - place : len(ids) * size : size].tobytes() for place in (35, 34))
+    return ids[: next((number for number, code in enumerate(zip(highs, lows, strict=True)) if any(code)), len(ids))]
 
 
 def _finish_plain_response(
