@@ -42,7 +42,7 @@ async def test_unanswered_topic_ids_are_requested_again_together(
     paused, may_ask = asyncio.Event(), asyncio.Event()
 
     async def pause(seconds: float) -> None:
-        assert seconds == PAUSE_SECONDS
+        assert PAUSE_SECONDS * 0.5 <= seconds <= PAUSE_SECONDS * 1.5, "after a failure it is random"
         paused.set()
         await may_ask.wait()
 
