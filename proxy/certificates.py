@@ -75,6 +75,8 @@ def _hint_of(pem: Pem, content: str) -> str | None:
         return f"it contains a {other}: were the files of certificate and key swapped?"
     if "-----BEGIN" in pem.text or not pem.text:
         return None
+    if pem.text.startswith("LS0tLS1C"):  # as in a Secret of Kubernetes
+        return f"it is PEM in base64: base64 -d {pem.place} > {Path(pem.place).stem}.pem"
     kind = _JKS if pem.text.startswith(_JKS) else _PKCS12 if _PKCS12 in pem.text[:12] else content
     return "convert it: " + _CONVERT[kind].format(pem.place, Path(pem.place).stem)
 

@@ -157,7 +157,10 @@ class Upstream:
             raise connect_failure(error) from error
         # By the addresses, too: the proxy may have another name, and 127.0.0.1 is also 127.1.
         if any(map(self.is_own, [address, *(sockaddr[:2] for _, sockaddr in found)])):
-            raise BrokerFailed("connect_failed", "this is a port of the proxy: see advertised.listeners of the broker")
+            raise BrokerFailed(
+                "connect_failed",
+                "this address is the proxy itself: correct --bootstrap-servers, or advertised.listeners of the broker",
+            )
         last = self._working.get(address)
         return sorted(found, key=lambda each: each != last)
 
@@ -179,7 +182,7 @@ class Upstream:
             rest = until - self._loop.time()
             seconds = min(rest, NEXT_ADDRESS_SECONDS) if len(left) > 1 or others else rest
             try:
-                wire, chosen = await self._open_one(left, lambda sock: wire_to(sock, address[0]), seconds)
+                wire, chosen = await self._open_one(left, lambda sock: wire_to(sock, address[0]), seconds, others)
             except OSError as error:  # also without a free descriptor
                 failure = connect_failure(error)
             else:
@@ -192,10 +195,10 @@ class Upstream:
             del failure  # its traceback refers to this call, and so to the session: a cycle
 
     async def _open_one(
-        self, left: list[SocketAddress], wire_of: Callable[[socket.socket], W], seconds: float
+        self, left: list[SocketAddress], wire_of: Callable[[socket.socket], W], seconds: float, others: int
     ) -> tuple[W, SocketAddress]:
         """The open wire to the first of these that accepts a connection. What failed goes from `left`; of those that
-        are silent, the first.
+        are silent, the first; all if there are `others`, because all have been tried.
         """
         wire: W | None = None
         try:
@@ -210,7 +213,7 @@ class Upstream:
                     raise
         except TimeoutError:
             if wire is None:
-                left.pop(0)
+                del left[: None if others else 1]
             reason, what = ("connect_timeout", "no answer") if wire is None else ("tls_failed", "no TLS handshake")
             raise BrokerFailed(reason, f"{what} within {max(seconds, 0):.3g} s") from None
         except OSError:

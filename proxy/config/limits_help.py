@@ -36,7 +36,8 @@ class CommandWithLimits(cloup.Command):
             raise click.UsageError(f"No such option {of_one_dash!r}: {_meant_by(ctx, of_one_dash)}", ctx) from error
         except click.BadOptionUsage as error:
             name, takes_none = error.option_name, f"{error.option_name}=" in " ".join(given)
-            hint = f" {name} switches it on, --no-{name[2:]} off." * takes_none
+            switch = name.removeprefix("--").removeprefix("no-")
+            hint = f" --{switch} switches it on, --no-{switch} off." * takes_none
             raise click.BadOptionUsage(name, error.message + hint, ctx) from error
         if rest:
             ctx.fail(f"Unexpected argument {rest[0]!r}: {_meant_by(ctx, rest[0])}")

@@ -39,7 +39,8 @@ def in_toml(text: str) -> str | None:
 def _read_lines(text: str, found: dict[str, Any], *, is_toml: bool) -> str:
     """Find the first entry of a text with a key in each line; of TOML, what is wrong in it. Returns the format."""
     name = ""
-    for key, sign, value in _PAIR.findall(text):
+    # A --quota text has its pairs on one line.
+    for key, sign, value in _PAIR.findall(text if is_toml else re.sub(r",(?=\s*[a-z][\w.-]*\s*=)", "\n", text)):
         if key in found:
             break
         is_right = is_toml and (value[0] in "\"'[{" or _LITERAL.fullmatch(value))

@@ -36,7 +36,7 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
     text = _text(value, "HOST:PORT").strip()
     _check_plain(text, "HOST:PORT")
     host, colon, port_text = text.rpartition(":")
-    if not colon:
+    if not colon or text.endswith("]"):
         raise Refusal("expected HOST:PORT", _what_is_missing(text))
     host = _without_brackets(host)
     _check_host(host, "HOST:PORT")
@@ -129,7 +129,7 @@ def _check_plain(text: str, what: str) -> None:
     url = _URL.fullmatch(text)
     if url is not None and url[1] != text:
         plain = url[1].partition(":")[0] if what == "HOST" else url[1]
-        raise Refusal(f"expected {what}", f"write {plain}: without a scheme and a path")
+        raise Refusal(f"expected {what}", f"write {plain or what}: without a scheme and a path")
 
 
 def parse_network(value: object) -> Network:

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from proxy.brokers.upstream import Attempt
-from proxy.config.addresses import Address
+from proxy.config.addresses import Address, format_address
 from proxy.observability.wait_clock import BROKER
 from proxy.sessions.faults import HandshakeFailed
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.wire import Wire
+
+SILENT_NS: Final = 60_000_000_000
+"""How long a bootstrap server that did not answer is the last one to be tried."""
 
 
 @final
@@ -41,12 +44,19 @@ class Opening:
             self._pair.connection.identity.authenticate(user, now_ns)
         self._pair.connection.waits.turn(BROKER, now_ns, now_ns, stands=True)
         self._attempt = shared.upstream.connect(
-            route(self._pair.client),
+            self._silent_last(route(self._pair.client), now_ns),
             shared.wires.to_broker,
             partial(self._connected, now_ns - since_ns, now_ns),
             shared.health.failed,
             self._pair.close,
         )
+
+    def _silent_last(self, brokers: Sequence[Address], now_ns: int) -> Sequence[Address]:
+        """Clients would wait for `NEXT_ADDRESS_SECONDS` at each bootstrap server that drops packets."""
+        health = self._pair.shared.health
+        recent = health.outages(now_ns - SILENT_NS) if len(brokers) > 1 else ()
+        silent = {each for each in recent if health.failing(each) == "connect_timeout"}
+        return sorted(brokers, key=lambda each: format_address(each) in silent) if silent else brokers
 
     def _on_not_open(self, reason: str, detail: str) -> None:
         if reason:

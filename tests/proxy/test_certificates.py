@@ -156,6 +156,7 @@ def test_authorities_that_have_expired_or_come_twice_and_comments(certificates: 
             "openssl pkcs12 -export -in server.crt -inkey server.key -passout pass:x -out wrong",
             "openssl pkcs12 -in {0} -nodes -out wrong.pem",
         ),
+        ("openssl base64 -in server.crt -out wrong", "it is PEM in base64: base64 -d {0} > wrong.pem"),
         ("cp server.key wrong", "it contains a private key: were the files of certificate and key swapped?"),
     ],
 )

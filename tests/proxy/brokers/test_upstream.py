@@ -12,6 +12,7 @@ from proxy.brokers.readiness import Readiness
 from proxy.brokers.upstream import RESOLVED_FOR_NS, BrokerFailed, Upstream
 from proxy.config.addresses import format_address
 from proxy.config.config import Config, UsageOptions
+from proxy.sessions.opening import SILENT_NS
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink
 from tests.proxy.conversation import LOOPBACK, Clock, OpenStage, ScriptedBroker, lines_of, nobody_accepts, until
@@ -78,10 +79,16 @@ async def test_the_next_bootstrap_server_when_one_does_not_answer(
     try:
         with nobody_accepts() as address:
             stage = open_stage(bootstrap_servers=(address, broker.address))
-            client = await stage.client()
-            await client.send(heartbeat(1))
-            assert await (await broker.accept()).frame() == heartbeat(1)
-            assert stage.metrics.errors.upstream["connect_timeout"] == 1
+            for number in range(4):
+                client = await stage.client()
+                await client.send(heartbeat(number))
+                assert await (await broker.accept()).frame() == heartbeat(number)
+            assert stage.metrics.errors.upstream["connect_timeout"] == 1, "every other client would wait for it"
+            stage.clock.now_ns += SILENT_NS + 1
+            for number in range(2):
+                await (await stage.client()).send(heartbeat(number))
+                assert await (await broker.accept()).frame() == heartbeat(number)
+            assert stage.metrics.errors.upstream["connect_timeout"] == 2
     finally:
         broker.close()
 
@@ -110,7 +117,7 @@ async def test_a_slow_handshake_has_as_long_as_clients_wait(
 
     def short(seconds: float | None) -> asyncio.Timeout:
         timeouts.append(seconds)
-        return timeout(0.001)
+        return timeout(0.05)
 
     upstream = Upstream(asyncio.get_running_loop(), Clock())
     broker, failures, ends = ScriptedBroker(), list[str](), list[object]()
@@ -307,6 +314,28 @@ async def test_a_silent_address_of_a_name_costs_the_first_client_a_moment(open_s
     address, working = ("kafka", 9092), dual.addresses[1]
     assert stage.shared.upstream._working == {address: working}
     assert not any(stage.metrics.errors.upstream.values()), "a name that works is no failure"
+
+
+async def test_the_addresses_of_a_name_are_silent_together(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage, dual: Dual
+) -> None:
+    """They were tried at the same time, so the next server does not wait for each of them."""
+    monkeypatch.setattr("proxy.brokers.upstream.NEXT_ADDRESS_SECONDS", 0.02)
+    monkeypatch.setattr("proxy.brokers.upstream.NEXT_ATTEMPT_SECONDS", 0)
+    waited: list[float] = []
+    timeout = asyncio.timeout
+
+    def counted(seconds: float) -> asyncio.Timeout:
+        waited.append(seconds)
+        return timeout(seconds)
+
+    monkeypatch.setattr("proxy.brokers.upstream.asyncio.timeout", counted)
+    stage = open_stage(bootstrap_servers=(("kafka", 9092), dual.broker.address))
+    dual.addresses[1:] = dual.addresses[:1] * 3
+    client = await stage.client()
+    await client.send(heartbeat(1))
+    assert await (await dual.broker.accept()).frame() == heartbeat(1)
+    assert waited.count(0.02) == 1
 
 
 async def test_what_worked_once_is_not_believed_for_ever(open_stage: OpenStage, dual: Dual) -> None:

@@ -25,6 +25,7 @@ BARE = "[[quota]]\nclient-id = 'etl'\nproducer_byte_rate = 5MB"
             f"it is JSON; its first entry as TOML:\n{GROUP}",
         ),
         ("client-id=etl\nproducer_byte_rate=5MB\n", f"it is properties; its first entry as TOML:\n{ENTRY}"),
+        ("client-id=etl,producer_byte_rate=5MB", f"it is properties; its first entry as TOML:\n{ENTRY}"),
         (BARE, 'put the value in quotes: producer_byte_rate = "5MB"'),
         ("[[quota]]\nclient-id = 'etl\n", None),
         ("", None),

@@ -21,6 +21,7 @@ OTHER = ("--quota", "client-id=a,request_rate=5")
         ("a:1\nb:2\n", "put commas between servers: a:1,b:2"),
         ("a:1|b:2", "put commas between servers: a:1,b:2"),
         ("PLAINTEXT://a:1", "write a:1: without a scheme and a path"),
+        ("//a:1", "write HOST:PORT: without a scheme and a path"),
         ("a:1/kafka", "write a:1: without a scheme and a path"),
         ("a:1:2", "one address has one colon"),
         ("::1:9092", "put an IPv6 address in brackets"),

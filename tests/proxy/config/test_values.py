@@ -60,6 +60,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ("foo:٣", "the port is a number from 1 to 65535, not '٣'"),
         ("foo:" + "9" * 5000, None),
         ("::1:9092", "put an IPv6 address in brackets, as in [::1]:19092"),
+        ("[::1]", "the port is missing"),
         ("[foo]:9092", "brackets are for IPv6 addresses only, as in [::1]:19092"),
         ("25192", "the host is missing: 127.0.0.1:25192"),
         ("off", "it cannot be switched off: 127.0.0.1:0 is any free port, for this host only"),
