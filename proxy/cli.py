@@ -35,6 +35,7 @@ def main() -> None:
     try:
         command(prog_name="kafka-quota-proxy")
     except OSError as error:  # of a print, because commands answer all others: the disk of stdout is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter writes what is left of it again, at its end
         sys.exit(f"error: the output cannot be written: {error.strerror or error}")
 
 

@@ -342,7 +342,7 @@ def test_the_handlers_of_the_start_are_there_before_anything_slow_is_loaded() ->
         "sys.argv[1:] = ['run', '--help']\n"
         "import proxy.cli\n"
         "def loaded(number, handler):\n"
-        "    print(number.name, sorted({'click', 'cloup', 'asyncio', 'logging'} & set(sys.modules)))\n"
+        "    print(number.name, sorted({'click', 'cloup', 'asyncio', 'logging'} & set(sys.modules)), flush=True)\n"
         "signal.signal = loaded\n"
         "proxy.cli.main()\n"
     )
