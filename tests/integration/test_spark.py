@@ -220,7 +220,11 @@ def test_spark_in_ten_minutes(
         def explained() -> str:
             body = proxy.get("/explain", "text/plain")[1]
             found = [each for each in body.split("\n\n") if each.startswith("flights-etl:")]
-            return found[0].replace(str(quotas), "quotas.toml") if found and "are used" in found[0] else ""
+            return (
+                found[0].replace(str(quotas), "quotas.toml")
+                if found and "passed in the last minute" in found[0]
+                else ""
+            )
 
         found = eventually(explained, 60, "its verdict")
         assert {shape(line) for line in found.splitlines()} >= {

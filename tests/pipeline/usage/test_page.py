@@ -84,7 +84,7 @@ def test_one_hour_has_no_time_axis(warehouse: Warehouse, elsewhere: None) -> Non
     assert '<span class="name">etl</span>' in html
     assert '<span class="value">106 MB</span>' in html
     assert '<span class="value">7 B</span>' in html
-    assert cells(html, "Throttling")[-5:] == ["verify", "producer_byte_rate", "client-id:verify", "1 s", "1.0 h"]
+    assert cells(html, "Throttling")[-5:] == ["verify", "producer_byte_rate", "client-id:verify", "1 s", "1"]
     assert "<b>2 s</b><span>that clients waited, in 2.0 h of traffic</span>" in html
     assert '<td class=n data-name="waited">1 s</td>' in html, "beside its name where columns do not fit"
 
