@@ -85,7 +85,7 @@ def spans(found: DataFrame, kind: Kind) -> DataFrame:
     # A sidecar reads after 80 to 100 % of its interval: a longer time ends with one, and was quiet before.
     was_quiet = (until - begin > pace_ms * LATEST_READING) & (until - begin <= SNAPSHOT_MS + pace_ms)
     since = f.when(was_quiet, until - pace_ms).otherwise(begin)
-    rows = rows.drop("points", "index", "point").withColumn("since_ms", since).drop("readings")
+    rows = rows.withColumn("since_ms", since).drop("points", "index", "point", "readings")
     rows = rows.withColumn("rate", f.col("amount") * 1000 / (until - f.col("since_ms")))
     return rows.withColumn("peak", f.greatest("rate", "second"))
 
