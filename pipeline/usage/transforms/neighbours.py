@@ -92,15 +92,15 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
     limit = Window.partitionBy("cluster", "limit", "entity")
     known = known.withColumn("clients", f.count("*").over(limit)).where("clients > 1")
 
-    def of_members(rows: DataFrame, kind: Kind, keys: list[str]) -> DataFrame:
-        rows = rows.withColumn("cluster", cluster()).join(f.broadcast(known), keys, "left_semi")
+    def of_members(rows: DataFrame, kind: Kind, members: DataFrame, keys: list[str], how: str) -> DataFrame:
+        rows = rows.withColumn("cluster", cluster()).join(f.broadcast(members), keys, how)
         return _of_teams(paced(rows, kind, paces), team)
 
+    # A limit is one of its client once, so this join repeats no row; the fleet is that of the limit.
     limit_of = [*_CLIENT, "limit", "entity"]
-    fleets = f.broadcast(known.select(*limit_of, "fleet"))
-    waits = spans(of_members(held, THROTTLE_KIND, limit_of), THROTTLE_KIND).drop("fleet").join(fleets, limit_of)
-    waited = _episodes(waits.withColumn("sidecar", _bucket()))
-    used = _amounts(of_members(sampled, USAGE_KIND, _CLIENT), waited, known)
+    waits = of_members(held.drop("fleet"), THROTTLE_KIND, known.select(*limit_of, "fleet"), limit_of, "inner")
+    waited = _episodes(spans(waits, THROTTLE_KIND).withColumn("sidecar", _bucket()))
+    used = _amounts(of_members(sampled, USAGE_KIND, known, _CLIENT, "left_semi"), waited, known)
     waited = waited.groupBy(*_EPISODE, *_MEMBER).agg(total("amount").alias("own_throttled_ms"))
     rows = used.join(waited, [*_EPISODE, *_MEMBER], "full").fillna(0, ["own_throttled_ms", "bytes"])
     group = Window.partitionBy(*_EPISODE)
