@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.wire import unsigned_varint
+from protocol.wire import read_text, unsigned_varint
 
 JOIN_GROUP: Final = 11
 SYNC_GROUP: Final = 14
@@ -42,7 +42,7 @@ def group_event(api_key: int, version: int, body: bytes, *, is_flexible: bool) -
 
 def _read(api_key: int, version: int, body: bytes, is_flexible: bool) -> GroupEvent:
     group, at = _string(body, 0, is_flexible)
-    name = group.decode("utf-8", "replace")
+    name = read_text(group)
     if api_key == JOIN_GROUP:
         member, _ = _string(body, at + 4 + 4 * (version >= 1), is_flexible)
         return GroupEvent(name, 0, not member)
