@@ -17,8 +17,8 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo demo-usage demo-fleet test test-nightly bench bench-enforcement profile lint types check \
-    check-compiled compile uncompile wheel deploy-tools check-deploy dist image format lock jars clean java
+.PHONY: help setup demo demo-usage demo-fleet test test-nightly simulate bench bench-enforcement profile lint types check \
+    claims reference check-compiled compile uncompile wheel deploy-tools check-deploy dist image format lock jars clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ demo-fleet: setup java ## eight sidecars share one limit through a topic; beside
 
 # Two processes run the units, then three the tests with real brokers and Spark, file by file: these wait much.
 # A test with real brokers that fails is run once more, and reported: other work on the machine can spoil one run.
-UNITS := tests/protocol tests/quotas tests/proxy tests/bench tests/build tests/docs
+UNITS := tests/protocol tests/quotas tests/proxy tests/simulation tests/bench tests/build tests/docs
 WITH_BROKERS := -n 3 --dist loadfile --reruns 1 -raR tests $(UNITS:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -n 2 --durations=40
 
@@ -59,6 +59,12 @@ ifeq ($(strip $(ARGS)),)
 else
 	@$(BIN)/python -m pytest --hypothesis-profile=nightly $(ARGS)
 endif
+
+SEED ?= 1
+SEEDS ?= 1
+OPTIONS ?=
+simulate: setup ## whole proxies, brokers and clients in virtual time: SEED=, SEEDS=, OPTIONS="seconds=30,faults=1+4"
+	@$(BIN)/python -m simulation --seed $(SEED) --seeds $(SEEDS) --options "$(OPTIONS)" $(ARGS)
 
 bench: setup java ## the benchmarks: CPU, latency, memory, evenness
 	@$(BIN)/python -m bench $(ARGS)
@@ -97,7 +103,7 @@ wheel: setup uncompile ## a compiled wheel for this Python and platform, a pure 
 
 check-compiled: setup uncompile ## compile a copy of the tree; its units and a short benchmark
 	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)
-	@cp -r $(SOURCES) tests bench deploy docs hatch_build.py pyproject.toml README.md $(COMPILED)
+	@cp -r $(SOURCES) simulation tests bench deploy docs hatch_build.py pyproject.toml README.md $(COMPILED)
 	@cd $(COMPILED) && export PYTHONPATH="$$PWD" && python="$(abspath $(BIN))/python" && \
 	$$python hatch_build.py && \
 	$$python -m proxy --version | grep 'compiled with mypyc' && \
@@ -119,6 +125,12 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
 image: ## the image, by $(ENGINE): ENGINE=podman for another
 	@$(ENGINE) build --file deploy/image/Dockerfile --build-arg VERSION=$(VERSION) --tag kafka-quota-proxy:$(VERSION) .
+
+claims: setup ## which tests show what the pages claim
+	@$(BIN)/python -m tests.docs.claims
+
+reference: setup ## write docs/reference from the catalogues of metrics and log events
+	@$(BIN)/python -m tests.docs.reference
 
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix

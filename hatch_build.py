@@ -1,6 +1,19 @@
 """Compiles the hot modules with mypyc: in place for `make compile`, and as the build hook of a compiled wheel.
 
 The hook is off by default: a wheel is pure Python unless HATCH_BUILD_HOOKS_ENABLE=1 is set. See docs/compiled.md.
+
+The pure build is the reference. Where mypyc differs from Python, write code that behaves the same in both:
+
+- mypyc trusts mypy. After ``x.current = None`` and a call that sets ``x.current``, mypy still takes it for None, and a
+  compiled read raises TypeError. Read it in another method, the way ``RequestStream.held`` does.
+- A parameter or result of type ``float`` turns an int into a float. Write ``int | float`` where both may be shown.
+- A second base must be a ``Protocol`` (``Owner`` in proxy/sessions/pump.py). Only calls of classes that inherit from it
+  explicitly are fast.
+- The default of a class attribute must be a literal or a ``Final`` name.
+- Import types in dataclass annotations at run time, not under ``TYPE_CHECKING``.
+- Mark a test with ``pytest.mark.pure`` if it replaces a ``Final`` constant or a method of a native class, copies an
+  object, or reads ``__slots__`` or a module's docstring: ``make check-compiled`` leaves such tests out.
+- List deleted attributes in ``__deletable__``. Native classes have no weak references.
 """
 
 import contextlib
@@ -19,6 +32,7 @@ ROOT = Path(__file__).parent
 COMPILED = ("protocol", "quotas", "proxy/streams", "proxy/enforcement", "proxy/sessions")
 #: Cold, and full of what mypyc compiles to nothing faster; wires have subclasses outside of the compiled code.
 INTERPRETED = (
+    "quotas/adaptive/yielding.py",
     "quotas/connections.py",
     "quotas/fleet",
     "quotas/parsing",

@@ -7,7 +7,7 @@
     connections       new connections per second, memory of an idle one
     evenness          5 MB/s, second by second, for three client libraries at a real broker
     fleet_policy      one quota for a fleet, in virtual time: unserved, over, records; CPU of a record and of a plan
-    lent_rates        1,000 limits whose rates change four times a second
+    fleet_size        what up to 1,000 members cost at rest: CPU of one, bytes that all read
     metadata_storm    200 clients ask for the Metadata of 100,000 partitions while one produces
     quota_decision    the quota engine alone: CPU of a decision, bytes of an override and of a bucket
 

@@ -18,10 +18,9 @@ from bench import (
     evenness,
     fleet,
     fleet_policy,
+    fleet_size,
     hot_path,
-    lent_rates,
     metadata_storm,
-    producer_ids,
     quota_decision,
     tls,
 )
@@ -40,10 +39,9 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     evenness.NAME: evenness.run,
     fleet.NAME: fleet.run,
     fleet_policy.NAME: fleet_policy.run,
+    fleet_size.NAME: fleet_size.run,
     hot_path.NAME: hot_path.run,
-    lent_rates.NAME: lent_rates.run,
     metadata_storm.NAME: metadata_storm.run,
-    producer_ids.NAME: producer_ids.run,
     quota_decision.NAME: quota_decision.run,
     tls.NAME: tls.run,
 }

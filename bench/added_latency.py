@@ -1,6 +1,6 @@
 """How many milliseconds the proxy adds to what an application waits for, at a real broker.
 
-One producer connects to the broker and one to the proxy in front of it. They send one record each in turn and wait for
+One producer connects to the broker and one to the proxy in front of it. They take turns to send one record and wait for
 its acknowledgement (`acks=all`), so that both meet the same moments of a busy machine. "delivery" is the time from
 sending a record to reading it with a consumer that waits for it; producer and consumer use the same route. No limit is
 reached: what a limit adds is its purpose.

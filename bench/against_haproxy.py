@@ -1,7 +1,8 @@
 """The proxy with one limit and with all limits, none reached, against HAProxy in TCP mode and any other peer.
 
 All peers run side by side from start to end; each scenario goes through them round by round, so that other work on the
-machine affects all of them. A figure is the median over the rounds. CPU is the peer process's own.
+machine affects all of them. A figure is the median over the rounds. CPU is the peer process's own; its user time is
+shown apart from its system time, since the proxy shares the latter with every other program that forwards bytes.
 """
 
 import ssl
@@ -14,7 +15,7 @@ from statistics import median
 from bench.load import Load, check_answers, run_depth_one, run_pipelined
 from bench.null_broker import null_brokers
 from bench.options import Options
-from bench.peers import Peer, all_limits, proxy
+from bench.peers import FORWARDERS, Peer, all_limits, proxy
 from bench.processes import pin
 from bench.report import Figure, compare
 from bench.shapes import Fetch, Produce, Shape
@@ -23,16 +24,19 @@ NAME = "against_haproxy"
 OTHER = "haproxy"
 KIB, MIB = 1024, 1024 * 1024
 
-PER_GIGABYTE = ("CPU", "s/GB")
-PER_REQUEST = ("CPU", "µs/request")
+PER_GIGABYTE = "s/GB"
+PER_REQUEST = "µs/request"
 P50 = ("p50", "µs")
 
 #: The largest wanted ratio to HAProxy: one limit and all limits, of the pure build and of the compiled one.
 Targets = Mapping[str, tuple[float, float]]
 #: A ratio at depth 1 may be this much above its target: HAProxy needs the same six system calls.
 DEPTH_ONE = 0.05
-#: What all limits may cost over one limit: µs for each request and for each partition in it. Pure, compiled.
-OVER_ONE_LIMIT = ((12.0, 1.2), (5.0, 0.6))
+#: The largest wanted ratios to the forwarder that charges the same limits: CPU by limits, and user CPU.
+OVER_FORWARDER, USER_OVER_FORWARDER = {"one": 1.15, "all": 1.25}, 1.35
+#: What all limits may cost over one limit: as a ratio where CPU is by the byte, since it is copying there; else µs for
+#: each request and for each partition in it. Pure, compiled.
+RATIO_TO_ONE_LIMIT, OVER_ONE_LIMIT = 1.1, ((12.0, 1.2), (5.0, 0.6))
 #: A second under a limit may differ from it by this share, or by one request of each connection if that is more.
 EVENNESS = 0.02
 WARM_UP_SECONDS = 0.1
@@ -46,7 +50,7 @@ class Scenario:
     """One load. `depth` requests are in flight on each of `connections`; depth and connections of 1 measure latency.
 
     shape            what is sent
-    cpu              the metric of the CPU
+    cpu              the unit of the CPU
     targets          its largest wanted ratio; `p50_targets`: that of the median latency
     is_difference    the target is for all limits over one limit instead
     """
@@ -55,7 +59,7 @@ class Scenario:
     shape: Produce | Fetch
     depth: int
     connections: int
-    cpu: tuple[str, str] = PER_REQUEST
+    cpu: str = PER_REQUEST
     targets: Targets | None = None
     p50_targets: Targets | None = None
     is_difference: bool = False
@@ -100,6 +104,8 @@ ROWS = (
         targets=_targets(one=(0.6, 0.6), all_limits=(0.7, 0.7)),
     ),
 )
+#: Between the two extremes of rows, for what a wake-up costs while caches are warm.
+FEW_CONNECTIONS = Scenario("produce 1 KiB, depth 2 x 20", Produce(KIB), 2, 20)
 FETCHES = tuple(
     Scenario(
         *(
@@ -129,6 +135,7 @@ def _scenarios() -> Iterator[Scenario]:
     for row in ROWS:
         yield row
         yield from _versions(row, ", producer id, 12 partitions", rotation=12)
+    yield FEW_CONNECTIONS
     yield from FETCHES
     for row in JAVA:
         yield from _versions(row, varies=True, is_compressed=True)
@@ -163,9 +170,10 @@ def run(options: Options) -> list[Figure]:
             figures += chain.from_iterable(
                 _figures(scenario, peer, taken) for peer, taken in zip(peers, loads, strict=True)
             )
-            if scenario.is_difference:
+            figures += _over_forwarder(scenario, peers, loads)
+            if scenario.is_difference or scenario.cpu is PER_GIGABYTE:
                 figures += _differences(scenario, peers, loads)
-            elif scenario in ROWS:
+            if scenario in ROWS:
                 figures += _at_half(scenario, shape, peers, loads, options)
         figures += [*at_rest, *_memory("at its peak", peers, Peer.peak_resident_bytes)]
     return compare(figures, other=OTHER)
@@ -210,16 +218,33 @@ def load_once(
 
 def cpu_of(scenario: Scenario, load: Load) -> float:
     """In the unit of the scenario."""
-    return load.cpu_seconds_per_gigabyte if scenario.cpu is PER_GIGABYTE else load.cpu_microseconds_per_request
+    units = load.payload_bytes if scenario.cpu is PER_GIGABYTE else load.requests * 1000
+    return load.cpu.total_ns / units
+
+
+def _user_share(loads: Sequence[Load]) -> float:
+    """What of the CPU was user time, over all rounds: the kernel's samples of a single one are too few."""
+    ticks_ns = sum(load.cpu.ticks_ns for load in loads)
+    return sum(load.cpu.user_ticks_ns for load in loads) / ticks_ns if ticks_ns else 0.0
+
+
+def cpu_figures(benchmark: str, name: str, scenario: Scenario, peer: str, loads: Sequence[Load]) -> Iterator[Figure]:
+    """CPU of a peer in the unit of `scenario`, which is called `name` there: first all, then its parts."""
+    user = _user_share(loads)
+    for metric, share in (("CPU", 1.0), ("user CPU", user), ("system CPU", 1.0 - user)):
+        values = tuple(share * cpu_of(scenario, load) for load in loads)
+        yield Figure(benchmark, name, metric, scenario.cpu, peer, values)
 
 
 def _figures(scenario: Scenario, peer: Peer, loads: Sequence[Load]) -> Iterator[Figure]:
     def figure(metric: tuple[str, str], values: list[float], targets: Targets | None = None) -> Figure:
-        target = targets[peer.limits][peer.is_compiled] if targets and peer.limits else None
+        target = _target(targets, peer)
         return Figure(NAME, scenario.name, *metric, peer.name, tuple(values), ratio_target=target)
 
     if peer.pid is not None:
-        yield figure(scenario.cpu, [cpu_of(scenario, load) for load in loads], scenario.targets)
+        cpu, *parts = cpu_figures(NAME, scenario.name, scenario, peer.name, loads)
+        yield replace(cpu, ratio_target=_target(scenario.targets, peer))
+        yield from parts
     if scenario.is_latency:
         yield figure(P50, [load.latency_microseconds(0.50) for load in loads], scenario.p50_targets)
         p99 = figure(("p99", "µs"), [load.latency_microseconds(0.99) for load in loads])
@@ -229,19 +254,46 @@ def _figures(scenario: Scenario, peer: Peer, loads: Sequence[Load]) -> Iterator[
     yield from (replace(each, is_shown=peer.pid is None) for each in (megabytes, requests))
 
 
+def _target(targets: Targets | None, peer: Peer) -> float | None:
+    return targets[peer.limits][peer.is_compiled] if targets and peer.limits else None
+
+
+def _over_forwarder(scenario: Scenario, peers: Sequence[Peer], loads: Sequence[Sequence[Load]]) -> Iterator[Figure]:
+    """The ratios to the forwarder that charges the same limits, round by round."""
+    by_name = {peer.name: taken for peer, taken in zip(peers, loads, strict=True)}
+    for peer, taken in zip(peers, loads, strict=True):
+        if (least := by_name.get(FORWARDERS.get(peer.limits, ""))) is None:
+            continue
+        ratios = [cpu_of(scenario, mine) / cpu_of(scenario, other) for mine, other in zip(taken, least, strict=True)]
+        user = _user_share(taken) / (_user_share(least) or 1.0)
+        for metric, share, target in (
+            ("CPU", 1.0, OVER_FORWARDER[peer.limits]),
+            ("user CPU", user, USER_OVER_FORWARDER),
+        ):
+            values = tuple(share * ratio for ratio in ratios)
+            yield Figure(NAME, scenario.name, f"{metric} / forwarder", "", peer.name, values, target=target)
+
+
 def _differences(scenario: Scenario, peers: Sequence[Peer], loads: Sequence[Sequence[Load]]) -> Iterator[Figure]:
-    """What all limits cost over one limit, round by round, for each build that is measured with both."""
+    """What all limits cost over one limit, round by round, for each build that is measured with both: their ratio where
+    CPU is by the byte, otherwise their difference.
+    """
     by_name = {peer.name: taken for peer, taken in zip(peers, loads, strict=True)}
     for peer in peers:
         one = by_name.get(peer.name.replace("all limits", "one limit"))
-        if peer.limits == "all" and one is not None:
+        if peer.limits != "all" or one is None:
+            continue
+        both = [
+            (cpu_of(scenario, more), cpu_of(scenario, less)) for more, less in zip(by_name[peer.name], one, strict=True)
+        ]
+        if scenario.cpu is PER_GIGABYTE:
+            ratios = tuple(more / less for more, less in both)
+            yield Figure(NAME, scenario.name, "CPU / one limit", "", peer.name, ratios, target=RATIO_TO_ONE_LIMIT)
+        else:
             request, partition = OVER_ONE_LIMIT[peer.is_compiled]
             yield Figure(
                 *(NAME, scenario.name, "over one limit", "µs", peer.name),
-                tuple(
-                    cpu_of(scenario, more) - cpu_of(scenario, less)
-                    for more, less in zip(by_name[peer.name], one, strict=True)
-                ),
+                tuple(more - less for more, less in both),
                 target=request + partition * scenario.partitions,
             )
 
@@ -272,8 +324,7 @@ def _at_half(
             )
         off = max(abs(_charged_per_second(load) / limit - 1) for load in windows)
         allowed = max(EVENNESS, scenario.connections * shape.payload_bytes / limit)
-        cpu = tuple(cpu_of(scenario, load) for load in windows)
-        yield Figure(NAME, name, *scenario.cpu, peer.name, cpu)
+        yield from cpu_figures(NAME, name, scenario, peer.name, windows)
         yield Figure(NAME, name, "worst second", "% off", peer.name, (off * 100,), target=allowed * 100)
 
 

@@ -2,8 +2,8 @@
 client at each proxy, by `bench.fleet_demands`.
 
 What passed is counted by acknowledgements at the clients. What the proxies might use together is known at each moment
-from their logs (`deploy.local.lent`), from the start of the first one to the end of the last one. CPU is that of the
-proxy processes. Then `bench.fleet_crowd`: 200 members without traffic.
+from their logs (`deploy.local.granted`), from the start of the first one to the end of the last one. CPU is that of the
+proxy processes.
 
     steps     each quarter of a second, one member begins to want 0.08 of the quota, or goes back to 0.01
     at rest   nothing is wanted; beside two proxies without a fleet
@@ -26,7 +26,6 @@ from statistics import mean, median
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import fleet_crowd
 from bench.fleet_demands import DEMANDS, MEMBERS, SECONDS, Wants
 from bench.options import Options
 from bench.processes import LOOPBACK, PeerError, cpu_ns
@@ -35,7 +34,7 @@ from demo.moving_client import BATCH_BYTES, RECORD, MovingClient, now_ns
 from demo.proxy_process import ProxyFailedError, ProxyProcess
 from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import PlaygroundError
-from deploy.local.lent import Lent, lent_in, most_lent, reached_ns
+from deploy.local.granted import Grant, grants_in, most_granted, reached_ns
 
 NAME = "fleet"
 QUOTA = 8_000_000
@@ -60,7 +59,7 @@ REQUESTS = 100 * MEMBERS * BATCH_BYTES / QUOTA
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one demand led to: percent of what was wanted up to the quota, of the quota, and of a core.
+    """The result of one demand: percent of the demand up to the quota, of the quota, and of a core.
 
     hot_seconds: from when a member wanted everything until it might use `HOT_RATE`. hot_after: what it might use a
     second after it did, percent of its fair share.
@@ -96,9 +95,9 @@ class Proxies:
                 raise PeerError(f"not all proxies have joined within {JOIN_SECONDS:g} s")
             time.sleep(0.5)
 
-    def lent(self) -> list[list[Lent]]:
+    def grants(self) -> list[list[Grant]]:
         """Of each."""
-        return [one for log in self.logs for one in lent_in(log.read_text(errors="replace").splitlines()).values()]
+        return [one for log in self.logs for one in grants_in(log.read_text(errors="replace").splitlines()).values()]
 
     def cpu_of(self, wait: Callable[[], None]) -> float:
         """The mean percent of a core of a proxy, meanwhile."""
@@ -162,7 +161,7 @@ def measure(proxies: Proxies, name: str, seconds: int) -> Outcome:
 
 
 def most_in(acks: Sequence[tuple[int, int]], seconds: int) -> int:
-    """The most bytes of any window of so many seconds, of acknowledgements in order."""
+    """The most bytes in any window of this many seconds, from acknowledgements in order."""
     most = total = first = 0
     for at_ns, size in acks:
         total += size
@@ -175,11 +174,11 @@ def most_in(acks: Sequence[tuple[int, int]], seconds: int) -> int:
 
 def _hot(proxies: Proxies, wants: Sequence[Sequence[float]], began_ns: int) -> Iterator[tuple[float, float]]:
     """Of each that wakes up: seconds until `HOT_RATE`; percent of the fair share after a second."""
-    lent = proxies.lent()
+    grants = proxies.grants()
     step_of_turn = round(HOT_EACH_SECONDS / WANTS_EACH_SECONDS)
     for step in range(0, len(wants), step_of_turn):
         woke_ns = began_ns + round(step * WANTS_EACH_SECONDS * 1e9)
-        of_hot = lent[wants[step].index(max(wants[step]))]
+        of_hot = grants[wants[step].index(max(wants[step]))]
         at_ns = reached_ns([of_hot], HOT_RATE, woke_ns)
         after = [each.rate for each in of_hot if each.set_ns <= woke_ns + 1e9][-1]
         yield CREDIT_SECONDS if at_ns is None else (at_ns - woke_ns) / 1e9, 90 * after / HOT_RATE
@@ -209,8 +208,6 @@ def run(options: Options) -> list[Figure]:
                     if kind == FLEET:
                         figures += _gone(options, proxies)
             figures = [*_demand_figures(outcomes), *figures]
-            if not options.scenario or options.scenario in fleet_crowd.SCENARIO:
-                figures += fleet_crowd.run(options, cluster, seconds)
     except (PlaygroundError, ProxyFailedError) as error:
         raise PeerError(str(error)) from error
     return figures
@@ -241,7 +238,7 @@ def _gone(options: Options, proxies: Proxies) -> Iterator[Figure]:
         seconds, deadline = None, time.monotonic() + CREDIT_SECONDS
         while seconds is None and time.monotonic() < deadline:
             time.sleep(0.5)
-            rest = Proxies.lent(proxies)[number + 1 :]
+            rest = Proxies.grants(proxies)[number + 1 :]
             back_ns = reached_ns(rest, (BACK + 0.02 * len(rest) / MEMBERS - 0.005) * QUOTA, at_ns)
             seconds = None if back_ns is None else (back_ns - at_ns) / 1e9
         yield _figure(f"one is {name}", "its part is used", "s", FLEET, seconds or CREDIT_SECONDS, target=target)
@@ -249,7 +246,7 @@ def _gone(options: Options, proxies: Proxies) -> Iterator[Figure]:
         client.stop()
         client.join()
     yield _figure("all of this", "delivery of a record, mean", "ms", FLEET, _delivery_ms(proxies))
-    most, _ = most_lent(proxies.lent())
+    most, _ = most_granted(proxies.grants())
     options.progress(f"most that all might use: {most} of {QUOTA}")
     yield _figure("all of this", "most that all might use", "% of the quota", FLEET, 100 * most / QUOTA, target=100)
 

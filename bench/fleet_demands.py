@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from quotas.fleet.parameters import NS_PER_MS
+from quotas.time_units import NS_PER_MS
 
 MEMBERS = 20
 SECONDS = 60
@@ -47,7 +47,7 @@ Wants = Callable[[float], list[float]]
 
 
 def on_off(load: float, members: int, random: Random) -> Wants:
-    """Each member by itself."""
+    """Each member on its own."""
     is_on = [random.random() < 0.5 for _ in range(members)]
     until = [random.expovariate(1 / 8) for _ in range(members)]
 
@@ -113,7 +113,7 @@ DEMANDS: dict[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one simulation, in percent of what was wanted up to the quota, and of the quota."""
+    """The result of one simulation, in percent of the demand up to the quota, and of the quota."""
 
     unserved: float
     over_second: float
@@ -129,7 +129,7 @@ def outcome_of(tenths: list[float], wanted: float, records_per_second: float = 0
 
 
 def _over(tenths: list[float], seconds: int) -> float:
-    """The most that passed above the quota in so many seconds, in percent of it."""
+    """The most that passed above the quota in this many seconds, in percent of the quota."""
     window = 10 * seconds
     sums = [sum(tenths[first : first + window]) for first in range(len(tenths) - window + 1)]
     return max(0.0, 100 * (max(sums) / (QUOTA * seconds) - 1))

@@ -1,5 +1,5 @@
-"""One quota for a fleet, in virtual time, beside other rules (`bench.fleet_rules`): how much of what is wanted goes
-unserved, how much passes above the quota, in how many records; and the CPU of a record and of a plan.
+"""One quota for a fleet, in virtual time: how much of what is wanted goes unserved, how much passes above the quota,
+in how many records; and the CPU of a record and of a plan.
 
 The members are real (`quotas.fleet.member`), the log is not: a record is in the log after a part of the transport's
 delay, and at each reader after another one. Traffic is fluid and without backlog: what does not pass at once is lost.
@@ -10,13 +10,10 @@ What is wanted: `bench.fleet_demands`.
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 from random import Random
 
 from rich.console import Console
 
-from bench import fleet_rules
 from bench.fleet_demands import (
     BUCKET_SECONDS,
     DEMANDS,
@@ -34,9 +31,12 @@ from bench.options import Options
 from bench.processes import Cores
 from bench.report import Figure, show
 from quotas.fleet.member import Member
-from quotas.fleet.parameters import NS_PER_MS, NS_PER_SECOND, WHOLE, Parameters
+from quotas.fleet.parameters import WHOLE, Parameters
 from quotas.fleet.policy import Demand
 from quotas.fleet.record import encode
+from quotas.time_units import NS_PER_MS, NS_PER_SECOND
+from simulation.fleet_topic import FleetTopic
+from simulation.kernel import Kernel
 
 NAME = "fleet_policy"
 KEY = "client-id=etl,producer_byte_rate"
@@ -58,7 +58,7 @@ class Sidecar:
     def __init__(self, fleet: "Fleet") -> None:
         self.member = Member("etl", fleet.parameters, partial(fleet.random.getrandbits, 63))
         self.member.set_quota(KEY, 1_000 * QUOTA)
-        self.member.begin(0, is_covered=True)
+        self.member.begin(fleet.now_ns, is_covered=True)
         self.wanted = 0.0
         self._level = 0.0
         self._tenths = [0.0] * 2  # a complete one, and the present
@@ -85,53 +85,56 @@ class Fleet:
     """
 
     def __init__(self, transport: Transport, seed: int, members: int = MEMBERS, max_members: int = 100) -> None:
-        self.random = Random(seed)  # noqa: S311 - no secrets
+        self.kernel = Kernel(seed)
+        self.random = self.kernel.random
         self.parameters = Parameters(max_members=max_members)
         self.transport = transport
-        self.now_ns = 0
+        self.topic = FleetTopic(self.kernel, self._half)
+        self.topic.on_append = self._deliver
         self.records = 0
         self.most = 0.0
         self.sidecars = [Sidecar(self) for _ in range(members)]
         self.stopped: set[int] = set()
         """Members that do nothing any more."""
-        self._order = count()
-        self._to_log: list[tuple[int, int, bytes]] = []
-        self._to_members: list[tuple[int, int, int, bytes]] = []
         self._arrived_ns = [0] * members
+
+    @property
+    def now_ns(self) -> int:
+        return self.kernel.now_ns
 
     def step(self) -> list[float]:
         """What passes in the next step, by member."""
-        self._deliver()
-        step_ns = self.transport.step_ms * NS_PER_MS
+        seconds = self.transport.step_ms / 1_000
         passed = [0.0] * len(self.sidecars)
         used = 0
         for number, sidecar in enumerate(self.sidecars):
             if number in self.stopped:
                 continue
-            passed[number], record = sidecar.pass_traffic(self.now_ns, step_ns / NS_PER_SECOND)
+            passed[number], record = sidecar.pass_traffic(self.now_ns, seconds)
             used += sidecar.member.caps.keys[KEY].use
             if record is not None:
                 self.send(record)
         self.most = max(self.most, used / WHOLE)
-        self.now_ns += step_ns
+        self.kernel.run(seconds)
         return passed
 
     def send(self, record: bytes) -> None:
         self.records += 1
-        heappush(self._to_log, (self.now_ns + self.transport.half_ns(self.random), next(self._order), record))
+        self.topic.post(record)
 
-    def _deliver(self) -> None:
-        """Records to the log, and from there to each member, in the log's order."""
-        while self._to_log and self._to_log[0][0] <= self.now_ns:
-            appended_ns, _, record = heappop(self._to_log)
-            for number in range(len(self.sidecars)):
-                arrives_ns = max(self._arrived_ns[number], appended_ns + self.transport.half_ns(self.random))
-                self._arrived_ns[number] = arrives_ns
-                heappush(self._to_members, (arrives_ns, next(self._order), number, record))
-        while self._to_members and self._to_members[0][0] <= self.now_ns:
-            _, _, number, record = heappop(self._to_members)
-            if number not in self.stopped:
-                self.sidecars[number].member.apply(record, self.now_ns)
+    def _half(self) -> float:
+        return self.transport.half_ns(self.random) / NS_PER_SECOND
+
+    def _deliver(self, record: bytes) -> None:
+        """To each member, in the log's order."""
+        for number in range(len(self.sidecars)):
+            arrives_ns = max(self._arrived_ns[number] + 1, self.now_ns + self.transport.half_ns(self.random))
+            self._arrived_ns[number] = arrives_ns
+            self.kernel.at(arrives_ns, partial(self._arrive, number, record))
+
+    def _arrive(self, number: int, record: bytes) -> None:
+        if number not in self.stopped:
+            self.sidecars[number].member.apply(record, self.now_ns)
 
 
 def simulate(demand: Scenario, fleet: Fleet, seed: int, seconds: int = SECONDS) -> Outcome:
@@ -166,9 +169,6 @@ def run(options: Options) -> list[Figure]:
             options.progress(scenario)
             outcomes = [simulate(demand, Fleet(transport, seed), seed) for seed in range(1, rounds + 1)]
             figures += _figures(scenario, outcomes, has_targets=transport is LAN)
-            for rule in fleet_rules.RULES:
-                outcomes = [fleet_rules.simulate_rule(rule, demand, transport, seed) for seed in range(1, rounds + 1)]
-                figures += _figures(scenario, outcomes, rule)
     costs: dict[str, tuple[Callable[[], float], float]] = {
         "record of one key": (apply_us, TARGET_APPLY_US),
         "plan of one key of 200": (plan_us, TARGET_PLAN_US),
@@ -179,9 +179,7 @@ def run(options: Options) -> list[Figure]:
     return figures
 
 
-def _figures(
-    scenario: str, outcomes: list[Outcome], peer: str = "fleet", *, has_targets: bool = False
-) -> Iterator[Figure]:
+def _figures(scenario: str, outcomes: list[Outcome], *, has_targets: bool) -> Iterator[Figure]:
     for name, metric, unit, target in (
         ("unserved", "unserved", "%", TARGET_UNSERVED),
         ("over_second", "over in a second", "%", TARGET_OVER_SECOND),
@@ -190,14 +188,11 @@ def _figures(
         ("most_used", "sum of uses, most", "%", 100.0),
     ):
         values = tuple(float(getattr(outcome, name)) for outcome in outcomes)
-        if peer == "fleet" or name.startswith(("unserved", "over")):
-            yield _figure(scenario, metric, unit, values, target if has_targets else None, peer)
+        yield _figure(scenario, metric, unit, values, target if has_targets else None)
 
 
-def _figure(
-    scenario: str, metric: str, unit: str, rounds: tuple[float, ...], target: float | None, peer: str = "fleet"
-) -> Figure:
-    return Figure(NAME, scenario, metric, unit, peer, rounds, target=target)
+def _figure(scenario: str, metric: str, unit: str, rounds: tuple[float, ...], target: float | None) -> Figure:
+    return Figure(NAME, scenario, metric, unit, "fleet", rounds, target=target)
 
 
 def apply_us(members: int = MEMBERS, repeat: int = 200) -> float:

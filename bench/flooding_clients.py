@@ -88,7 +88,7 @@ def flood_with_librdkafka(bootstrap: str, client_id: str, topic: str, records_pe
 
 
 def flood_with_aiokafka(bootstrap: str, client_id: str, topic: str, records_per_second: int) -> None:
-    """`send` waits by itself while the partition's batch is full."""
+    """`send` waits on its own while the partition's batch is full."""
     from aiokafka import AIOKafkaProducer
     from aiokafka.errors import KafkaError
 

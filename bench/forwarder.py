@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import uvloop
 
-_READ_SIZE = 524_288
+from proxy.streams.memory import READ_SIZE, aligned
 
 
 def forward(listen_port: int, broker_port: int) -> None:
@@ -19,7 +19,7 @@ def forward(listen_port: int, broker_port: int) -> None:
     loop = uvloop.new_event_loop()
     listener = socket.create_server(("127.0.0.1", listen_port), backlog=4096)
     listener.setblocking(False)
-    buffer = bytearray(_READ_SIZE)
+    buffer = aligned(READ_SIZE)
 
     def accept() -> None:
         with suppress(BlockingIOError):
@@ -41,7 +41,7 @@ def _pump(loop: uvloop.Loop, buffer: bytearray, source: socket.socket, sink: soc
 
     def on_readable() -> None:
         try:
-            size = recv_into(buffer, _READ_SIZE)
+            size = recv_into(buffer, READ_SIZE)
             sent = 0
             while sent < size:
                 try:

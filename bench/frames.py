@@ -286,7 +286,7 @@ def _offered_apis() -> tuple[tuple[int, int, int], ...]:
 
 @cache
 def api_versions_answer(version: int) -> bytes:
-    """The answer to ApiVersions of `version`; above what is known, the v0 answer with UNSUPPORTED_VERSION."""
+    """The answer to ApiVersions of `version`; for unknown versions, the v0 answer with UNSUPPORTED_VERSION."""
     known = version <= API_VERSIONS_VERSION
     messages = schema("api_versions", version if known else 0, "response")
     keys = tuple(

@@ -22,12 +22,13 @@ from bench.processes import LOOPBACK
 from bench.report import Figure
 from bench.shapes import Produce
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
+from proxy.background.host import Host
 from proxy.config.config import Config, ListeningOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
-from proxy.server import Server
+from proxy.process.server import Server
 from proxy.sessions.pump import Owner, Pump
 from proxy.sessions.pump_set import CONNECTING, PumpSet
-from proxy.sessions.turns import Turns
+from proxy.sessions.slices import Slices
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.memory import READ_SIZE
@@ -47,7 +48,7 @@ Exchange = Callable[[], None]
 
 
 def run(options: Options) -> list[Figure]:
-    """A read of requests, then one of their responses; at each depth."""
+    """A chunk of requests, then one of their responses, at each depth."""
     return asyncio.run(_run(options))  # a server needs a loop, though nothing here waits for one
 
 
@@ -124,7 +125,7 @@ class _NoSession:
 
 
 class _Rounds(deque[Callable[[], None]]):
-    """The event loop of `Turns`."""
+    """The event loop of `Slices`."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.append(callback)
@@ -132,7 +133,7 @@ class _Rounds(deque[Callable[[], None]]):
 
 @contextmanager
 def _proxying(quotas: tuple[str, ...], depth: int) -> Iterator[Exchange]:
-    """Both pumps and streams of one session. The clock stands still, so no turn ends early."""
+    """Both pumps and streams of one session. The clock stands still, so no slice ends early."""
 
     def clock() -> int:
         return 1_000_000_000
@@ -142,11 +143,11 @@ def _proxying(quotas: tuple[str, ...], depth: int) -> Iterator[Exchange]:
         listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=None),
         quotas=QuotaOptions(entries=tuple(parse_spec(quota) for quota in quotas)),
     )
-    server = Server(config, clock, clock)
+    server = Server(config, Host(clock=clock, work_clock=clock))
     server.start(asyncio.get_running_loop())
     context, rounds, received = server.shared.context, _Rounds(), _one_read(depth)
     connection = Connection(context, Identity(config, context.registry, context.metrics.entities, f"{LOOPBACK}:1"))
-    turns = Turns(cast("Any", rounds), clock)
+    turns = Slices(cast("Any", rounds), clock)
     shared = PumpSet(context.memory, turns, clock, context.metrics.connections.paused)
     owner = cast("Owner", _NoSession())
     client, broker = map(_ScriptedWire, received)

@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 
 from bench import frames
 from bench.frames import Address
+from bench.processes import NO_CPU_TIME, CpuTime
 from bench.shapes import Shape
 from bench.streams import CyclicStream, end_of
 
@@ -25,13 +26,13 @@ TIMEOUT_SECONDS = 15
 _Number = TypeVar("_Number", int, float)
 _TIMEVAL = struct.pack("ll", TIMEOUT_SECONDS, 0)
 
-#: Reads the CPU time of the measured process, in ns; `no_cpu` where there is none between load and broker.
-CpuClock = Callable[[], int]
+#: Reads the CPU time of the measured process; `no_cpu` where there is none between load and broker.
+CpuClock = Callable[[], CpuTime]
 
 
-def no_cpu() -> int:
+def no_cpu() -> CpuTime:
     """The CPU clock of a peer that is not there."""
-    return 0
+    return NO_CPU_TIME
 
 
 class LoadError(Exception):
@@ -40,22 +41,13 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What passed in the measured time. `cpu_ns` is what the peer spent; `latencies_ns` are there at depth 1 only."""
+    """What passed in the measured time. `cpu` is what the peer spent; `latencies_ns` are there at depth 1 only."""
 
     requests: int
     payload_bytes: int
     elapsed_ns: int
-    cpu_ns: int
+    cpu: CpuTime
     latencies_ns: tuple[int, ...] = ()
-
-    @property
-    def cpu_seconds_per_gigabyte(self) -> float:
-        """CPU seconds per 10^9 bytes of payload: ns per byte."""
-        return self.cpu_ns / self.payload_bytes
-
-    @property
-    def cpu_microseconds_per_request(self) -> float:
-        return self.cpu_ns / self.requests / 1000
 
     @property
     def megabytes_per_second(self) -> float:
@@ -150,7 +142,7 @@ def _streams(
 
 
 def _turn(epoll: select.epoll, streams: dict[int, CyclicStream], until_ns: int) -> int:
-    """Send a new request for each answer until the time is over; the number of answers."""
+    """Send a new request for each answer until the time is up. Returns the number of answers."""
     total = 0
     clock = time.perf_counter_ns
     while clock() < until_ns:
@@ -197,7 +189,7 @@ def run_pipelined(
             requests = _turn(epoll, streams, until_ns)
             cpu_after, after_ns = cpu_clock(), time.perf_counter_ns()
             payload_bytes = int(requests * shape.payload_bytes)
-            loads.append(Load(requests, payload_bytes, after_ns - before_ns, cpu_after - cpu_before))
+            loads.append(Load(requests, payload_bytes, after_ns - before_ns, cpu_after.since(cpu_before)))
             before_ns, cpu_before = after_ns, cpu_after
     if not all(load.requests for load in loads):
         raise LoadError(f"{shape.name}: not one answer in {seconds} s")
@@ -242,7 +234,7 @@ class DepthOne:
     def _measured(self, longest_ns: int, over: Callable[[], bool] | None, cpu_clock: CpuClock) -> Load:
         started_ns, cpu_before = time.perf_counter_ns(), cpu_clock()
         latencies = self._exchange(longest_ns, over)
-        cpu_used, elapsed_ns = cpu_clock() - cpu_before, time.perf_counter_ns() - started_ns
+        cpu_used, elapsed_ns = cpu_clock().since(cpu_before), time.perf_counter_ns() - started_ns
         payload_bytes = int(len(latencies) * self._shape.payload_bytes)
         return Load(len(latencies), payload_bytes, elapsed_ns, cpu_used, tuple(latencies))
 

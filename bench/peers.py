@@ -20,7 +20,7 @@ from bench.load import CpuClock, no_cpu
 from bench.processes import (
     LOOPBACK,
     PeerError,
-    cpu_ns,
+    cpu_time,
     free_ports,
     on_core,
     peak_resident_bytes,
@@ -96,7 +96,7 @@ class Peer:
     @property
     def cpu_clock(self) -> CpuClock:
         pid = self.pid
-        return no_cpu if pid is None else lambda: cpu_ns(pid)
+        return no_cpu if pid is None else lambda: cpu_time(pid)
 
     def private_bytes(self) -> int:
         return 0 if self.pid is None else private_bytes(self.pid)
@@ -193,6 +193,18 @@ def bare(broker: Address, core: int | None) -> Iterator[Peer]:
 
 
 @contextmanager
+def forwarder(broker: Address, core: int | None, *, limits: str) -> Iterator[Peer]:
+    """A forwarder in Python that charges "one" limit or "all", and does no more (`bench.charging_forwarder`). Raises
+    PeerError when it does not start.
+    """
+    (port,) = free_ports(1)
+    argv = [sys.executable, "-m", "bench.charging_forwarder", f"{port}", f"{broker[1]}", limits]
+    with running(argv, core) as (process, output):
+        wait_until_listening(process, output, port)
+        yield Peer(FORWARDERS[limits], (LOOPBACK, port), process.pid)
+
+
+@contextmanager
 def proxy(
     broker: Address,
     core: int | None,
@@ -255,12 +267,15 @@ def contender(name: str, address: Address, pid: int) -> PeerStarter:
     return start
 
 
+#: The forwarder that charges the same as the proxy, by `Peer.limits`.
+FORWARDERS = {"one": "forwarder one limit", "all": "forwarder all limits"}
 #: By the names in tables.
 STARTERS: dict[str, PeerStarter] = {
     **build("", THIS_TREE),
     "haproxy": haproxy,
     "envoy": envoy,
     "bare": bare,
+    **{name: partial(forwarder, limits=limits) for limits, name in FORWARDERS.items()},
     "direct": direct,
     **build("by-topic", THIS_TREE, ["--usage-by-topic", "--usage-file", "/dev/null"]),
 }

@@ -1,7 +1,8 @@
 """The processes of a benchmark: started, placed on cores, measured from outside, and ended whatever happens.
 
-CPU time is the process's own clock, read by pid in nanoseconds (clock_getcpuclockid(3): all threads, user and system),
-not the 10 ms ticks of /proc/PID/stat. Memory is what the process alone holds (/proc/PID/smaps_rollup, Private_*).
+CPU time is the process's own clock, read by pid in nanoseconds (clock_getcpuclockid(3): all threads), not the 10 ms
+ticks of /proc/PID/stat. What of it was user time is a sample that most kernels take at each tick of their timer, so it
+is worth something over seconds. Memory is what the process alone holds (/proc/PID/smaps_rollup, Private_*).
 """
 
 import ctypes
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
@@ -89,9 +90,34 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
+class CpuTime(NamedTuple):
+    """CPU time of a process, all its threads, in nanoseconds.
+
+    total_ns     user and system
+    ticks_ns     the same as the kernel's timer has sampled it; `user_ticks_ns`: of these in user mode
+    """
+
+    total_ns: int
+    ticks_ns: int
+    user_ticks_ns: int
+
+    def since(self, before: "CpuTime") -> "CpuTime":
+        """What has been used since then."""
+        return CpuTime(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+NO_CPU_TIME = CpuTime(0, 0, 0)
+
+
+def cpu_time(pid: int) -> CpuTime:
+    """CPU time that the process has used so far."""
+    # The clocks of clock_getcpuclockid(3): CPUCLOCK_SCHED, CPUCLOCK_PROF, CPUCLOCK_VIRT.
+    return CpuTime(*(time.clock_gettime_ns((~pid << 3) | clock) for clock in (2, 0, 1)))
+
+
 def cpu_ns(pid: int) -> int:
-    """CPU time that the process has used so far, all its threads, user and system, in nanoseconds."""
-    return time.clock_gettime_ns((~pid << 3) | 2)
+    """CPU time that the process has used so far, user and system, in nanoseconds."""
+    return cpu_time(pid).total_ns
 
 
 def private_bytes(pid: int) -> int:

@@ -1,6 +1,6 @@
 """What the quota engine costs alone: CPU time of one decision, bytes per override and per bucket.
 
-A decision is `LimitSet.admit` of one frame that fits; the clock moves 1 ms between two, so that the bucket fills each
+A decision is `LimitSet.spend` for one frame that fits; the clock moves 1 ms between two, so that the bucket fills each
 time. "In debt" is the same with a frame each time that leaves debt or is refused. A look-up is `Registry.resolve` by
 user and client id, of a client that some session holds. An override that never spoke is an entry of the registry whose
 client did not come; a bucket is what the first decision about a client adds.
@@ -21,7 +21,7 @@ from quotas.admission.client_limits import ClientLimits
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import LimitSet, limit_set
 from quotas.algorithms.token_bucket import TokenBucket
-from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
+from quotas.entity import DEFAULT, TOTAL, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from quotas.registry.registry import Registry
@@ -53,7 +53,7 @@ def run(options: Options) -> list[Figure]:
             f"decision: {name}",
             "cpu",
             "µs",
-            tuple(_cost_us(limits.admit, count) for _ in range(rounds)),
+            tuple(_cost_us(limits.spend, count) for _ in range(rounds)),
             TARGET_FOUR_LIMITS_US if name == "4 limits" else None,
         )
         for name, limits in cases.items()
@@ -91,7 +91,7 @@ def _admit_by_name(overrides: int) -> Callable[[int, int], object]:
         (
             *_overrides(overrides, rate=PLENTY),
             *(
-                QuotaEntry(Named(Kind.RESOURCE_GROUP, each.name), {PRODUCER_BYTE_RATE: PLENTY}, group=each)
+                QuotaEntry(Named(EntityKind.RESOURCE_GROUP, each.name), {PRODUCER_BYTE_RATE: PLENTY}, group=each)
                 for each in groups
             ),
             QuotaEntry(TOTAL, {PRODUCER_BYTE_RATE: PLENTY}),
@@ -102,7 +102,7 @@ def _admit_by_name(overrides: int) -> Callable[[int, int], object]:
     assert len(held.produce.limits) == 4
 
     def admit(amount: int, now_ns: int, _held: ClientLimits = held) -> object:
-        return registry.resolve("User:alice", client_id).produce.admit(amount, now_ns)
+        return registry.resolve("User:alice", client_id).produce.spend(amount, now_ns)
 
     return admit
 

@@ -66,7 +66,7 @@ def flood(
     *,
     records_per_second: int = 0,
 ) -> Flood:
-    """Let a client send for `seconds` from its first data frame on. Raises LoadError."""
+    """Let a client send for `seconds`, starting with its first data request. Raises LoadError."""
     argv = flooding_clients.command(library, host_port(bootstrap), client_id, topic, records_per_second)
     return _run(tap, "produce", argv, client_id, seconds)
 

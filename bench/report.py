@@ -142,8 +142,12 @@ def document(path: Path, figures: Sequence[Figure], command: str) -> None:
 
 
 def markdown(figures: Sequence[Figure]) -> str:
-    """The table of `show` in Markdown: value, ratio and target in one cell; what misses its target is bold."""
-    shown = [figure for figure in figures if figure.is_shown]
+    """The table of `show` in Markdown: value, ratio and target in one cell; what misses its target is bold.
+
+    Rows in which every figure is 0, and none misses its target, are left out.
+    """
+    telling = {figure.row for figure in figures if figure.value or figure.met is False}
+    shown = [figure for figure in figures if figure.is_shown and figure.row in telling]
     peers = list(dict.fromkeys(figure.peer for figure in shown))
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for figure in shown:

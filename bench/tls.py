@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.against_haproxy import FETCHES, KIB, MIB, OTHER, ROWS, WARM_UP_SECONDS, Scenario, cpu_of, load_once
+from bench.against_haproxy import FETCHES, KIB, MIB, OTHER, ROWS, WARM_UP_SECONDS, Scenario, cpu_figures, load_once
 from bench.connections import FEW, extend_to, idle_connections, open_and_close
 from bench.load import DepthOne, Load, check_answers
 from bench.null_broker import null_brokers
@@ -109,17 +109,18 @@ def _figures(scenario: Scenario, pairs: list[Pair], rounds: int, seconds: float)
                     load_once(scenario, shape, peer, seconds, pair.context)
                 )
     for (sides, name), taken in loads.items():
-        values = tuple(cpu_of(scenario, load) for load in taken)
-        yield Figure(NAME, f"{scenario.name}; {sides}", *scenario.cpu, name, values)
+        yield from cpu_figures(NAME, f"{scenario.name}; {sides}", scenario, name, taken)
 
 
 def _with_targets(scenario: Scenario, figures: list[Figure]) -> list[Figure]:
-    """The figures with their ratios to HAProxy, of which that of plaintext is the first."""
+    """The figures with their ratios to HAProxy, starting with plaintext."""
     compared = compare(figures, other=OTHER)
     size = scenario.shape.size if isinstance(scenario.shape, Produce) else 0
     target = TARGETS.get(size) or OVER_PLAINTEXT * (compared[0].ratio or 0.0)
     return [
-        figure if figure.ratio is None or figure.scenario.endswith(PLAINTEXT) else replace(figure, ratio_target=target)
+        figure
+        if figure.ratio is None or figure.metric != "CPU" or figure.scenario.endswith(PLAINTEXT)
+        else replace(figure, ratio_target=target)
         for figure in compared
     ]
 

@@ -3,7 +3,7 @@
 flights          the real data: 336,776 flights as JSON, with a key and a checksum each
 produce_flights  the PySpark batch job; knows nothing of the proxy, only an address
 
-command          `make demo`: the job three times, in a playground of its own
+command          `make demo`: the job three times, in its own playground
 proxy_process    the real proxy command
 address_scan     scans what clients receive for a real broker address
 runs             one run and its measurement

@@ -19,7 +19,7 @@ _READ_BYTES = 256 * 1024
 class AddressScan:
     """Finds any of some hosts in a stream that arrives in pieces, also where a piece ends inside one of them.
 
-    A host alone is enough: Kafka sends it as text, with its port in a field of its own, in every response.
+    A host alone is enough: Kafka sends it as text, with its port in a separate field, in every response.
     """
 
     def __init__(self, hosts: Iterable[str]) -> None:

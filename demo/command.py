@@ -30,8 +30,8 @@ from demo.progress import RunProgress
 from demo.proxy_process import ProxyFailedError, ProxyProcess, reserve_port
 from demo.report import (
     TABLE_NOTES,
+    Check,
     ScanResult,
-    Verdict,
     no_address_seen,
     nothing_lost,
     quota_held,
@@ -60,7 +60,8 @@ BURST_SECONDS = 0.1
 NODE = 1
 KAFKA_VERSION = "4.3.1"
 USAGE_TOPIC = "kafka-quota-proxy-usage"
-# Where the relay listens, with the proxy's port numbers: what clients are told instead of the broker's 127.0.0.2.
+# Where the relay listens, with the proxy's port numbers: the address that clients receive instead of the broker's
+# 127.0.0.2.
 CLIENTS_SEE = "127.0.0.8"
 PROXY_LISTENS = "127.0.0.1"
 
@@ -139,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=PROJECT / "build" / "demo",
         metavar="FOLDER",
-        help="for picture, usage report and logs (default: build/demo)",
+        help="folder for the picture, the usage report and the logs (default: build/demo)",
     )
     return parser
 
@@ -182,7 +183,7 @@ def conclude(options: Options, outcome: Outcome, picture: Path, console: Console
     return 0 if all(verdict.passed for verdict in verdicts) else 1
 
 
-def verdicts_on(outcome: Outcome, options: Options) -> list[Verdict]:
+def verdicts_on(outcome: Outcome, options: Options) -> list[Check]:
     """The run with the proxy's quota is the second one."""
     return [
         quota_held(outcome.runs[1], options.limit),

@@ -1,7 +1,8 @@
 """The usage of a fleet that does not exist: skewed clients, topics and sidecars, days and nights, weekends, teams that
 grow and shrink, restarts, throttling.
 
-Counters are closed forms of time, so any number of records is made in parallel, each by itself, always the same ones.
+Counters are closed forms of time, so any number of records can be made in parallel, each independently, and they are
+always the same.
 """
 
 import math
@@ -154,7 +155,7 @@ def _first_step(fleet: Fleet, run: Column, shift: Column) -> Column:
 
 
 def _of_sidecar(fleet: Fleet, series: int) -> Column:
-    """How many of so many series are of the row's sidecar."""
+    """How many of this number of series belong to the row's sidecar."""
     return f.ceil((series - f.col("sidecar_number")) / fleet.sidecars)
 
 

@@ -1,4 +1,4 @@
-"""A producer whose demand moves: what cannot be sent at once is not sent later, so its bytes show who was served."""
+"""A producer whose demand changes: what cannot be sent at once is not sent later, so its bytes show who was served."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ class MovingClient:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self, began_ns: int, seconds: float) -> None:
-        """Send for so many seconds."""
+        """Send for this many seconds."""
         self._began_ns, self._ends_ns = began_ns, began_ns + int(seconds * 1e9)
         self._thread.start()
 

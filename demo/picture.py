@@ -16,7 +16,7 @@ from deploy.local.bars import COLOURS, bars
 #: The background of GitHub's dark pages, and colours that can be told apart on it.
 _DARK = {"figure.facecolor": "#0d1117", "axes.facecolor": "#0d1117"}
 _DARK_COLOURS = ("#56B4E9", "#2BC29A", "#F28E4A")
-#: A second is named where it has so many times the limit.
+#: A second is labelled if it has at least this many times the limit.
 _FAR_ABOVE = 2.0
 
 
@@ -39,7 +39,7 @@ def dark(path: Path) -> Path:
 def _draw(runs: Sequence[Run], records: int, limit: float, path: Path, colours: Sequence[str]) -> None:
     figure, panels = plt.subplots(len(runs), 1, sharex=True, sharey=True, figsize=(9, 7), layout="constrained")
     figure.suptitle(
-        f"What reaches the broker in each second: the same Spark job, {records:,} flights",
+        f"What reaches the broker, second by second: the same Spark job, {records:,} flights",
         x=0.01,
         ha="left",
         fontsize=12.5,
@@ -52,8 +52,8 @@ def _draw(runs: Sequence[Run], records: int, limit: float, path: Path, colours: 
     for panel, run, colour in zip(panels, runs, colours, strict=True):
         _panel(panel, run, limit, colour, last)
     panels[0].legend(loc="upper right", frameon=False, fontsize=10, handlelength=2.5)
-    figure.supylabel("MB in each second", fontsize=10)
-    panels[-1].set_xlabel("second of the run, from its first data frame")
+    figure.supylabel("MB per second", fontsize=10)
+    panels[-1].set_xlabel("second of the run, from its first data request")
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

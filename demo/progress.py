@@ -1,4 +1,4 @@
-"""What a person sees while a run is under way: a bar on a terminal, else a line every few seconds."""
+"""What a person sees during a run: a bar on a terminal, otherwise a line every few seconds."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -33,7 +33,7 @@ class RunProgress:
         self._task = self._bar.add_task(title, total=expected_bytes, amount="")
 
     def show(self, frames: Sequence[TapFrame], now_ns: int) -> None:
-        """frames: all data frames of the run so far, in order; now_ns: on the same monotonic clock."""
+        """frames: all data requests of the run so far, in order; now_ns: on the same monotonic clock."""
         total = sum(frame.size for frame in frames)
         recent = sum(frame.size for frame in frames if frame.time_ns > now_ns - _NOW_NS)
         amount = self.describe(total, recent)

@@ -27,13 +27,13 @@ _POLL_SECONDS = 0.05
 
 
 class ProxyFailedError(Exception):
-    """The proxy did not start or ended by itself; the text ends with its last log line."""
+    """The proxy did not start, or ended on its own. The text ends with its last log line."""
 
 
 class ProxyProcess:
     """`kafka-quota-proxy run` in front of a cluster of one broker. Ends on exit, or when this process dies.
 
-    flags: more of the command line's. advertised_host: what clients are told in place of the broker's host; the ports
+    flags: more of the command line's. advertised_host: the host that clients receive instead of the broker's; the ports
     are this proxy's. log: its stderr, appended. Raises ProxyFailedError.
     """
 
@@ -63,7 +63,7 @@ class ProxyProcess:
         leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), str(self._scratch)]
         command = [*leashed, sys.executable, "-m", "proxy", "run", *self._arguments]
         with self._log.open("ab") as log:
-            # A session of its own: Ctrl-C is for the demo, which then drains the proxy.
+            # A separate session: Ctrl-C goes to the demo, which then drains the proxy.
             self._process = subprocess.Popen(command, stderr=log, stdout=log, cwd=PROJECT, start_new_session=True)
         try:
             self._wait_until_ready()
@@ -153,7 +153,7 @@ def reserve_port(*hosts: str) -> tuple[int, list[socket.socket]]:
     """A port that is free on all of these loopback addresses, and the sockets that keep it so until they are closed.
 
     They are bound and never listen. With SO_REUSEADDR on both sides Linux lets another process listen there, while it
-    gives the port to nobody who asks for any free one.
+    gives the port to no program that asks for any free one.
     """
     while True:
         sockets: list[socket.socket] = []

@@ -14,15 +14,15 @@ from deploy.local.evenness import BIN_TOLERANCE, holds, measure
 
 _BUSY_LOAD_PER_CORE = 2.5
 TABLE_NOTES = (
-    "seconds: first to last data frame at the broker's socket. MB/s: over all of them, the burst of the first one too. "
-    "throttled: how long requests were held or the client was told to wait, summed over its requests (the proxy's "
-    "metric throttle_seconds); n/a: no proxy counts, and a broker keeps no such sum. longest notice: the longest "
-    "throttle_time_ms that Spark's Kafka client was told, by its own metric."
+    "seconds: first to last data request at the broker's socket. MB/s: over all seconds, including the first burst. "
+    "throttled: how long requests were held or the client was asked to wait, summed over its requests (the proxy's "
+    "metric throttle_seconds); n/a: no proxy counts it, and brokers keep no such sum. longest notice: the longest "
+    "throttle_time_ms that Spark's Kafka client received, by its own metric."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Check:
     """One PASS or FAIL, and the figures behind it."""
 
     what: str
@@ -68,7 +68,7 @@ def results_table(runs: Sequence[Run], tallies: Mapping[str, Tally], width: int)
     return table
 
 
-def verdict_rows(verdicts: Sequence[Verdict]) -> Table:
+def verdict_rows(verdicts: Sequence[Check]) -> Table:
     """One row for each verdict: PASS or FAIL, of what, and why."""
     rows = Table.grid(padding=(0, 2, 0, 0))
     for verdict in verdicts:
@@ -77,13 +77,13 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> Table:
     return rows
 
 
-def quota_held(run: Run, limit: float) -> Verdict:
+def quota_held(run: Run, limit: float) -> Check:
     """The evenness contract: each second but the first and the last near the limit, and their mean nearer still."""
     what = "quota held"
     try:
         evenness = measure(run.sizes, limit, connections=run.connections)
     except ValueError as error:
-        return Verdict(what, False, f"nothing to judge: {error}")
+        return Check(what, False, f"nothing to judge: {error}")
     near = sum(evenness.holding)
     if evenness.tolerance_bytes > BIN_TOLERANCE * limit:
         tolerance = f"{evenness.tolerance_bytes / 1e3:.0f} kB, one request per open data connection,"
@@ -91,7 +91,7 @@ def quota_held(run: Run, limit: float) -> Verdict:
         tolerance = f"{BIN_TOLERANCE:.0%}"
     worst = max(evenness.judged, key=lambda size: abs(size - limit))
     passed = holds([evenness])
-    return Verdict(
+    return Check(
         what,
         passed,
         f"{near} of {len(evenness.judged)} seconds within ±{tolerance} of {limit / 1e6:g} MB "
@@ -108,7 +108,7 @@ def _starved(load_average: float) -> str:
     return f"; load average {load_average:.1f} on {cores} cores: try again on a machine that is less busy"
 
 
-def nothing_lost(tallies: Mapping[str, Tally], expected_records: int) -> Verdict:
+def nothing_lost(tallies: Mapping[str, Tally], expected_records: int) -> Check:
     """Every key in every topic, with its checksum. Duplicates are named, and are no loss."""
     faults = [
         f"{topic}: {tally.missing:,} missing, {tally.wrong_checksum:,} with a wrong checksum, "
@@ -117,7 +117,7 @@ def nothing_lost(tallies: Mapping[str, Tally], expected_records: int) -> Verdict
         if not tally.nothing_lost
     ]
     duplicates = sum(tally.duplicates for tally in tallies.values())
-    return Verdict(
+    return Check(
         "nothing lost",
         not faults,
         "; ".join(faults)
@@ -125,15 +125,15 @@ def nothing_lost(tallies: Mapping[str, Tally], expected_records: int) -> Verdict
     )
 
 
-def no_address_seen(scan: ScanResult) -> Verdict:
+def no_address_seen(scan: ScanResult) -> Check:
     """No broker address in what clients received through the proxy. A scan that cannot find one proves nothing."""
     what = "no real broker address seen"
     hosts = ", ".join(scan.hosts)
     looked = f"in {scan.bytes_scanned / 1e6:,.1f} MB that clients received on {scan.connections} connections"
     if scan.control_sightings == 0:
-        return Verdict(what, False, f"the scan is blind: it did not find {hosts} in a conversation without the proxy")
+        return Check(what, False, f"the scan is blind: it did not find {hosts} in a conversation without the proxy")
     if scan.bytes_scanned == 0:
-        return Verdict(what, False, "nothing passed through the proxy")
+        return Check(what, False, "nothing passed through the proxy")
     if scan.sightings:
-        return Verdict(what, False, f"{hosts} seen {scan.sightings} times {looked}")
-    return Verdict(what, True, f"{hosts} nowhere {looked}; without the proxy the same scan finds it")
+        return Check(what, False, f"{hosts} seen {scan.sightings} times {looked}")
+    return Check(what, True, f"{hosts} nowhere {looked}; without the proxy the same scan finds it")

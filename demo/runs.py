@@ -53,22 +53,22 @@ class Run:
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """(monotonic ns, bytes) of each data frame."""
+        """(monotonic ns, bytes) of each data request."""
         return [(frame.time_ns, frame.size) for frame in self.frames]
 
     @cached_property
     def bins(self) -> tuple[int, ...]:
-        """Bytes in each second from the first data frame on."""
+        """Bytes in each second, starting with the first data request."""
         return bins_per_second(self.sizes)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all data frames."""
+        """Bytes of all data requests."""
         return sum(frame.size for frame in self.frames)
 
     @property
     def seconds(self) -> float:
-        """From the first data frame to the last."""
+        """From the first data request to the last."""
         return (self.frames[-1].time_ns - self.frames[0].time_ns) / BIN_NS if self.frames else 0.0
 
     @property

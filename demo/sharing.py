@@ -1,6 +1,6 @@
 """`make demo-fleet`: eight sidecars before one broker share a limit of 8 MB/s, and the same with an eighth each.
 
-Each sidecar has a client whose demand moves: in turn it wants a third of the limit, or hardly anything. What cannot be
+Each sidecar has a client whose demand changes between a third of the limit and hardly anything. What cannot be
 sent at once is not sent later, so the picture shows who was served, not who catches up.
 """
 
@@ -29,7 +29,7 @@ from demo.proxy_process import ProxyFailedError, ProxyProcess
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import PlaygroundError
-from deploy.local.lent import lent_in, most_lent
+from deploy.local.granted import grants_in, most_granted
 
 MEMBERS: Final = 8
 LIMIT: Final = 8_000_000
@@ -62,11 +62,11 @@ def bins_of(client: MovingClient, began_ns: int, seconds: int) -> list[int]:
 
 
 class Run:
-    """Bytes by member and second. `lent`: the most that all members might use at a moment; None: it was not logged."""
+    """Bytes by member and second. `granted`: the most that all members might use at one moment; None: not logged."""
 
-    def __init__(self, title: str, bins: list[list[int]], lent: float | None = None) -> None:
+    def __init__(self, title: str, bins: list[list[int]], granted: float | None = None) -> None:
         self.title = title
-        self.lent = lent
+        self.granted = granted
         self.bins = bins
 
     @property
@@ -74,12 +74,12 @@ class Run:
         return [sum(second) for second in zip(*self.bins, strict=True)]
 
     def most(self, seconds: int) -> float:
-        """The highest rate over so many seconds, without the first and the last one."""
+        """The highest rate over this many seconds, without the first and the last one."""
         sums = self.sums[1:-1]
         return max(sum(sums[first : first + seconds]) / seconds for first in range(len(sums) - seconds + 1))
 
     def served(self) -> float:
-        """The part of what was wanted, up to the limit."""
+        """The fraction of the demand, up to the limit, that was served."""
         return sum(self.sums) / sum(min(LIMIT, wanted) for wanted in wanted_of(len(self.sums)))
 
 
@@ -112,7 +112,7 @@ def run(title: str, flags: Sequence[str], cluster: KafkaCluster, seconds: int, l
             client.start(began_ns, seconds)
         for client in clients:
             client.join()
-    most, _ = most_lent(lent_in(log.read_text(errors="replace").splitlines()).values())
+    most, _ = most_granted(grants_in(log.read_text(errors="replace").splitlines()).values())
     return Run(title, [bins_of(client, began_ns, seconds) for client in clients], most if is_fleet else None)
 
 
@@ -143,7 +143,7 @@ def _panel(panel: Axes, each: Run) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo.sharing", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="of each run (default: 60)")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds of each run (default: 60)")
     parser.add_argument("--output", type=Path, default=PROJECT / "build/demo-fleet", help="folder of picture and logs")
     options = parser.parse_args()
     console = Console()
@@ -168,13 +168,13 @@ def main() -> int:
     table = Table("run", "MB passed", "of what was wanted, up to the limit", *columns)
     for each in runs:
         most = [f"{each.most(seconds) / 1e6:.2f} MB/s" for seconds in (1, 10)]
-        most.append("" if each.lent is None else f"{each.lent / 1e6:.3f} MB/s")
+        most.append("" if each.granted is None else f"{each.granted / 1e6:.3f} MB/s")
         table.add_row(each.title, f"{sum(each.sums) / 1e6:.0f}", f"{each.served():.0%}", *most)
     console.print(table)
     picture = options.output / "fleet.png"
     draw(runs, picture)
     console.print(f"picture: {picture}", highlight=False)
-    return 0 if runs[0].most(10) <= 1.01 * LIMIT and (runs[0].lent or 0.0) <= LIMIT else 1
+    return 0 if runs[0].most(10) <= 1.01 * LIMIT and (runs[0].granted or 0.0) <= LIMIT else 1
 
 
 if __name__ == "__main__":

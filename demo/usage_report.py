@@ -53,7 +53,7 @@ def write_report(
 ) -> Path:
     """Read the usage records of a topic and write the tables and the HTML report. Returns the path of the report.
 
-    folder: gets a warehouse of its own for each run. Raises JobFailedError.
+    folder: gets a separate warehouse for each run. Raises JobFailedError.
     """
     try:
         return _write_report(spark, bootstrap_servers, topic, folder, say)

@@ -13,10 +13,6 @@ TIMEOUT_SECONDS: Final = 15.0
 _LAST_MS: Final = 2**63 - 1
 
 
-class BrokersError(InputError):
-    """No broker answers, it refuses the client, or the topic is missing; the text is one line with the next step."""
-
-
 def require_topic(
     spark: SparkSession,
     bootstrap_servers: str,
@@ -27,7 +23,7 @@ def require_topic(
 ) -> None:
     """Ask Spark's Kafka source for the records of the end of time: it asks for the topic's offsets, and reads none.
 
-    options: Kafka client settings. Raises BrokersError.
+    options: Kafka client settings. Raises InputError.
     """
     settings = {
         "default.api.timeout.ms": f"{timeout_s * 1000:.0f}",
@@ -51,7 +47,7 @@ def require_topic(
                 f"no broker answers at {bootstrap_servers} ({cause}); start it, or correct --bootstrap-servers, "
                 "--topic or --option"
             )
-        raise BrokersError(said) from error
+        raise InputError(said) from error
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:

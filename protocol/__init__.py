@@ -9,16 +9,18 @@ asn1crypto.
     request_header    the first bytes of a request, parsed on the hot path; lengths of frames
     throttle_time     throttle_time_ms raised where it has a fixed place
     api_versions      ApiVersions: ranges cut to the table's maxima, the client's software
+    quota_api         DescribeClientQuotas and AlterClientQuotas, answered by the proxy
     client_quotas     DescribeClientQuotas: the cluster's own quotas of clients, asked for by the proxy
+    log_dirs          DescribeLogDirs: the disks of brokers, asked for by the proxy
     telemetry         metrics of clients (KIP-714): requests, the proxy's own responses, a reader of OTLP
-    addresses         which address a client receives in place of a broker's: an interface
+    addresses         which address a client receives instead of a broker's: an interface
     rewriting         which walk rewrites the response of which API
     layouts           layouts of messages, from kio's schemas
     rewriting_walk    the base of these walks: they consume a message and write what is read or sent in its place
     broker_addresses  Metadata, DescribeCluster, FindCoordinator, DescribeQuorum: addresses replaced, or removed
     describe_configs  DescribeConfigs responses: addresses hidden; requests: do they name a broker?
     metadata_topics   Metadata: the topics, which follow: names, ids, numbers of partitions
-    topic_metadata_request  Metadata: a request for topics of which only the id is known
+    topic_metadata_request  Metadata: a request for topics known only by id
     produce           Produce responses: throttle time raised, node endpoints hidden, errors counted by topic
     produce_walk      Produce requests: bytes, messages and producer ids of each topic
     produce_partitions  the partitions of Produce requests, found while these stream by

@@ -1,4 +1,4 @@
-"""The interface through which rewriting walks learn the address that a client receives in place of a broker's."""
+"""The interface through which rewriting walks learn the address that a client receives instead of a broker's."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
@@ -11,7 +11,7 @@ class NodeAddresses(Protocol):
     """Maps each broker to the address under which clients reach it through the proxy."""
 
     def advertise(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        """The host and port that a client receives in place of a broker's own, or `HIDDEN_ADDRESS`.
+        """The host and port that a client receives instead of a broker's own, or `HIDDEN_ADDRESS`.
 
         Called for every different address in a response before that response is sent. So an implementation may learn
         the address of a broker from the call and listen for that broker first.

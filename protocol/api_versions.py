@@ -24,7 +24,15 @@ from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
-from protocol.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, TELEMETRY
+from protocol.apis import (
+    ALTER_CLIENT_QUOTAS,
+    API_VERSIONS,
+    APIS,
+    DESCRIBE_CLIENT_QUOTAS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    TELEMETRY,
+)
 from protocol.errors import MalformedFrame, ProtocolError
 from protocol.messages import decode, encode
 from protocol.throttle_time import raise_int32
@@ -180,6 +188,30 @@ def _with_telemetry(body: bytes, version: int) -> bytes:
     zero, any_key = i16(0), message.api_keys[0]
     added = [replace(any_key, api_key=i16(key), min_version=zero, max_version=zero) for key in TELEMETRY]
     return encode(replace(message, api_keys=(*message.api_keys, *added)))
+
+
+def with_quota_apis(response: bytes, version: int, *, offers: bool) -> bytes:
+    """What `negotiate` returned for this version, with DescribeClientQuotas and AlterClientQuotas as the proxy answers
+    them, whatever brokers offer; without both if not `offers`.
+    """
+    return response[:_BODY] + _with_quota_apis(response[_BODY:], version, offers)
+
+
+@lru_cache(maxsize=64)
+def _with_quota_apis(body: bytes, version: int, offers: bool) -> bytes:
+    schema: Any = load_response_schema(API_VERSIONS, min(version, _LAST_OF_KIO))
+    if unpack_int16(body, 0)[0]:  # an error: the client asks again
+        return body
+    message: Any = decode(schema, body, 0)
+    if not message.api_keys:
+        return body
+    wanted = [APIS[key] for key in (DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS)]
+    kept, any_key = [each for each in message.api_keys if APIS.get(each.api_key) not in wanted], message.api_keys[0]
+    added = [
+        replace(any_key, api_key=i16(api.key), min_version=i16(api.min_version), max_version=i16(api.max_version))
+        for api in wanted
+    ]
+    return encode(replace(message, api_keys=(*kept, *(added if offers else ()))))
 
 
 def _unsupported_version_body() -> bytes:

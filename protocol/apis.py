@@ -31,12 +31,14 @@ class Treatment(Enum):
     PRODUCE = "request metered and charged; response: throttle time raised, node endpoints hidden"
     FETCH = "request: max_bytes lowered; response charged, throttle time raised, node endpoints hidden"
     GROUP = "forwarded unchanged; the group, its generation and who joins are read"
+    END_TRANSACTION = "forwarded unchanged; which transaction ends is read"
     METADATA = "response: broker addresses replaced by the proxy's; topic names and ids are read"
     REWRITE = "response: rebuilt while it arrives; broker addresses replaced by the proxy's, or removed"
     HIDE = "response: node endpoints hidden in place"
     MUTATIONS = "creates or deletes partitions: charged; a request over its limit is refused by the proxy"
     NEGOTIATE = "response: version ranges cut to the maxima of this table"
     INSPECT = "authentication: forwarded; the name that the broker accepts is read. Refused where the proxy logs in"
+    CLIENT_QUOTAS = "Kafka's quotas: forwarded, or with --quotas-topic answered by the proxy"
     TELEMETRY = "metrics of clients: forwarded, or with --client-telemetry answered by the proxy"
 
 
@@ -84,6 +86,8 @@ DELETE_TOPICS = 20
 DESCRIBE_CONFIGS = 32
 SASL_AUTHENTICATE = 36
 CREATE_PARTITIONS = 37
+DESCRIBE_CLIENT_QUOTAS = 48
+ALTER_CLIENT_QUOTAS = 49
 DESCRIBE_QUORUM = 55
 DESCRIBE_CLUSTER = 60
 TELEMETRY = GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY = 71, 72
@@ -118,7 +122,7 @@ _TABLE = (
     Api(23, "OffsetForLeaderEpoch",         0,  4,    4, _T.FORWARD,      2,    0),
     Api(24, "AddPartitionsToTxn",           0,  5,    3, _T.FORWARD,      0,    0),
     Api(25, "AddOffsetsToTxn",              0,  4,    3, _T.FORWARD,      0,    0),
-    Api(26, "EndTxn",                       0,  5,    3, _T.FORWARD,      0,    0),
+    Api(26, "EndTxn",                       0,  5,    3, _T.END_TRANSACTION, 0, 0),
     Api(28, "TxnOffsetCommit",              0,  6,    3, _T.FORWARD,      0,    0),
     Api(29, "DescribeAcls",                 0,  3,    2, _T.FORWARD,      0,    0),
     Api(30, "CreateAcls",                   0,  3,    2, _T.FORWARD,      0,    0),
@@ -139,8 +143,8 @@ _TABLE = (
     Api(45, "AlterPartitionReassignments",  0,  1,    0, _T.FORWARD,      0,    0),
     Api(46, "ListPartitionReassignments",   0,  0,    0, _T.FORWARD,      0,    0),
     Api(47, "OffsetDelete",                 0,  0, None, _T.FORWARD,      0,    2),
-    Api(48, "DescribeClientQuotas",         0,  1,    1, _T.FORWARD,      0,    0),
-    Api(49, "AlterClientQuotas",            0,  1,    1, _T.FORWARD,      0,    0),
+    Api(48, "DescribeClientQuotas",         0,  1,    1, _T.CLIENT_QUOTAS, 0,   0),
+    Api(49, "AlterClientQuotas",            0,  1,    1, _T.CLIENT_QUOTAS, 0,   0),
     Api(50, "DescribeUserScramCredentials", 0,  0,    0, _T.FORWARD,      0,    0),
     Api(51, "AlterUserScramCredentials",    0,  0,    0, _T.FORWARD,      0,    0),
     Api(55, "DescribeQuorum",               0,  2,    0, _T.REWRITE,   None, None),

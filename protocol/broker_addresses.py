@@ -1,4 +1,4 @@
-"""Responses with the proxy's addresses in place of the brokers': Metadata, DescribeCluster, FindCoordinator; and
+"""Responses with the proxy's addresses instead of the brokers': Metadata, DescribeCluster, FindCoordinator; and
 DescribeQuorum responses without those of controllers (KIP-853), which cannot be reached through the proxy.
 
 In their layouts, node id, host and port follow each other. Of Metadata only the part up to the end of the brokers is
@@ -49,7 +49,7 @@ class _AddressWalk(RewritingWalk):
 class FindCoordinatorWalk(_AddressWalk):
     """Rewrites a FindCoordinator response. An entry without host or with a negative port is an error and stays.
 
-    A hidden coordinator becomes an error, too: clients would connect to what its address is without one.
+    A hidden coordinator also becomes an error; otherwise clients would connect to its empty address.
     """
 
     api_key = FIND_COORDINATOR

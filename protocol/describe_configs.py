@@ -58,7 +58,7 @@ class DescribeConfigsRequestWalk(CopyingWalk):
         """
         super().__init__(layout_of(load_request_schema(DESCRIBE_CONFIGS, version)), frame_length, body_start)
         self.names_broker = False
-        """Whether a resource is a broker. Valid when the walk is over."""
+        """Whether a resource is a broker. Valid once the walk has ended."""
 
     def _copy_value(self, field: Field) -> Steps:
         yield from super()._copy_value(field)

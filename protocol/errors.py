@@ -51,7 +51,7 @@ class NotKafka(ProtocolError):
 
 
 class LoginRequired(ProtocolError):
-    """A request before a login by SASL: brokers would close the connection, too."""
+    """A request before a login by SASL: brokers would also close the connection."""
 
     reason = "login_required"
 

@@ -18,7 +18,7 @@ SYNC_GROUP: Final = 14
 _HEARTBEATS: Final = frozenset({68, 76, 88})
 GROUP_APIS: Final = frozenset({JOIN_GROUP, SYNC_GROUP}) | _HEARTBEATS
 LONGEST_HEAD: Final = 600
-"""Bytes of a body that are read: two names of ordinary length. Of longer ones nothing is told."""
+"""Bytes of a body that are read: two names of ordinary length. Longer names are not reported."""
 
 _int16 = Struct(">h").unpack_from
 _int32 = Struct(">i").unpack_from

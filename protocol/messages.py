@@ -4,7 +4,7 @@ kio's native reader expects valid bytes. It allocates an array by its count befo
 billion aborts the process, and it refuses unknown tags and error codes, which a broker may send in an old version
 (KIP-482), and text that is not UTF-8. So every message is first copied field by field: each count and length must fit
 into the bytes, unknown tags are removed, unknown error codes become UNKNOWN_SERVER_ERROR, as in clients, and text is
-written as brokers read it (`wire.read_text`).
+written the way brokers read it (`wire.read_text`).
 """
 
 import io

@@ -1,4 +1,4 @@
-"""The user that a client's certificate names, as Kafka's brokers find it.
+"""The user that a client's certificate names, found the way Kafka's brokers do.
 
 A subject is written as Java's `X500Principal.getName()` writes it (RFC 2253): the last part first, nine attribute types
 by their names, others as dotted numbers with the value in hex. Rules then make a short name of it: the syntax of
@@ -97,7 +97,7 @@ def _items(der: bytes) -> list[bytes]:
 
 
 def _written(attribute_der: bytes) -> str:
-    """One attribute, as Java's `AVA.toRFC2253String`: the bytes of any string are read as UTF-8."""
+    """One attribute, like Java's `AVA.toRFC2253String`: the bytes of any string are read as UTF-8."""
     type_der, value_der = _items(attribute_der)
     dotted: str = core.ObjectIdentifier.load(type_der).dotted
     _, _, tag, _, content, _ = parser.parse(value_der)

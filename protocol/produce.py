@@ -39,24 +39,19 @@ _OFFSET = 8
 _SMALLEST_OLD_RESPONSE = 12  # correlation id, topic count, throttle time
 
 # The most common response has one topic, one partition and no error message:
-# correlation id; no tags, 1 topic + 1; topic; 1 partition + 1; index to log start offset;
-# no record errors, no message, no tags, no tags; throttle time; no tags.
-_USUAL_WITH_ID = Struct(">4xH16xB30xIiB")
-_USUAL_LENGTHS = 0x01000000
-_FROM_END_TO_THROTTLE = 5
-# The same with a topic's name: its length plus one is a byte after the topic count. One layout for each length up to
-# 126, by the size of the response, so that one call reads everything.
-_USUAL_WITH_NAME = {
-    layout.size: layout.unpack_from for layout in (Struct(f">4xHB{length}xB30xIiB") for length in range(1, 127))
+# length; correlation id; no tags, 1 topic + 1, the size of its name plus one (up to version 12); name or id;
+# 1 partition + 1; index to log start offset; no record errors, no message, no tags, no tags; throttle time; no tags.
+# Its size gives the length of the name, up to 126, so that one call reads all that is compared. With what precedes the
+# name or id.
+_USUAL_WITH_ID = {
+    layout.size: (layout.unpack_from, layout.iter_unpack, b"\x00\x02") for layout in (Struct(">ii2s16xB30xIiB"),)
 }
-_NAME_SIZE_LESS_ONE = Struct(">4xHB0xB30xIiB").size - 1
-
-# The same with the length before it, and what precedes the topic's name or id: for responses of equal size in a row.
-_RUNS_WITH_ID = {layout.size: (layout.iter_unpack, b"\x00\x02") for layout in (Struct(">ii2s16xB30xIiB"),)}
-_RUNS_WITH_NAME = {
-    layout.size: (layout.iter_unpack, bytes((0, 2, length + 1)))
+_USUAL_WITH_NAME = {
+    layout.size: (layout.unpack_from, layout.iter_unpack, bytes((0, 2, length + 1)))
     for length, layout in ((length, Struct(f">ii3s{length}xB30xIiB")) for length in range(1, 127))
 }
+_USUAL_LENGTHS = 0x01000000
+_FROM_END_TO_THROTTLE = 5
 
 # A partition of a flexible version without messages and tags; the fields before these.
 _PLAIN_PARTITION = 33
@@ -68,10 +63,6 @@ Wanted = tuple[tuple[int, int], ...]
 """Offsets in a partition, and the bytes there."""
 
 
-_usual_with_id = _USUAL_WITH_ID.unpack_from
-_USUAL_WITH_ID_SIZE = _USUAL_WITH_ID.size
-
-
 def finish_usual_produce_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
     """Raises the throttle time of the response in `buf[start:end]`, in place, if the response has the common layout.
 
@@ -80,7 +71,7 @@ def finish_usual_produce_response(buf: bytearray, start: int, end: int, version:
     `ProduceResponseWalk`.
 
     Args:
-        start: index of the correlation id.
+        start: index of the correlation id, after the length of the response.
         end: where the response ends; all of it must be in `buf`.
         version: of the request, 0 to 13.
         throttle_time_ms: the proxy's; the response then contains the larger of this and the broker's.
@@ -91,18 +82,13 @@ def finish_usual_produce_response(buf: bytearray, start: int, end: int, version:
     """
     if version < FIRST_FLEXIBLE:
         return _finish_old_response(buf, start, end, version, throttle_time_ms)
-    id_size = TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0
-    topics = 0
-    if id_size:
-        if end - start == _USUAL_WITH_ID_SIZE:
-            topics, partitions, lengths, throttle, tags = _usual_with_id(buf, start)
-    # One topic with one partition: its size tells the length of the name, so one unpack reads all that is compared.
-    elif (usual_with_name := _USUAL_WITH_NAME.get(end - start)) is not None:
-        topics, name, partitions, lengths, throttle, tags = usual_with_name(buf, start)
-        if name != end - start - _NAME_SIZE_LESS_ONE:
-            topics = 0
-    if topics != 2 or partitions != 2 or lengths != _USUAL_LENGTHS or tags:
-        return _finish_plain_response(buf, start, end, id_size, throttle_time_ms)
+    usual = (_USUAL_WITH_ID if version >= FIRST_WITH_TOPIC_IDS else _USUAL_WITH_NAME).get(end - start + 4)
+    if usual is None:
+        return _finish_plain_response(buf, start, end, version, throttle_time_ms)
+    unpack_from, _, before_topic = usual
+    _, _, head, partitions, lengths, throttle, tags = unpack_from(buf, start - 4)
+    if head != before_topic or partitions != 2 or lengths != _USUAL_LENGTHS or tags:
+        return _finish_plain_response(buf, start, end, version, throttle_time_ms)
     if throttle_time_ms > throttle == 0:
         INT32.pack_into(buf, end - _FROM_END_TO_THROTTLE, throttle_time_ms)
     return not throttle
@@ -119,15 +105,15 @@ def usual_produce_run(frames: memoryview, size: int, version: int) -> list[int]:
         size: of each response, with its length field.
         version: of the requests, 0 to 13; up to version 8 the result is empty.
     """
-    runs = _RUNS_WITH_ID if version >= FIRST_WITH_TOPIC_IDS else _RUNS_WITH_NAME
+    usual = _USUAL_WITH_ID if version >= FIRST_WITH_TOPIC_IDS else _USUAL_WITH_NAME
     ids: list[int] = []
-    if version < FIRST_FLEXIBLE or size not in runs:
+    if version < FIRST_FLEXIBLE or size not in usual:
         return ids
-    iter_unpack, before_topic = runs[size]
+    _, iter_unpack, before_topic = usual[size]
     length = size - 4
     whole = frames[: len(frames) // size * size]
-    for seen, correlation_id, start, partitions, lengths, throttle, tags in iter_unpack(whole):
-        if seen != length or start != before_topic or partitions != 2 or lengths != _USUAL_LENGTHS or throttle or tags:
+    for seen, correlation_id, head, partitions, lengths, throttle, tags in iter_unpack(whole):
+        if seen != length or head != before_topic or partitions != 2 or lengths != _USUAL_LENGTHS or throttle or tags:
             break
         ids.append(correlation_id)
     return ids
@@ -135,8 +121,7 @@ def usual_produce_run(frames: memoryview, size: int, version: int) -> list[int]:
 
 def finish_accepted_produce_response(buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int) -> bool:
     """As `finish_usual_produce_response`; False also if a partition has an error, and up to version 8. 2 us."""
-    id_size = TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0
-    return version >= FIRST_FLEXIBLE and _finish_plain_response(buf, start, end, id_size, throttle_time_ms, _ACCEPTED)
+    return version >= FIRST_FLEXIBLE and _finish_plain_response(buf, start, end, version, throttle_time_ms, _ACCEPTED)
 
 
 def accepted_produce_run(frames: memoryview, size: int, version: int) -> list[int]:
@@ -147,9 +132,10 @@ def accepted_produce_run(frames: memoryview, size: int, version: int) -> list[in
 
 
 def _finish_plain_response(
-    buf: bytearray, start: int, end: int, id_size: int, throttle_time_ms: int, wanted: Wanted = _PLAIN
+    buf: bytearray, start: int, end: int, version: int, throttle_time_ms: int, wanted: Wanted = _PLAIN
 ) -> bool:
-    """As `finish_usual_produce_response`, for any number of topics and partitions. `id_size`: 0 for topic names."""
+    """As `finish_usual_produce_response`, for any number of topics and partitions."""
+    id_size = TOPIC_ID_SIZE if version >= FIRST_WITH_TOPIC_IDS else 0
     last = end - _FROM_END_TO_THROTTLE
     pos = start + _BEFORE_TOPICS
     if pos > last or buf[end - 1] or buf[pos - 2] or not 0 < buf[pos - 1] <= _MOST_PLAIN_TOPICS + 1:
@@ -213,7 +199,7 @@ class ProduceResponseWalk(EndpointsWalk):
             version: of the request.
             frame_length: bytes of the response from its correlation id on.
             throttle_time_ms: the proxy's; the response then contains the larger of this and the broker's.
-            counts_errors: whether `refused_shares` is called when the walk is over.
+            counts_errors: whether `refused_shares` is called once the walk has ended.
         """
         super().__init__(frame_length)
         self._version = version

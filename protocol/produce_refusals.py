@@ -11,6 +11,9 @@ from protocol.wire import INT32, encode_count, encode_string
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 NOT_ENOUGH_REPLICAS: Final = 19
 UNKNOWN_TOPIC_ID: Final = 100
+KAFKA_STORAGE_ERROR: Final = 56
+FIRST_WITH_STORAGE_ERROR: Final = 4
+"""Clients that send earlier versions of Produce do not know KAFKA_STORAGE_ERROR, and so do not try again."""
 MAX_MESSAGE: Final = 500
 """Bytes of an error message; a longer one is cut."""
 MAX_MESSAGES: Final = 100

@@ -18,9 +18,9 @@ Records that are not batches are no error here: brokers answer them with an erro
 """
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, final
 
-from protocol.errors import TruncatedFrame
+from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
@@ -59,6 +59,8 @@ _UP_TO_ATTRIBUTES = 18
 
 _ONE = b"\x00\x00\x00\x01"
 _NO_TAGS: Final = b"\x00"
+#: Bytes after the last batch: the tags of the partition, the topic and the body.
+_TAGS_AFTER_BATCH: Final = 3
 
 _batch_start = Struct(">qi4xbb").unpack_from  # offset, size, magic; attributes, up to magic 1
 
@@ -215,6 +217,11 @@ class ProduceRequestWalk(FrameWalk):
         """Whether topics are named by their ids."""
         return self._version >= FIRST_WITH_TOPIC_IDS
 
+    @property
+    def late(self) -> tuple[int, int]:
+        """Bytes of the records, and messages of the batch, of the topic that is read that `take` has not returned."""
+        return self._record_bytes, self._messages
+
     def take(self) -> list[TopicUsage]:
         """What was found since the last call, in the order of the request.
 
@@ -342,3 +349,29 @@ class ProduceRequestWalk(FrameWalk):
         if producer_id >= 0:
             self._producer_ids.add(producer_id)
         return claimed_messages(count, attributes, size)
+
+
+@final
+class LastBatchWalk(ProduceRequestWalk):
+    """The rest of a request whose only batch has arrived in part. It has one partition, and no tags follow the batch:
+    the bytes after it are 0.
+    """
+
+    def __init__(self, version: int, frame_length: int, left: int, topic: Topic, size: int, messages: int) -> None:
+        """left: bytes of the frame that have not arrived. size, messages: of the batch."""
+        super().__init__(version, frame_length, frame_length - left)
+        self.topic, self.topics_left = topic, 0
+        self._tags_size: Final = _TAGS_AFTER_BATCH if self._compact else 0
+        self._arriving = arriving = _Arriving(self._tags_size)
+        arriving.begin_batch(self._tags_size, size, messages)
+        self._record_bytes, self._messages = arriving.late(left)
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        frame_end = pos + self.frame_left
+        self.frame_left = frame_end - end
+        tags = max(pos, frame_end - self._tags_size)
+        if tags < end and any(buf[tags:end]):
+            raise MalformedFrame("no tagged fields after the batch", self.frame_length - (frame_end - tags))
+        if not self.frame_left:
+            self._finish()
+        return end

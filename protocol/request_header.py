@@ -200,6 +200,20 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     return RequestHeader(api, version, client_id, size, body_offset, acks, budget_offset, renewal_offset, needed)
 
 
+def transactional_id(header: RequestHeader, buf: bytearray, pos: int, end: int) -> bytes:
+    """That of a Produce or EndTxn request at `pos`, whose body begins with it; empty without one, or if it has not
+    arrived.
+    """
+    if header.api.key == PRODUCE and header.version < 3:
+        return b""
+    compact = header.api.is_flexible(header.version)
+    try:
+        at, to = _string(buf, pos + header.body_offset, end, pos + 4, "the transactional id", compact=compact)
+    except errors.TruncatedFrame:
+        return b""
+    return bytes(buf[at:to])
+
+
 def _budget_offset(api_key: int, version: int, size: int) -> int | None:
     if api_key == SHARE_FETCH:
         return size + _SHARE_SESSION_EPOCH_SIZE + _MAX_WAIT_SIZE

@@ -134,7 +134,7 @@ class CopyingWalk(FrameWalk):
 
 
 class RewritingWalk(CopyingWalk):
-    """Builds what the client receives in place of a response.
+    """Builds what the client receives instead of a response.
 
     Call `advance` until `is_done`: with more bytes, or, where `work_left` is 0 or less, with the same bytes in a later
     turn, also where they were all consumed. While it is not done, `frame_left` is above 0.

@@ -67,7 +67,7 @@ class Exchange:
         self._name = ""
 
     def ask(self, api_key: int, version: int, frame: bytes, body_at: int) -> None:
-        """A request. Raises ProtocolError: it is malformed. What follows its last field is ignored, as brokers do."""
+        """A request. Raises ProtocolError if it is malformed. Like brokers, it ignores what follows the last field."""
         body = _decoded(api_key, version, EntityType.request, frame, body_at)
         if api_key == SASL_HANDSHAKE:
             self._asked = body.mechanism
@@ -97,7 +97,7 @@ class Exchange:
         return None
 
     def forget(self) -> None:
-        """The exchange is over: only a new handshake begins another."""
+        """The exchange has ended: only a new handshake starts another."""
         self._asked = self.mechanism = self._name = ""
 
     def _claimed(self, message: bytes) -> str:

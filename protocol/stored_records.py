@@ -1,7 +1,8 @@
 """The records of a partition, from the bytes of a Fetch response: the values of batches that are not compressed.
 
-For a log of small records that the proxy reads for itself, and that others may write to. Nothing is decompressed, since
-24 kB can become 800 MB: a compressed batch is skipped, and so are markers of transactions and batches of older formats.
+This is for a log of small records that the proxy reads for its own use, and that others may write to. Nothing is
+decompressed, because 24 kB can become 800 MB: compressed batches are skipped, and so are transaction markers and
+batches of older formats.
 Records are parsed one at a time, so the caller decides how many it takes at once.
 """
 
@@ -16,15 +17,23 @@ VOID: Final = b""
 """Stands for a value that is null, or longer than the caller reads."""
 _CRC_FROM: Final = 21
 _LONGEST_VARINT: Final = 10
-_unpack_header: Final = Struct(">qi4xbIhi30xi").unpack_from
+_unpack_header: Final = Struct(">qi4xbIhi8xq14xi").unpack_from
 
 
 class Found(NamedTuple):
-    """What is at `offset`, and the offset that follows. `value` is None for what is skipped."""
+    """What is at `offset`, and the offset that follows. `value` is None for what is skipped.
+
+    key      None: the record has none, or one that is longer than the caller reads values
+    is_null  the value is null, which removes the key from a compacted topic
+    time_ms  the latest timestamp of its batch: when it was appended, if the topic has LogAppendTime
+    """
 
     offset: int
     next_offset: int
     value: bytes | None
+    key: bytes | None = None
+    is_null: bool = False
+    time_ms: int = 0
 
 
 def stored_records(data: bytes, longest: int, crc_of: Callable[[bytes], int]) -> Iterator[Found]:
@@ -38,7 +47,7 @@ def stored_records(data: bytes, longest: int, crc_of: Callable[[bytes], int]) ->
     """
     pos = 0
     while pos + BATCH_HEADER <= len(data):
-        base, size, magic, crc, attributes, last_delta, count = _unpack_header(data, pos)
+        base, size, magic, crc, attributes, last_delta, time_ms, count = _unpack_header(data, pos)
         end = pos + BEFORE_SIZE + size
         if end > len(data):
             break
@@ -53,7 +62,8 @@ def stored_records(data: bytes, longest: int, crc_of: Callable[[bytes], int]) ->
             raise MalformedFrame("a record batch with this checksum", pos)
         else:
             try:
-                yield from _values(data, pos + BATCH_HEADER, end, base, count, longest)
+                for each in _values(data, pos + BATCH_HEADER, end, base, count, longest):
+                    yield each._replace(time_ms=time_ms)
             except MalformedFrame:  # for all who read it, the rest of the batch is void
                 yield batch
         pos = end
@@ -68,11 +78,12 @@ def _values(data: bytes, pos: int, end: int, base: int, count: int, longest: int
         _, at = _varint(data, pos + 1, after)  # after the attributes: the timestamp
         delta, at = _varint(data, at, after)
         key_length, at = _varint(data, at, after)
+        key = data[at : at + key_length] if 0 <= key_length <= longest else None
         value_length, at = _varint(data, at + max(0, key_length), after)
         if at + value_length > after:
             raise MalformedFrame("the value of a record", at)
         value = data[at : at + value_length] if 0 <= value_length <= longest else VOID
-        yield Found(base + delta, base + delta + 1, value)
+        yield Found(base + delta, base + delta + 1, value, key, value_length < 0)
         pos = after  # headers, of which there may be any number, are not read
 
 

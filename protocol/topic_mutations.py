@@ -3,9 +3,9 @@
 The request counts, with or without `validate_only`, as in Kafka. But Kafka's controller knows all topics, and the proxy
 only those in the Metadata responses that it has forwarded:
 
-- CreateTopics: the manual assignments, else the number of partitions, else (-1: the broker's default) 1;
-- CreatePartitions: the new number less the present one where that is known, else the manual assignments, else 1;
-- DeleteTopics: the topic's partitions where their number is known, else 1.
+- CreateTopics: the manual assignments, or else the number of partitions, or else (-1: the broker's default) 1;
+- CreatePartitions: the new number less the present one if that is known, or else the manual assignments, or else 1;
+- DeleteTopics: the topic's partitions if their number is known, otherwise 1.
 
 Each topic counts 1 at least, and at most what a controller would create.
 

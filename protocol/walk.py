@@ -65,7 +65,7 @@ class FrameWalk:
             The position up to which bytes are final and may be forwarded. The bytes from there to `end` must be shown
             again. Where `work_left` is above 0 they are few, and more must be shown with them. Where it is 0 or less
             they may be many, and the next call continues with them alone. When the frame's last byte was shown this is
-            `end`, and the walk is over.
+            `end`, and the walk has ended.
 
         Raises:
             MalformedFrame: the bytes do not have the layout of their API and version. Nothing from `pos` on may be

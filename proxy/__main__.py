@@ -1,5 +1,5 @@
 """`python -m proxy`: the same as the command `kafka-quota-proxy`."""
 
-from proxy.cli import main
+from proxy.command.cli import main
 
 main()

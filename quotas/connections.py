@@ -1,7 +1,7 @@
 """Limits on connections: `connections` and `connection_creation_rate`, of an address, a listener and the total.
 
-An address has the limit of its own entry, else that of the network with the longest prefix, whose addresses share it,
-else that of the default entry.
+An address has the limit of its own entry; or else that of the network with the longest prefix, whose addresses share
+it; or else that of the default entry.
 
 A connection above `connections` is refused, as in Kafka above those of an address (max.connections.per.ip; 0 blocks an
 address). It is not recorded in rates.
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from quotas.admission.limit import Limit
-from quotas.entity import AnyEntity, Kind, Named
+from quotas.entity import AnyEntity, EntityKind, Named
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
 from quotas.registry.networks import Networks, is_network
 from quotas.registry.registry import Registry
+from quotas.time_units import NS_PER_SECOND
 
-NS_PER_SECOND: Final = 1_000_000_000
 _TOTAL_NAMES: Final = ("",)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConnectionVerdict:
     """The decision on a new connection.
 
     admitted     False: close it, after `wait_ns`
@@ -59,15 +59,15 @@ class ConnectionQuotas:
         self._open: dict[AnyEntity, int] = {}
         self._networks: Networks | None = None
 
-    def over(self, ip: str, listener: tuple[str, ...]) -> Verdict | None:
+    def over(self, ip: str, listener: tuple[str, ...]) -> ConnectionVerdict | None:
         """The verdict on a new connection above `connections`; None: there is room."""
         for kind, names in self._places(ip, listener):
             applies = self._registry.configured_value(CONNECTIONS, kind, *names)
             if applies is not None and self._open.get(applies.entity, 0) >= applies.rate:
-                return Verdict(False, 0, CONNECTIONS, applies.entity, float(applies.rate))
+                return ConnectionVerdict(False, 0, CONNECTIONS, applies.entity, float(applies.rate))
         return None
 
-    def record(self, ip: str, listener: tuple[str, ...], now_ns: int) -> Verdict:
+    def record(self, ip: str, listener: tuple[str, ...], now_ns: int) -> ConnectionVerdict:
         """The verdict of the rates on a new connection. Unless it is refused, all of them record it."""
         limits = [
             limit
@@ -80,8 +80,8 @@ class ConnectionQuotas:
         if admitted:
             wait_ns, worst = _longest((each.algorithm.record(1, now_ns), each) for each in limits)
         if worst is None or not wait_ns:
-            return Verdict(True)
-        return Verdict(admitted, min(wait_ns, self._max_wait_ns), worst.name, worst.entity, worst.rate)
+            return ConnectionVerdict(True)
+        return ConnectionVerdict(admitted, min(wait_ns, self._max_wait_ns), worst.name, worst.entity, worst.rate)
 
     def open(self, ip: str, listener: tuple[str, ...], *, admitted: bool) -> None:
         """Count a new connection: of its address and networks, and if it is admitted of its listener and the total."""
@@ -107,23 +107,23 @@ class ConnectionQuotas:
         else:
             del self._open[owner]
 
-    def _places(self, ip: str, listener: tuple[str, ...]) -> tuple[tuple[Kind, tuple[str, ...]], ...]:
+    def _places(self, ip: str, listener: tuple[str, ...]) -> tuple[tuple[EntityKind, tuple[str, ...]], ...]:
         """The scopes of a connection: each kind, with the names under which it may be configured."""
         networks = self._registry.networks
         if networks is not self._networks:
             self._networks = networks
             self._count_again(networks)
-        return (Kind.IP, networks.names_of(ip)), (Kind.LISTENER, listener), (Kind.TOTAL, _TOTAL_NAMES)
+        return (EntityKind.IP, networks.names_of(ip)), (EntityKind.LISTENER, listener), (EntityKind.TOTAL, _TOTAL_NAMES)
 
     def _count_again(self, networks: Networks) -> None:
         """The quotas have changed: networks have the connections of their addresses. O(addresses)."""
-        owners = [owner for owner in self._open if isinstance(owner, Named) and owner.kind is Kind.IP]
+        owners = [owner for owner in self._open if isinstance(owner, Named) and owner.kind is EntityKind.IP]
         counts = {str(owner.name): self._open[owner] for owner in owners}
         for name in filter(is_network, counts):
-            del self._open[Named(Kind.IP, name)]
+            del self._open[Named(EntityKind.IP, name)]
         for ip, count in counts.items():
             for name in networks.names_of(ip)[1:]:
-                self._add(Named(Kind.IP, name), count)
+                self._add(Named(EntityKind.IP, name), count)
 
 
 def _longest(waits: Iterable[tuple[int, Limit]]) -> tuple[int, Limit | None]:

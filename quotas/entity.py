@@ -58,7 +58,7 @@ class Entity:
         return ",".join(f"{kind}{sign}{_written(name)}" for kind, name in parts if name is not None)
 
 
-class Kind(Enum):
+class EntityKind(Enum):
     """The other entities, by their key in a SPEC."""
 
     IP = "ip"
@@ -79,19 +79,19 @@ class Named:
     it is a real one. `str()`: "topic:orders", "ip:127.0.0.1", "total".
     """
 
-    kind: Kind
+    kind: EntityKind
     name: Name
 
     def __str__(self) -> str:
-        return self.kind.value if self.kind is Kind.TOTAL else f"{self.kind.value}:{_written(self.name)}"
+        return self.kind.value if self.kind is EntityKind.TOTAL else f"{self.kind.value}:{_written(self.name)}"
 
     @property
     def spec(self) -> str:
         """As in a SPEC of `--quota`."""
-        return f"{self.kind.value}={'true' if self.kind is Kind.TOTAL else _written(self.name)}"
+        return f"{self.kind.value}={'true' if self.kind is EntityKind.TOTAL else _written(self.name)}"
 
 
-TOTAL: Final = Named(Kind.TOTAL, "")
+TOTAL: Final = Named(EntityKind.TOTAL, "")
 """All traffic of this process."""
 
 AnyEntity: TypeAlias = Entity | Named

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-from quotas.entity import Kind
+from quotas.entity import EntityKind
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
@@ -34,13 +34,19 @@ TOTAL_BYTES_THRESHOLD: Final = "total.bytes.in.per.sec.threshold"
 TOTAL_MESSAGES_THRESHOLD: Final = "total.messages.in.per.sec.threshold"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 CONNECTIONS: Final = "connections"
+DISK_GUARD: Final = "disk_guard"
+"""Bytes of Produce requests per second while disks fill up (`quotas.adaptive`). No entry configures it, so it is not in
+the table.
+"""
 
+#: Those that count records, not their bytes.
+MESSAGE_LIMITS: Final = frozenset({MESSAGES_IN_RATE, MESSAGES_THRESHOLD})
 THRESHOLDS: Final = {BYTES_THRESHOLD: TOTAL_BYTES_THRESHOLD, MESSAGES_THRESHOLD: TOTAL_MESSAGES_THRESHOLD}
 """The threshold of a topic, and its total."""
 
 
-class Client(Enum):
-    """Scopes besides those of `quotas.entity.Kind`."""
+class ClientScope(Enum):
+    """Scopes besides those of `quotas.entity.EntityKind`."""
 
     ANY = "user or client-id"
     USER = "user"
@@ -66,7 +72,7 @@ class LimitKind:
 
     name: str
     counts: str
-    scopes: tuple[Kind | Client, ...]
+    scopes: tuple[EntityKind | ClientScope, ...]
     measure: Measure
     kafka_type: Literal["INT", "LONG", "DOUBLE"] = "LONG"
 
@@ -76,9 +82,9 @@ class LimitKind:
         return self.measure is Measure.BYTES or "bytes" in self.name
 
 
-_TRAFFIC: Final = (Client.ANY, Kind.RESOURCE_GROUP, Kind.TOTAL)
-_RECORDS: Final = (Kind.TOPIC, Kind.RESOURCE_GROUP, Kind.TOTAL)
-_PLACES: Final = (Kind.IP, Kind.LISTENER, Kind.TOTAL)
+_TRAFFIC: Final = (ClientScope.ANY, EntityKind.RESOURCE_GROUP, EntityKind.TOTAL)
+_RECORDS: Final = (EntityKind.TOPIC, EntityKind.RESOURCE_GROUP, EntityKind.TOTAL)
+_PLACES: Final = (EntityKind.IP, EntityKind.LISTENER, EntityKind.TOTAL)
 
 _TABLE: Final = (
     LimitKind(PRODUCER_BYTE_RATE, "bytes of Produce requests per second", _TRAFFIC, Measure.BYTES),
@@ -86,32 +92,35 @@ _TABLE: Final = (
     LimitKind(REQUEST_RATE, "requests of every kind per second", _TRAFFIC, Measure.RATE, "DOUBLE"),
     LimitKind(CONTROLLER_MUTATION_RATE, "partitions created or deleted per second", _TRAFFIC, Measure.RATE, "DOUBLE"),
     LimitKind(
-        PRODUCER_IDS_RATE, "new producer ids per producer id window, an hour by default", (Client.USER,), Measure.OWN
+        PRODUCER_IDS_RATE,
+        "new producer ids per producer id window, an hour by default",
+        (ClientScope.USER,),
+        Measure.OWN,
     ),
     LimitKind(BYTES_IN_RATE, "bytes of records produced per second", _RECORDS, Measure.BYTES),
     LimitKind(MESSAGES_IN_RATE, "records produced per second", _RECORDS, Measure.RATE, "DOUBLE"),
     LimitKind(
         BYTES_THRESHOLD,
         "bytes of records per second, enforced while all topics together exceed the total",
-        (Kind.TOPIC,),
+        (EntityKind.TOPIC,),
         Measure.OWN,
     ),
     LimitKind(
         MESSAGES_THRESHOLD,
         "records per second, enforced while all topics together exceed the total",
-        (Kind.TOPIC,),
+        (EntityKind.TOPIC,),
         Measure.OWN,
     ),
     LimitKind(
         TOTAL_BYTES_THRESHOLD,
-        "the total of the thresholds in bytes; topics without one share the rest of it",
-        (Kind.TOTAL,),
+        "the total of the thresholds in bytes; topics without a threshold share the rest of it",
+        (EntityKind.TOTAL,),
         Measure.OWN,
     ),
     LimitKind(
         TOTAL_MESSAGES_THRESHOLD,
-        "the total of the thresholds in records; topics without one share the rest of it",
-        (Kind.TOTAL,),
+        "the total of the thresholds in records; topics without a threshold share the rest of it",
+        (EntityKind.TOTAL,),
         Measure.OWN,
     ),
     LimitKind(CONNECTION_CREATION_RATE, "new connections per second", _PLACES, Measure.CONNECTION_RATE, "INT"),

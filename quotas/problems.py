@@ -1,4 +1,4 @@
-"""Errors of what an operator wrote, in flags and files: each with its place and how to correct it."""
+"""Errors in what an operator wrote, in flags and files: each with its place and how to correct it."""
 
 import difflib
 from collections.abc import Collection, Sequence
@@ -15,10 +15,10 @@ MAX_LISTED: Final = 8
 class Problem:
     """One error.
 
-    place       a flag, variable or key with its value, or the path in a file: "quota[2].producer_byte_rat"; "" for a
-                value whose place the caller knows
+    place       a flag, variable or key with its value, or the path in a file: "quota[2].producer_byte_rat"; "" if the
+                caller knows the place
     hint        how to correct it, and what is allowed
-    may_pass    it may disappear without a change, for instance a host name that does not resolve now
+    may_pass    it may disappear on its own, for instance if a host name does not resolve yet
     """
 
     place: str
@@ -31,7 +31,7 @@ class Problem:
         return "\n  ".join([text, *(self.hint or "").splitlines()])
 
 
-class Refusals(ValueError):
+class InvalidValues(ValueError):
     """Every problem of a value, each with its place within it."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -46,7 +46,7 @@ class Refusals(ValueError):
         return [replace(problem, place=place) for problem in self.problems]
 
 
-class Refusal(Refusals):
+class InvalidValue(InvalidValues):
     """The one problem of a value. `message`: the expected form."""
 
     def __init__(
@@ -58,15 +58,15 @@ class Refusal(Refusals):
         self.message = message
         self.hint = hint
 
-    def explained(self, text: str, *, plain: bool = False) -> "Refusal":
+    def explained(self, text: str, *, plain: bool = False) -> "InvalidValue":
         """The same refusal; with a slip in the text that was refused as its hint, if there is one."""
         slip = slip_in(text, plain=plain)
-        return self if slip is None else Refusal(self.message, slip)
+        return self if slip is None else InvalidValue(self.message, slip)
 
 
 def did_you_mean(word: str, allowed: Collection[str], known: Collection[str] = (), otherwise: str = "") -> str:
     """A hint: the word that is most like this one, of those that are allowed, else of those that are `known`; or
-    `otherwise` if none is. Then those that are allowed, unless a long list would bury the word.
+    `otherwise` if no word is alike. Then those that are allowed, unless a long list would bury the word.
     """
     close = closest(word, allowed) or closest(word, known)
     first = f"did you mean {close!r}?" if close else f"{otherwise};" if otherwise else ""
@@ -74,7 +74,7 @@ def did_you_mean(word: str, allowed: Collection[str], known: Collection[str] = (
 
 
 def closest(word: str, words: Collection[str]) -> str | None:
-    """The one that is most like this word, whatever the case of its letters; None: none is like it."""
+    """The one that is most like this word, ignoring case; None if no word is like it."""
     by_lower_case = {each.lower(): each for each in words}
     return next((by_lower_case[each] for each in difflib.get_close_matches(word.lower(), by_lower_case, n=1)), None)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Final, Literal
 
-from quotas.problems import Refusal, did_you_mean
+from quotas.problems import InvalidValue, did_you_mean
 
 UNITS: Final = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 """Units of bytes."""
@@ -47,7 +47,7 @@ def exact(number: float | Fraction) -> Fraction:
 
 
 def parse_number(value: object) -> Fraction:
-    """A plain number, as text or number. Raises Refusal."""
+    """A plain number, as text or number. Raises InvalidValue."""
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value.strip())
         if found is not None:
@@ -55,24 +55,26 @@ def parse_number(value: object) -> Fraction:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(ValueError):
             return exact(value)
-    raise Refusal(f"expected a number, not {value!r}")
+    raise InvalidValue(f"expected a number, not {value!r}")
 
 
 def parse_rate(value: object, *, is_bytes: bool = True) -> Fraction:
-    """Units per second, from a number or a text, with or without a unit of bytes; "/s" may follow. Raises Refusal."""
+    """Units per second, from a number or text with or without a unit of bytes; "/s" may follow. Raises InvalidValue."""
     if not isinstance(value, str):
         return parse_number(value)
     found = _RATE.fullmatch(value.strip())
     if found is None:
         what = "rate per second such as 5000000, 5MB or 5MiB/s" if is_bytes else "number per second such as 20 or 20/s"
-        raise Refusal(f"expected a {what}, not {value!r}")
+        raise InvalidValue(f"expected a {what}, not {value!r}")
     unit, number = found["unit"], found["number"].replace("_", "")
     if unit and not is_bytes:
-        raise Refusal(f"expected a number per second without a unit, not {value!r}: this limit does not count bytes")
+        raise InvalidValue(
+            f"expected a number per second without a unit, not {value!r}: this limit does not count bytes"
+        )
     check_bytes(number, unit)
     unit = re.sub("(?<=B)ps$", "", unit)
     if unit and unit not in UNITS:
-        raise Refusal(f"unknown unit {unit!r}", did_you_mean(unit, UNITS))
+        raise InvalidValue(f"unknown unit {unit!r}", did_you_mean(unit, UNITS))
     rate, per = Fraction(number) * UNITS.get(unit, 1), found["per"] or "s"
     if _SECONDS.get(per) != 1:
         raise _of_time(rate, per, in_bytes if unit else lambda each: f"{float(each):g}")
@@ -80,25 +82,27 @@ def parse_rate(value: object, *, is_bytes: bool = True) -> Fraction:
 
 
 def check_bytes(number: str, unit: str) -> None:
-    """Raise Refusal for a unit of bits, or one that may be of bits."""
+    """Raise InvalidValue for a unit of bits, or one that may be of bits."""
     bits = _BITS.fullmatch(unit)
     if bits is not None:
         raise _of_bits(number, bits)
 
 
-def _of_time(rate: Fraction, per: str, written: Callable[[Fraction], str]) -> Refusal:
+def _of_time(rate: Fraction, per: str, written: Callable[[Fraction], str]) -> InvalidValue:
     """A rate per minute, or another time than a second."""
     seconds = _SECONDS.get(per)
-    return Refusal(f"limits are per second, not per {per}", f"write {written(rate / seconds)}" if seconds else None)
+    return InvalidValue(
+        f"limits are per second, not per {per}", f"write {written(rate / seconds)}" if seconds else None
+    )
 
 
-def _of_bits(number: str, unit: re.Match[str]) -> Refusal:
+def _of_bits(number: str, unit: re.Match[str]) -> InvalidValue:
     """Bits where bytes count; or a small b, which may be either."""
     name = _BY_LOWER_CASE[f"{unit[1] or ''}b".lower()]
-    in_bits = f"{number} {unit[1] or ''}bit/s are {in_bytes(Fraction(number) * UNITS[name] / 8)}"
+    in_bits = f"{number} {unit[1] or ''}bit/s is {in_bytes(Fraction(number) * UNITS[name] / 8)}"
     if unit[2] != "b":
-        return Refusal(f"{unit[0]!r} is a unit of bits, and limits count bytes", f"{in_bits}: eight bits are a byte")
-    return Refusal(f"{unit[0]!r} may be bits or bytes", f"write {number}{name} if these are bytes; {in_bits}")
+        return InvalidValue(f"{unit[0]!r} is a unit of bits, and limits count bytes", f"{in_bits}: a byte has 8 bits")
+    return InvalidValue(f"{unit[0]!r} may be bits or bytes", f"write {number}{name} if these are bytes; {in_bits}")
 
 
 def in_bytes(size: Fraction) -> str:
@@ -108,22 +112,22 @@ def in_bytes(size: Fraction) -> str:
 
 
 def kafka_rate(name: str, rate: Fraction, kafka_type: Literal["INT", "LONG", "DOUBLE"]) -> int | Fraction:
-    """Kafka's rules for a quota of this type, with Kafka's messages (ClientQuotaControlManager), as Refusal.
+    """Kafka's rules for a quota of this type, with Kafka's messages (ClientQuotaControlManager), as InvalidValue.
 
     A DOUBLE must also be from `SMALLEST_RATE` to `LONG_MAX`, so that every wait can be computed.
     """
     if rate <= 0:
         hint = "to block a client, use an ACL of the brokers; connections=0 blocks an address"
-        raise Refusal(f"Quota {name} must be greater than 0", hint)
+        raise InvalidValue(f"Quota {name} must be greater than 0", hint)
     if kafka_type == "DOUBLE":
         if not SMALLEST_RATE <= rate <= LONG_MAX:
-            raise Refusal(f"{name} must be from {float(SMALLEST_RATE):f} to {LONG_MAX}")
+            raise InvalidValue(f"{name} must be from {float(SMALLEST_RATE):f} to {LONG_MAX}")
         return rate.numerator if rate.denominator == 1 else rate
     if rate > (LONG_MAX if kafka_type == "LONG" else INT_MAX):
-        raise Refusal(
+        raise InvalidValue(
             f"Proposed value for {name} is too large for {'a' if kafka_type == 'LONG' else 'an'} {kafka_type}."
         )
     whole = round(rate)
     if whole == 0 or abs(rate - whole) > Fraction(1, 1_000_000):
-        raise Refusal(f"{name} cannot be a fractional value.")
+        raise InvalidValue(f"{name} cannot be a fractional value.")
     return whole

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from quotas.problems import Refusal
+from quotas.problems import InvalidValue
 
 _LITERAL: Final = r"(?:[^\\*]|\\[\\*])*"
 """A name, with a backslash before each star and backslash."""
@@ -36,15 +36,15 @@ class Pattern(NamedTuple):
 
 
 def parse_pattern(text: str) -> Pattern:
-    """Parse a pattern (syntax: see the module). Raises Refusal."""
+    """Parse a pattern (syntax: see the module). Raises InvalidValue."""
     if not text:
-        raise Refusal("an empty name matches nothing; * matches every name")
+        raise InvalidValue("an empty name matches nothing; * matches every name")
     found = re.fullmatch(rf"({_LITERAL})(\*?)", text)
     if found is not None:
         return Pattern(re.sub(r"\\(.)", r"\1", found[1]), is_prefix=bool(found[2]))
     if re.match(rf"{_LITERAL}\*", text):
-        raise Refusal(f"* is allowed only at the end, not as in {text!r}; write \\* for a star in a name")
-    raise Refusal(f"a backslash is allowed only before * or \\, not as in {text!r}; write \\\\ for one in a name")
+        raise InvalidValue(f"* is allowed only at the end, not as in {text!r}; write \\* for a star in a name")
+    raise InvalidValue(f"a backslash is allowed only before * or \\, not as in {text!r}; write \\\\ for one in a name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,14 @@ class ResourceGroup:
     client_ids: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
 
+    @property
+    def has_clients(self) -> bool:
+        return bool(self.users or self.client_ids)
+
 
 class GroupIndex:
     """All groups, found by member, in order. Of two groups of one name the later counts, in the place of the first.
-    Raises Refusal for a pattern that is wrong.
+    Raises InvalidValue for a pattern that is wrong.
 
     A look-up costs one dict access for the name, one for each prefix length up to the name's, and its results,
     independent of the number of groups.

@@ -16,7 +16,7 @@ _SPELLINGS: Final = (
         ),
         "{} is a placeholder that nothing has replaced: write its value",
     ),
-    (re.compile(r"\A\s|\s\Z"), "remove the white space at its ends"),
+    (re.compile(r"\A\s|\s\Z"), "remove the whitespace at its ends"),
 )
 """What a whole text may look like, and what to do."""
 
@@ -42,7 +42,7 @@ def slip_in(text: str, *, plain: bool = False) -> str | None:
         if form is not None or (plain and not char.isascii()):
             name = f"U+{ord(char):04X}, {unicodedata.name(char, 'unnamed').lower()}"
             shown = f"{char} ({name})" if char.isprintable() else name
-            return f"replace {shown}, by {form!r}" if form else f"remove {shown}"
+            return f"replace {shown} with {form!r}" if form else f"remove {shown}"
     for pattern, hint in _SPELLINGS:
         found = pattern.search(text)
         if found is not None:

@@ -35,10 +35,13 @@ TOGETHER = {
     ),
     "operators' image": ("tests/deploy/operator/test_image.py",),
     "operators' unit": ("tests/deploy/operator/test_systemd.py",),
-    "reports in Spark": tuple(f"tests/pipeline/usage/test_{each}.py" for each in ("report_job", "missing")),
+    "reports in Spark": tuple(
+        f"tests/pipeline/usage/test_{each}.py" for each in ("report_job", "missing", "blame", "rules", "closing")
+    ),
     "the rest in Spark": ("tests/pipeline/",),
     "a secured broker": tuple(
-        f"{_INTEGRATION}test_{each}.py" for each in ("sasl", "own_login", "tls", "broken_lines", "old_librdkafka")
+        f"{_INTEGRATION}test_{each}.py"
+        for each in ("sasl", "own_login", "tls", "connection_age", "broken_lines", "old_librdkafka")
     ),
     "three brokers": (f"{_INTEGRATION}three_brokers/",),
     "a broker that goes": (f"{_INTEGRATION}test_broker_down.py",),
@@ -47,7 +50,10 @@ TOGETHER = {
     "brokers of the playground": ("tests/deploy/test_cluster.py", "tests/deploy/test_command.py"),
     **{
         each: (f"{_INTEGRATION}test_{each}.py",)
-        for each in ("live_change", "transactions", "patience", "usage_records", "usage_by_topic")
+        for each in (
+            *("explain", "cluster_quotas", "fleet", "live_change", "telemetry", "transactions", "patience"),
+            *("usage_records", "usage_by_topic", "threshold_quota"),
+        )
     },
 }
 

@@ -64,7 +64,7 @@ def whole_seconds(frames: Sequence[tuple[int, int]], seconds: int) -> tuple[int,
     Raises ValueError when there is no frame.
     """
     if not frames:
-        raise ValueError("no data frame")
+        raise ValueError("no data request")
     end_ns = min(time_ns for time_ns, _ in frames) + seconds * BIN_NS
     bins = bins_per_second(frame for frame in frames if frame[0] < end_ns)
     return bins + (0,) * (seconds - len(bins))

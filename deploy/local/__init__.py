@@ -10,7 +10,7 @@
                that notes complete data frames      frames    its framing, sans-IO
     broker_quota  the broker's own quotas of a client id, by wire
     evenness   the contract "±2 % in every second" as arithmetic over what the tap noted
-    lent       what members of a fleet might use together, from their logs
+    granted    what members of a fleet might use together, from their logs
     bars       bytes in each second as a panel of a picture
 
 `python -m deploy.local` starts a cluster in the foreground. Tests use the same code as fixtures (tests/conftest.py).

@@ -63,7 +63,7 @@ def fetch(sets: tuple[str, ...]) -> None:
 @main.command("pin")
 @click.argument("name", type=click.Choice(list(ALL_SETS)), metavar="SET")
 def pin_set(name: str) -> None:
-    """Fetch SET as it resolves now and pin its checksums. For whoever changes a version: read the diff."""
+    """Fetch SET as it resolves now and pin its checksums. If you change a version, read the diff."""
     click.echo(f"wrote {pin(ALL_SETS[name])}")
 
 

@@ -3,6 +3,7 @@
 import base64
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 import uuid
@@ -29,6 +30,7 @@ class KafkaCluster:
     brokers: 1 or 3. version: a key of artifacts.BROKERS. overrides: settings for every broker, last in its properties.
     advertised: told a node id and the port it really listens on, says which address clients shall be told, for a tap or
     a proxy in between; by default the real one. Replication between brokers never goes there.
+    disk_bytes: size of the disk of each broker, in memory (tmpfs; needs root to mount); 0: they share this machine's.
     security: adds a listener for each of SSL, SASL_SSL and SASL_PLAINTEXT (`secure_addresses`).
 
     Node N (1, 2, 3) listens on 127.0.0.(N+1): a test recognises a leaked broker address by that.
@@ -43,6 +45,7 @@ class KafkaCluster:
         advertised: Callable[[int, int], Address] | None = None,
         start_timeout_seconds: float = 120.0,
         security: Security | None = None,
+        disk_bytes: int = 0,
     ) -> None:
         if brokers not in (1, 3):
             raise PlaygroundError(f"a cluster has 1 or 3 brokers, not {brokers}")
@@ -54,6 +57,7 @@ class KafkaCluster:
         self._advertised = advertised
         self._start_timeout_seconds = start_timeout_seconds
         self._security = security
+        self._disk_bytes = disk_bytes
         self._reservations: list[PortReservation] = []
         self._directory: Path | None = None
         self._nodes: dict[int, BrokerNode] = {}
@@ -78,6 +82,14 @@ class KafkaCluster:
         return ",".join(
             f"{host}:{port}" for host, port in (node.addressing.more[protocol] for node in self._nodes.values())
         )
+
+    def data_path(self, node: int) -> Path:
+        """The directory with all data of a broker."""
+        return self._nodes[node].directory / "data"
+
+    def is_running(self, node: int) -> bool:
+        """Whether the process of a broker is there."""
+        return self._nodes[node].running
 
     def log_path(self, node: int) -> Path:
         """The file with everything that broker has printed, over all its starts."""
@@ -108,7 +120,7 @@ class KafkaCluster:
         self._wait_until_ready()
 
     def wait(self) -> None:
-        """Returns never while all brokers run. Raises BrokerFailed when one of them ends by itself."""
+        """Returns never while all brokers run. Raises BrokerFailed when one of them ends on its own."""
         while True:
             for broker in self._nodes.values():
                 if not broker.running:
@@ -119,6 +131,8 @@ class KafkaCluster:
         """Ends all brokers and removes their data. May be called again."""
         for broker in self._nodes.values():
             broker.stop(graceful=False, timeout_seconds=0)  # the data goes away: there is nothing to hand over
+            if self._disk_bytes:
+                subprocess.run(["umount", "--lazy", broker.directory / "data"], check=False, capture_output=True)
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
@@ -148,6 +162,10 @@ class KafkaCluster:
 
         def format_storage(broker: BrokerNode) -> None:
             data = broker.directory / "data"
+            if self._disk_bytes:
+                data.mkdir(parents=True)
+                size = f"size={self._disk_bytes}"
+                subprocess.run(["mount", "-t", "tmpfs", "-o", size, "playground", data], check=True)
             broker.format(cluster_id, server_properties(broker.node, addressing, data, overrides), scram)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:

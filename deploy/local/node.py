@@ -70,7 +70,7 @@ class BrokerNode:
 
     def format(self, cluster_id: str, properties: Mapping[str, str], scram: Sequence[str] = ()) -> None:
         """Writes `server.properties` and formats the storage, with the SCRAM credentials. Raises BrokerFailed."""
-        self.directory.mkdir(parents=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._properties_path.write_text(properties_text(properties), encoding="utf-8")
         self._hosts_path.write_text("".join(f"127.0.0.{last} localhost\n" for last in range(1, 5)), encoding="ascii")
         command = [find_java(), *_TOOL_JVM, "-cp", self._class_path, "kafka.tools.StorageTool", "format"]

@@ -106,12 +106,12 @@ ROWS: Final = (
             Panel(
                 "Used part of limits",
                 (("topk(20, max by (entity, limit) (#quota_used_ratio{@}))", "{{entity}} {{limit}}"),),
-                "percentunit", "Rate of the last ten seconds, as a part of the limit.",
+                "percentunit", "Rate of the last ten seconds, as a share of the limit.",
             ),
             Panel(
                 "Debt",
                 (("topk(20, max by (entity, limit) (#quota_debt_seconds{@}))", "{{entity}} {{limit}}"),),
-                "s", "How long a limit takes to pay off what was used beyond it.",
+                "s", "How long a limit takes to pay off its debt.",
             ),
             Panel(
                 "Refused and closed connections",
@@ -188,6 +188,14 @@ ROWS: Final = (
                     ("max(#memory_used_ratio{@})", "memory, part of its bound"),
                 ),
                 "short", "Of all chosen proxies: 1 is yes; memory is the fullest's.",
+            ),
+            Panel(
+                "Disks of brokers",
+                (
+                    ("topk(9, max by (broker, directory) (#disk_used_ratio{@}))", "broker {{broker}} {{directory}}"),
+                    ("min(#disk_guard_factor{@})", "factor for producers"),
+                ),
+                "percentunit", "With --disk-guard: used shares; the factor falls to 0 between the marks.",
             ),
             Panel(
                 "Fleet",

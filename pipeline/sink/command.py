@@ -1,26 +1,7 @@
-"""`python -m pipeline.sink`, and what spark-submit runs. argparse, PySpark and the standard library, nothing else."""
+"""Writes the lines of text files to a Kafka topic with Spark Structured Streaming, at the pace of a quota. A sink that
+was killed continues from its checkpoint: no record is lost, and at most one micro-batch is written twice, with the same
+keys.
 
-import argparse
-import signal
-from collections.abc import Callable, Sequence
-from threading import Event
-
-from pyspark.sql import SparkSession
-
-from pipeline.brokers import client_settings, require_topic
-from pipeline.client_metrics import blocked_seconds, longest_throttle_seconds
-from pipeline.failures import exit_code
-from pipeline.options import count, heap, key_value, positive
-from pipeline.sink.follow import Waited, follow
-from pipeline.sink.sizing import Sizing, parse_rate
-from pipeline.sink.stream import CONTENT_KEY, Job, start
-from pipeline.spark_session import SparkStartError, job_session
-
-_DESCRIPTION = """\
-Writes the lines of text files to a Kafka topic with Spark Structured Streaming, at the pace of a quota. A sink that was
-killed goes on from its checkpoint: no record is lost, and at most one micro-batch is written twice, with the same keys.
-"""
-_EXAMPLES = """\
 examples:
   # all files that are there now, through a proxy with --quota 'client-id=orders-sink,producer_byte_rate=5MB'
   python -m pipeline.sink --input /data/orders --checkpoint /data/checkpoints/orders \\
@@ -38,6 +19,24 @@ exit code: 0 at the end of the input, 1 when the query failed, 2 for a wrong opt
 docs: docs/pipeline/sink.md
 """
 
+# This is also what spark-submit runs: argparse, PySpark and the standard library, nothing else.
+
+import argparse
+import signal
+from collections.abc import Callable, Sequence
+from threading import Event
+
+from pyspark.sql import SparkSession
+
+from pipeline.brokers import client_settings, require_topic
+from pipeline.client_metrics import blocked_seconds, longest_throttle_seconds
+from pipeline.failures import InputError, exit_code
+from pipeline.options import count, heap, key_value, positive
+from pipeline.sink.follow import Waited, follow
+from pipeline.sink.sizing import Sizing, parse_rate
+from pipeline.sink.stream import CONTENT_KEY, Job, start
+from pipeline.spark_session import job_session
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code; an error is one line on stderr."""
@@ -49,11 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All options."""
+    """All options. The help is the text of this module."""
+    description, _, examples = (__doc__ or "").partition("\n\n")
     top = argparse.ArgumentParser(
         prog="python -m pipeline.sink",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
+        description=description,
+        epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = top.add_argument_group("from files to a topic")
@@ -62,29 +62,20 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT[,...]", help="the proxy, or brokers")
     where.add_argument("--topic", required=True, help="an existing topic")
     where.add_argument("--client-id", default="sink", help="the quota's client id (default: %(default)s)")
-    text = "which files are done; one for each input and topic"
+    text = "folder that records which files are done; use one for each input and topic"
     where.add_argument("--checkpoint", required=True, metavar="FOLDER", help=text)
     records = top.add_argument_group("records")
-    text = (
-        "expression over the column `line` (default: %(default)s). Consumers drop duplicates by it: an id of the "
-        "record is best. Where it is null the default applies"
-    )
+    text = "expression over `line`, best an id; where it is null the default applies (default: %(default)s)"
     records.add_argument("--key", default=CONTENT_KEY, metavar="SQL", help=text)
     records.add_argument("--value", default="line", metavar="SQL", help="expression too (default: %(default)s)")
     pace = top.add_argument_group("pace")
-    text = (
-        "this job's quota in bytes per second: 5MB, 512KiB. Sets the bytes of a micro-batch, the producer's buffer and "
-        "its timeouts; the limit itself is the proxy's"
-    )
+    text = "this job's quota in bytes per second: 5MB, 512KiB; it sizes micro-batches, buffer and timeouts"
     pace.add_argument("--rate", required=True, type=parse_rate, metavar="BYTES", help=text)
     text = "how long a micro-batch takes at that rate: what a kill repeats at most (default: %(default)g)"
     pace.add_argument("--batch-seconds", type=positive, default=10.0, metavar="S", help=text)
     text = "that share the rate (default: what Spark is configured for)"
     pace.add_argument("--executors", type=count, metavar="N", help=text)
-    text = (
-        "keep running, with a micro-batch every S seconds if there are new files (default: take the files that are "
-        "there, then end)"
-    )
+    text = "keep running, a micro-batch every S seconds (default: take the files that are there, then end)"
     pace.add_argument("--every", type=positive, metavar="S", help=text)
     spark = top.add_argument_group("Spark and Kafka")
     for name, what in (
@@ -142,7 +133,7 @@ def executors(spark: SparkSession) -> int:
     name = "spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances"
     number = settings.get(name, "")
     if not number.isdigit():
-        raise SparkStartError(f"{name} is not set: give --executors N, how many share the rate at most")
+        raise InputError(f"{name} is not set: give --executors N, the most executors that share the rate")
     return int(number)
 
 

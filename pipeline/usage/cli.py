@@ -1,7 +1,17 @@
-"""`python -m pipeline.usage`, and what spark-submit runs (`submit.py`): one subcommand for each job.
+"""Computes usage, throttling, delays between clients, costs and quota recommendations from the proxy's usage records.
+Local by default; under spark-submit on any cluster.
 
-argparse, and nothing but PySpark and the standard library: it runs on clusters that have no more than that.
+examples, from the usage topic to a report in HTML:
+  python -m pipeline.usage ingest --warehouse /data/usage --bootstrap-servers broker:9092
+  python -m pipeline.usage report --warehouse /data/usage
+  python -m pipeline.usage page   --warehouse /data/usage usage.html
+
+options of a command: python -m pipeline.usage ingest --help; --memory and --cores stand before the command
+docs: docs/pipeline/README.md; for a cluster, with spark-submit: docs/pipeline/README.md#run-it
 """
+
+# One subcommand for each job, for `python -m pipeline.usage` and spark-submit (`submit.py`). argparse, and nothing but
+# PySpark and the standard library: it runs on clusters that have no more than that.
 
 import argparse
 import ast
@@ -34,38 +44,23 @@ OVER_BUDGET = 4
 """Exit code of a complete report with a team whose run rate is above its budget."""
 
 
-class EmptyWarehouseError(InputError):
-    """The tables that a command reads do not exist; the text has the command that fills them."""
-
-
-_EXAMPLES = """\
-examples, from the usage topic to a report in HTML:
-  python -m pipeline.usage ingest --warehouse /data/usage --bootstrap-servers broker:9092
-  python -m pipeline.usage report --warehouse /data/usage
-  python -m pipeline.usage page   --warehouse /data/usage usage.html
-
-options of a command: python -m pipeline.usage ingest --help; --memory and --cores stand before the command
-docs: docs/pipeline/README.md; for a cluster, with spark-submit: docs/pipeline/README.md#run-it
-"""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 for a wrong file or option, 1 for a failed job; INCOMPLETE, OVER_BUDGET."""
     given = parser().parse_args(arguments)
-    return exit_code(lambda: given.run(given), "stopped; run the same command again: each step is repeated as a whole")
+    return exit_code(lambda: given.run(given), "stopped; run the same command again, which repeats the unfinished step")
 
 
 def parser() -> argparse.ArgumentParser:
-    """All subcommands."""
+    """All subcommands. The help is the text of this module."""
+    description, _, examples = (__doc__ or "").partition("\n\n")
     top = argparse.ArgumentParser(
         prog="python -m pipeline.usage",
-        description="Computes usage, throttling, delays between clients, costs and quota recommendations from the\n"
-        "proxy's usage records. Local by default; under spark-submit on any cluster.",
-        epilog=_EXAMPLES,
+        description=description,
+        epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--memory", type=heap, default="1g", help="heap of a local Spark (default: %(default)s)")
-    top.add_argument("--cores", type=count, default=2, help="cores of a local Spark (default: %(default)s)")
+    top.add_argument("--cores", type=count, default=2, help="number of cores for a local Spark (default: %(default)s)")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _add_ingest(commands)
     _add_report(commands)
@@ -97,7 +92,7 @@ def _command(
 
 def _period(command: argparse.ArgumentParser) -> None:
     command.add_argument("--from", dest="since", type=_day, metavar="DAY", help="the first day (default: all)")
-    command.add_argument("--until", type=_day, metavar="DAY", help="the day after the last one (default: all)")
+    command.add_argument("--until", type=_day, metavar="DAY", help="the first day that is not included (default: all)")
 
 
 def _add_ingest(commands: _Commands) -> None:
@@ -112,9 +107,9 @@ def _add_ingest(commands: _Commands) -> None:
     command.add_argument("--topic", default="kafka-quota-proxy-usage", help="the usage topic (default: %(default)s)")
     checkpoint = "which offsets are done (default: WAREHOUSE/_checkpoint)"
     command.add_argument("--checkpoint", metavar="FOLDER", help=checkpoint)
-    every = "keep running, a batch every SECONDS (default: read to the end of the topic, then end)"
+    every = "keep running, a batch every SECONDS (default: read to the end of the topic, then exit)"
     command.add_argument("--every", type=positive, metavar="SECONDS", help=every)
-    most = "records of one batch, which bounds memory (default: %(default)s)"
+    most = "the most records in a batch, which bounds memory (default: %(default)s)"
     command.add_argument("--max-offsets", type=count, default=2_000_000, metavar="N", help=most)
     option = "of Spark's Kafka source, repeatable; Kafka's own settings begin with kafka."
     command.add_argument("--option", action="append", default=[], type=key_value, metavar="KEY=VALUE", help=option)
@@ -172,7 +167,7 @@ def _add_owners(commands: _Commands) -> None:
     test.add_argument("--owners", type=Path, required=True, metavar="FILE.toml", help="the rules")
     test.add_argument("--user", help="Kafka principal")
     test.add_argument("--topic", help="topic of the usage")
-    text = "of the sidecar, repeatable"
+    text = "label of the sidecar, repeatable"
     test.add_argument("--label", action="append", default=[], type=key_value, metavar="KEY=VALUE", help=text)
     test.add_argument("--day", type=_day, default=datetime.now(UTC).date(), help="default: today, UTC")
     test.set_defaults(run=_test_owners)
@@ -262,7 +257,7 @@ def _apply(given: argparse.Namespace) -> int:
     with _warehouse(given, "report", "quota_recommendations") as warehouse:
         found = apply.recommended(warehouse, given.confidence, given.cluster)
     text = apply.quotas_toml(found)
-    print(text or f"no recommendation has confidence {given.confidence} or a higher one", end="" if text else "\n")
+    print(text or f"no recommendation has confidence {given.confidence} or higher", end="" if text else "\n")
     if given.write:
         given.write.write_text(text, encoding="utf-8")
         print(f"wrote {given.write}; the proxy reads it when --quotas-file names it", file=sys.stderr)
@@ -309,12 +304,12 @@ def _snapshot(given: argparse.Namespace) -> int:
 def _warehouse(given: argparse.Namespace, command: str = "", *tables: str, **options: Any) -> Iterator[Warehouse]:
     """The warehouse, in a session. options: of `session`.
 
-    Raises EmptyWarehouseError if it has none of these tables, which `command` writes.
+    Raises InputError if it has none of these tables, which `command` writes.
     """
     with session(cores=given.cores, memory=given.memory, **options) as spark:
         warehouse = Warehouse(spark, given.warehouse)
         if tables and not any(warehouse.exists(name) for name in tables):
-            raise EmptyWarehouseError(f"no table {' or '.join(tables)} in {warehouse.root}: run `{command}` first")
+            raise InputError(f"no table {' or '.join(tables)} in {warehouse.root}: run `{command}` first")
         yield warehouse
 
 

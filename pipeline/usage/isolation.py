@@ -31,13 +31,22 @@ def attempt(warehouse: Warehouse, step: str, run: Callable[[], None]) -> bool:
     """Run a step that no other needs. Returns False if it failed: its tables stay as they were, and it is noted in the
     table `isolated`.
     """
+    error = _error_of(run)
+    if error is not None:
+        warehouse.append("isolated", warehouse.row("isolated", _noted(step, reason(error))))
+    return error is None
+
+
+def computed_once(rows: DataFrame) -> DataFrame:
+    """Rows that several steps read, as a leaf in their plans. A cached query is planned with each of them, and compared
+    with every part of every other plan.
+
+    If the rows cannot be computed, each step that reads them fails on its own.
+    """
     try:
-        run()
-    except (PySparkException, Py4JError) as error:
-        noted = {"at": f.current_timestamp(), "step": f.lit(step), "reason": f.lit(reason(error)[:1_000])}
-        warehouse.append("isolated", warehouse.row("isolated", noted))
-        return False
-    return True
+        return rows.localCheckpoint()
+    except (PySparkException, Py4JError):
+        return rows
 
 
 def isolate(
@@ -48,21 +57,15 @@ def isolate(
     These are noted in the table `isolated`. Raises what the step raises if that is no error of data.
     """
     bad: list[int] = []
-    while True:
-        kept = rows.where(~_hash(keys).isin(bad)) if bad else rows
-        try:
-            run(kept)
-        except (PySparkException, Py4JError) as error:
-            why = _DATA_ERROR.search(str(error))
-            if why is None or len(bad) == MOST:
-                raise
-            found = _first_bad(kept, run, _hash(keys))
-            if found is None:
-                raise
-            bad.append(found)
-            _note(warehouse, step, rows.where(_hash(keys) == found).select(*keys).distinct(), why[0])
-        else:
-            return
+    kept = rows
+    while (error := _error_of(run, kept)) is not None:
+        why = _DATA_ERROR.search(str(error))
+        found = None if why is None or len(bad) == MOST else _first_bad(kept, run, _hash(keys))
+        if why is None or found is None:
+            raise error
+        bad.append(found)
+        _note(warehouse, step, rows.where(_hash(keys) == found).select(*keys).distinct(), why[0])
+        kept = rows.where(~_hash(keys).isin(bad))
 
 
 def _first_bad(rows: DataFrame, run: Callable[[DataFrame], None], key: Column) -> int | None:
@@ -70,27 +73,31 @@ def _first_bad(rows: DataFrame, run: Callable[[DataFrame], None], key: Column) -
     left = sorted(row[0] for row in rows.select(key).distinct().collect())  # one row for each client
     while len(left) > 1:
         half = left[: len(left) // 2]
-        if _fails(rows.where(key.between(half[0], half[-1])), run):
+        if _error_of(run, rows.where(key.between(half[0], half[-1]))):
             left = half
-        elif _fails(rows.where(key.between(left[len(half)], left[-1])), run):
+        elif _error_of(run, rows.where(key.between(left[len(half)], left[-1]))):
             left = left[len(half) :]
         else:
             return None
     return left[0] if left else None
 
 
-def _fails(rows: DataFrame, run: Callable[[DataFrame], None]) -> bool:
+def _error_of(run: Callable[..., None], *rows: DataFrame) -> PySparkException | Py4JError | None:
+    """What Spark raises in a step."""
     try:
-        run(rows)
-    except (PySparkException, Py4JError):
-        return True
-    return False
+        run(*rows)
+    except (PySparkException, Py4JError) as error:
+        return error
+    return None
+
+
+def _noted(step: str, why: str) -> dict[str, Column]:
+    return {"at": f.current_timestamp(), "step": f.lit(step), "reason": f.lit(why[:1_000])}
 
 
 def _note(warehouse: Warehouse, step: str, bad: DataFrame, why: str) -> None:
     """One row for each step and client: a run that is repeated finds them again."""
-    noted = {"at": f.current_timestamp(), "step": f.lit(step), "reason": f.lit(why[:1_000])}
-    every = warehouse.read("isolated").unionByName(bad.withColumns(noted), allowMissingColumns=True)
+    every = warehouse.read("isolated").unionByName(bad.withColumns(_noted(step, why)), allowMissingColumns=True)
     keys = [name for name in every.columns if name not in ("at", "reason")]
     latest = every.groupBy(*keys).agg(f.max("at").alias("at"), f.max_by("reason", "at").alias("reason"))
     warehouse.replace("isolated", latest)

@@ -14,8 +14,9 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
+from pipeline.failures import InputError
 from pipeline.usage.schemas import UNALLOCATED
-from pipeline.usage.strict_toml import RuleFileError, Table, parsed, text_of
+from pipeline.usage.strict_toml import Table, parsed, text_of
 
 FIELDS: Final = {"user": "user", "client-id": "client_id", "topic": "topic"}
 """Key in the file → column."""
@@ -45,12 +46,12 @@ class Match:
 
 
 def load(path: Path) -> list[Rule]:
-    """The rules of a file, in its order. Raises RuleFileError, OSError."""
+    """The rules of a file, in its order. Raises InputError, OSError."""
     return parse(text_of(path))
 
 
 def parse(text: str) -> list[Rule]:
-    """The rules of an owners file's text. Raises RuleFileError."""
+    """The rules of an owners file's text. Raises InputError."""
     file = parsed(text)
     rules = [_rule(table) for table in file.tables("owner")]
     file.end()
@@ -117,23 +118,23 @@ def _rule(table: Table) -> Rule:
     first, until = table.days(needs_first=False)
     table.end()
     if not isinstance(labels, dict):
-        raise RuleFileError(f"{place}.labels: expected a table of label to pattern")
+        raise InputError(f"{place}.labels: expected a table of label to pattern")
     if any("'" in name for name in labels):
-        raise RuleFileError(f"{place}.labels: a label's name has no single quote")
+        raise InputError(f"{place}.labels: a label's name has no single quote")
     if not patterns and not labels:
-        raise RuleFileError(f"{place}: give at least one of {', '.join(FIELDS)}, labels; '.*' matches all")
+        raise InputError(f"{place}: give at least one of {', '.join(FIELDS)}, labels; '.*' matches all")
     of_labels = {name: _pattern(place, f"labels.{name}", each) for name, each in labels.items()}
     return Rule(place, team, patterns, of_labels, first, until)
 
 
 def _pattern(place: str, name: str, pattern: object) -> str:
     if not isinstance(pattern, str):
-        raise RuleFileError(f"{place}.{name}: expected a regular expression in quotes")
+        raise InputError(f"{place}.{name}: expected a regular expression in quotes")
     uncommon = _UNCOMMON.search(pattern)
     if uncommon:
-        raise RuleFileError(f"{place}.{name}: {uncommon[0]!r} does not mean the same to Java and Python")
+        raise InputError(f"{place}.{name}: {uncommon[0]!r} does not mean the same to Java and Python")
     try:
         re.compile(pattern, re.ASCII)
     except re.error as error:
-        raise RuleFileError(f"{place}.{name}: {pattern!r}: {error}") from error
+        raise InputError(f"{place}.{name}: {pattern!r}: {error}") from error
     return pattern

@@ -10,26 +10,23 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pipeline.usage.strict_toml import END_OF_TIME, RuleFileError, Table, parsed, text_of
+from pipeline.failures import InputError
+from pipeline.usage.strict_toml import END_OF_TIME, Table, parsed, text_of
 
 AXES: Final = ("network_in", "network_out", "requests", "storage", "partitions")
 """What is charged."""
 WAITING: Final = "waiting"
 """An axis of prices: what waiting for others costs. Shown, and not charged."""
+_BYTES: Final = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 UNITS: Final = {
-    "network_in": ("B", "MB", "GB", "TB", "MiB", "GiB", "TiB"),
-    "network_out": ("B", "MB", "GB", "TB", "MiB", "GiB", "TiB"),
-    "requests": ("request", "million requests"),
-    "storage": ("GB-hour", "GiB-hour", "TB-hour"),
-    "partitions": ("partition-hour",),
-    WAITING: ("second", "minute", "hour"),
+    "network_in": _BYTES,
+    "network_out": _BYTES,
+    "requests": {"request": 1, "million requests": 10**6},
+    "storage": {"GB-hour": 10**9, "GiB-hour": 2**30, "TB-hour": 10**12},
+    "partitions": {"partition-hour": 1},
+    WAITING: {"second": 1_000, "minute": 60_000, "hour": 3_600_000},
 }
-SIZES: Final = {
-    "B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
-    "request": 1, "million requests": 10**6,
-    "GB-hour": 10**9, "GiB-hour": 2**30, "TB-hour": 10**12, "partition-hour": 1,
-    "second": 1_000, "minute": 60_000, "hour": 3_600_000,
-}  # fmt: skip
+"""Of each axis, and their sizes in bytes, requests, byte-hours, partition-hours and milliseconds."""
 _CURRENCY: Final = "three capital letters of ISO 4217 are needed, such as EUR"
 IDLE_RULES: Final = ("apart", "by use")
 """Who pays for capacity that was not used: the team `idle`, or all teams by use."""
@@ -47,7 +44,7 @@ class Price:
 
     @property
     def size(self) -> int:
-        return SIZES[self.per]
+        return UNITS[self.axis][self.per]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +79,21 @@ class PriceList:
 
 
 def load(path: Path) -> PriceList:
-    """The price list in a file. Raises RuleFileError, OSError."""
+    """The price list in a file. Raises InputError, OSError."""
     return parse(text_of(path))
 
 
 def parse(text: str) -> PriceList:
-    """A price list's text. Raises RuleFileError."""
+    """A price list's text. Raises InputError."""
     file = parsed(text)
     zone = file.text("zone", "UTC")
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise RuleFileError(f"zone: there is no time zone {zone!r}") from error
+        raise InputError(f"zone: there is no time zone {zone!r}") from error
     currency = file.text("currency", "", needs=_CURRENCY)
     if not (len(currency) == 3 and currency.isascii() and currency.isupper()):
-        raise RuleFileError(f"currency: {_CURRENCY}")
+        raise InputError(f"currency: {_CURRENCY}")
     provider, account = file.text("provider", "Kafka platform"), file.text("account", "kafka")
     prices = tuple(map(_price, file.tables("price")))
     invoices = tuple(map(_invoice, file.tables("invoice")))
@@ -104,7 +101,7 @@ def parse(text: str) -> PriceList:
     file.end()
     _check_overlaps(prices)
     if twice := [name for name, count in Counter(each.id for each in invoices).items() if count > 1]:
-        raise RuleFileError(f"invoice: two invoices have the id {twice[0]!r}")
+        raise InputError(f"invoice: two invoices have the id {twice[0]!r}")
     return PriceList(currency, zone, provider, account, prices, invoices, text, _budgets(budgets))
 
 
@@ -120,15 +117,15 @@ def _invoice(table: Table) -> Invoice:
     axis, (first, until) = table.one_of("axis", AXES), _period(table)
     if until > (first.replace(day=28) + timedelta(days=4)).replace(day=1):
         # Periods are closed by month: an invoice over two would be shared out again among the days still open.
-        raise RuleFileError(
+        raise InputError(
             f"{table.place}: from {first} until {until} is more than one month; write an invoice for each month"
         )
     total, fixed = table.decimal("total", 2), table.decimal("fixed", 2, "0")
     if fixed > total:
-        raise RuleFileError(f"{table.place}.fixed: {fixed} is more than the total of {total}")
+        raise InputError(f"{table.place}.fixed: {fixed} is more than the total of {total}")
     capacity, idle = 0, table.one_of("idle", IDLE_RULES, IDLE_RULES[0])
     if table.values.keys() & {"capacity", "per"}:
-        capacity = int(table.decimal("capacity", 6) * SIZES[_unit(table, axis)])
+        capacity = int(table.decimal("capacity", 6) * UNITS[axis][_unit(table, axis)])
     table.end()
     return Invoice(number, axis, total, fixed, first, until, capacity, idle)
 
@@ -138,14 +135,14 @@ def _budgets(tables: Sequence[Table]) -> dict[str, Decimal]:
     for table in tables:
         team = table.text("team", "", needs="a team's name is needed")
         if team in budgets:
-            raise RuleFileError(f"{table.at('team')}: {team!r} has another budget above; write one")
+            raise InputError(f"{table.at('team')}: {team!r} has another budget above; write one")
         budgets[team] = table.decimal("amount", 2)
         table.end()
     return budgets
 
 
 def _unit(table: Table, axis: str) -> str:
-    return table.one_of("per", UNITS[axis], kind=f"no unit of {axis}")
+    return table.one_of("per", tuple(UNITS[axis]), kind=f"no unit of {axis}")
 
 
 def _period(table: Table) -> tuple[date, date]:
@@ -157,4 +154,4 @@ def _check_overlaps(prices: tuple[Price, ...]) -> None:
     ordered = sorted(prices, key=lambda price: (price.axis, price.first))
     for earlier, later in pairwise(ordered):
         if earlier.axis == later.axis and later.first < earlier.until:
-            raise RuleFileError(f"price: {later.axis} has two prices on {later.first}")
+            raise InputError(f"price: {later.axis} has two prices on {later.first}")

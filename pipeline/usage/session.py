@@ -53,10 +53,18 @@ FEW_ROWS = {
     # To compile the queries takes longer than it saves.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # One task for each stage, and no job of its own for each table that a join broadcasts.
+    # One task for each stage, however many files it reads, and no job of its own for each table that a join broadcasts.
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.default.parallelism": "1",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.openCostInBytes": "0",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.optimizer.disableHints": "true",
+    # To infer filters from others takes longer than they save, and nobody reads the statistics of so small a write.
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.databricks.delta.stats.collect": "false",
+    "spark.databricks.delta.history.metricsEnabled": "false",
 }
 
 

@@ -1,7 +1,7 @@
 """What clients, limits and brokers did in the last minute: the pages /clients, /limits, /brokers and /explain.
 
-A view is collected once a second at most, whoever asks, in rounds of the event loop of about 1 ms. Nothing of it costs
-anything while nobody asks: what it reads is counted for the metrics, too.
+A view is collected at most once a second, however many clients ask, in rounds of the event loop of about 1 ms. It costs
+nothing while no page is requested, because everything that it reads is counted for the metrics anyway.
 """
 
 import asyncio
@@ -16,34 +16,34 @@ from typing import Any, Final, TypeVar
 
 from protocol.apis import FETCH, PRODUCE
 from proxy.admin.explain import Finding, explain, name_of, refused, text_of, without_broker
+from proxy.admin.history import History
 from proxy.admin.http_server import VARY, Response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import TABLES, table, with_verdicts
 from proxy.admin.verdict import Known
 from proxy.brokers.response_times import BUCKETS, ResponseTimes
-from proxy.observability.client_times import ClientTimes
+from proxy.observability.client_times import STATES, ClientTimes
 from proxy.observability.labels import entity_label
 from proxy.observability.past import SNAPSHOT_NS, Span
 from proxy.observability.tallies import EntityMetrics
-from proxy.observability.wait_clock import STATES
-from proxy.recorder import Recorder
 from proxy.sessions.gate import Gate
 from proxy.sessions.session import Session
 from proxy.sessions.shared import Shared
 from quotas.admission.limit import Limit
+from quotas.limit_kinds import DISK_GUARD
 
-#: Rows of a table: the busiest ones.
+#: Rows of a table, the busiest first.
 MOST_SHOWN: Final = 500
 #: Names in a row.
 _MOST_NAMES: Final = 10
 _WINDOW_SECONDS: Final = 60
-#: A connection that has had no broker for so long waits for one.
+#: A connection that has had no broker for this long counts as waiting for one.
 _LONG_NS: Final = 2_000_000_000
 _COLLECTED_FOR_NS: Final = 1_000_000_000
-#: Connections, clients or limits of one round of the event loop.
+#: Connections, clients or limits to process before the event loop runs again.
 _AT_ONCE: Final = 100
 _COUNTS: Final = 7
-"""Of `EntityMetrics.counts`, before the times."""
+"""The number of counters in `EntityMetrics.counts` that come before the times."""
 
 PATHS: Final = ("/clients", "/limits", "/brokers", "/explain")
 
@@ -53,9 +53,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class View:
-    """The rows of each page; `findings`: one for each client; `refused`: of connections that no client has.
-
-    `all_findings`: both. `load`: how late the loop is, for which part of its time it is busy, and whether limits apply.
+    """The rows of each page. `findings` has one for each client, `refused` those of connections without a known client,
+    and `all_findings` has both. `load`: how late the loop is, its busy share, and whether limits are enforced.
     """
 
     clients: list[Row] = field(default_factory=list)
@@ -79,26 +78,26 @@ class _Open:
 
 
 class Activity:
-    """Collects a view. `unmatched`: the entries of the quotas that no client has matched."""
+    """Collects a view. `unmatched` returns the quota entries that no client has matched."""
 
     def __init__(
         self,
         shared: Shared,
         sessions: Collection[Session],
         gate: Gate,
-        recorder: Recorder,
+        history: History,
         unmatched: Callable[[], Sequence[str]],
     ) -> None:
         self._shared = shared
         self._sessions = sessions
         self._gate = gate
-        self._recorder = recorder
+        self._history = history
         self._unmatched = unmatched
         self._collecting: asyncio.Task[View] | None = None
         self._collected_ns = 0
 
     async def view(self) -> View:
-        """At most a second old, or as old as it takes to collect it."""
+        """The latest view: at most a second old, plus the time that it takes to collect it."""
         found = self._collecting
         if found is None or (found.done() and self._shared.clock() - self._collected_ns >= _COLLECTED_FOR_NS):
             self._collected_ns = self._shared.clock()
@@ -106,7 +105,7 @@ class Activity:
         return await asyncio.shield(found)
 
     async def respond(self, path: str, accept: str) -> Response:
-        """One of the pages `PATHS`: JSON, or text for people if `accept` names text/plain and not JSON."""
+        """One of the pages in `PATHS`: text if `accept` names text/plain and not JSON, otherwise JSON."""
         view = await self.view()
         is_text = asks_for_text(accept)
         if path == "/explain" and is_text:
@@ -141,8 +140,8 @@ class Activity:
             view.brokers,
             names,
             self._unmatched(),
-            enforces=self._shared.context.measures.enforces,
-            late_seconds=self._recorder.late_seconds(now_ns),
+            enforces=self._shared.context.actions.enforces,
+            late_seconds=self._history.late_seconds(now_ns),
             holder=max(view.clients, key=lambda row: row["buffered_bytes"], default=None),
         )
         async for shown in _in_rounds(view.clients):
@@ -151,18 +150,18 @@ class Activity:
         view.refused = [refused(fields) for at_ns, fields in latest if at_ns >= since_ns]
         if max(waiting_ns, default=0) > _LONG_NS:
             view.refused.append(without_broker(len(waiting_ns), max(waiting_ns) / 1e9))
-        view.load = known.late_seconds, self._recorder.busy_ratio(now_ns), known.enforces
+        view.load = known.late_seconds, self._history.busy_ratio(now_ns), known.enforces
         return view
 
     async def _open(self) -> tuple[dict[EntityMetrics, _Open], dict[str, list[Session]], list[int]]:
-        """The open connections, by client and by broker, and how long those wait that have no broker yet."""
+        """The open connections by client and by broker, and how long connections without a broker have waited."""
         clients = dict[EntityMetrics, _Open]()
         by_broker = defaultdict[str, list[Session]](list)
         waiting_ns: list[int] = []
         async for session in _in_rounds(list(self._sessions)):
-            waits = session.connection.waits
-            if session.upstream is None and waits.stands:
-                waiting_ns.append(self._shared.clock() - waits.since_ns)
+            since_ns = None if session.opening is None else session.opening.connecting_since_ns
+            if since_ns is not None:
+                waiting_ns.append(self._shared.clock() - since_ns)
             if session.identity.wire_client_id is not None:
                 of = clients.setdefault(session.identity.entity, _Open())
                 of.sessions.append(session)
@@ -187,7 +186,7 @@ class Activity:
         async for entity in _in_rounds(clients):
             for limit in clients[entity].limits:
                 users[limit].append(entity)
-        async for limit in _in_rounds(list(dict.fromkeys([*self._recorder.limits, *users]))):
+        async for limit in _in_rounds(list(dict.fromkeys([*self._history.limits, *users]))):
             row = self._limit(limit, users[limit])
             if row["rate_60s"] or row["client_count"] or row["queued_connections"]:
                 view.limits.append(row)
@@ -243,8 +242,11 @@ class Activity:
         registry = self._shared.context.registry
         row["source"] = registry.source_of(limit.name, limit.entity)
         row["entry"] = registry.entry_of(limit.name, limit.entity)
+        row["request_cost"] = limit.request_cost or None
+        if limit.name == DISK_GUARD and registry.guard is not None:
+            row["disk"] = registry.guard.message
         for seconds in (10, _WINDOW_SECONDS):
-            span = self._recorder.last(limit, seconds, now_ns)
+            span = self._history.last(limit, seconds, now_ns)
             rate = None if span is None else span.counts[0] / span.seconds
             row[f"rate_{seconds}s"] = None if rate is None else round(rate, 1)
             row[f"used_ratio_{seconds}s"] = None if rate is None or not limit.rate else round(rate / limit.rate, 4)
@@ -256,17 +258,24 @@ class Activity:
             "client_count": len(users),
             "line": self._line(limit),
         }
+        row |= self._moves(limit)
         if whole is not None:
             row |= {"fleet": whole.fleet, "fleet_members": whole.members, "fleet_value": whole.rate}
             row |= {"fleet_lowest": whole.lowest, "fleet_own_value": whole.own_rate}
         return row
 
+    def _moves(self, limit: Limit) -> Row:
+        for each in self._shared.context.metrics.sources.moving():
+            if each.limit is limit:
+                return {"moves": {name: value for name, value in each._asdict().items() if name != "limit"}}
+        return {}
+
     def _line(self, limit: Limit) -> list[float]:
-        found = self._recorder.limits.get(limit)
+        found = self._history.limits.get(limit)
         return [] if found is None else [round(each, 1) for each in found.past.line]
 
     def _gate_rows(self) -> list[Row]:
-        """Limits on connections for which some wait now."""
+        """Limits on connections that connections are waiting for now."""
         waiting = defaultdict[tuple[str, str, Any, str, str], int](int)
         registry = self._shared.context.registry
         for pending in self._gate.pending.values():
@@ -300,7 +309,7 @@ class Activity:
 
 
 def _states(span: Span) -> tuple[dict[str, float], float]:
-    """Which parts of the time connections spent in which state, and which part those did that did nothing."""
+    """The share of the time that connections spent in each state, and the share of connections that did nothing."""
     unused_ns, *spent_ns = span.counts[_COUNTS - 1 :]
     total_ns = sum(spent_ns)
     states = {state: round(each / total_ns, 4) for state, each in zip(STATES, spent_ns, strict=True) if each}
@@ -308,13 +317,13 @@ def _states(span: Span) -> tuple[dict[str, float], float]:
 
 
 def _lag(sessions: Iterable[Session], now_ns: int) -> int | None:
-    """Records; None: not known."""
+    """The lag in records; None if it is unknown."""
     known = [records for each in sessions if (records := each.identity.lag.records(now_ns)) is not None]
     return sum(known) if known else None
 
 
 def _programs(sessions: Iterable[Session]) -> int:
-    """How many programs use these connections, at least: each has one to a broker for its records, and one address."""
+    """The least number of programs that use these connections: each has one connection per broker, and one address."""
     connections, hosts = Counter[tuple[str, int]](), set[str]()
     for session in sessions:
         kind = None if session.upstream is None else session.request_stream.kind
@@ -325,7 +334,7 @@ def _programs(sessions: Iterable[Session]) -> int:
 
 
 def _waits(times: ClientTimes) -> list[Row]:
-    """The limits that it waited for in the last minute, the longest waits first."""
+    """The limits that a client waited for in the last minute, the longest waits first."""
     waits, snapshot = sorted(times.limits_of_last_minute().items(), key=lambda each: -each[1]), SNAPSHOT_NS // 10**9
     return [
         {
@@ -358,7 +367,7 @@ def _bytes(row: tuple[EntityMetrics, Span, _Open]) -> float:
 
 
 async def _in_rounds(items: Iterable[T]) -> AsyncIterator[T]:
-    """The event loop runs before each `_AT_ONCE` of them."""
+    """Lets the event loop run before each `_AT_ONCE` of them."""
     for number, item in enumerate(items):
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -366,16 +375,21 @@ async def _in_rounds(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def _times(counts: Sequence[float]) -> Row:
-    """Of the counts of a histogram: how many, and seconds."""
+    """The number of observations in a histogram, their mean, and two quantiles in seconds."""
     total, numbers = counts[0], [int(each) for each in counts[1:]]
     count = sum(numbers)
     mean = round(total / count, 5) if count else None
-    return {"count": count, "mean_seconds": mean, "p50_seconds": _at(numbers, 0.5), "p99_seconds": _at(numbers, 0.99)}
+    return {
+        "count": count,
+        "mean_seconds": mean,
+        "p50_seconds": _quantile(numbers, 0.5),
+        "p99_seconds": _quantile(numbers, 0.99),
+    }
 
 
-def _at(numbers: Sequence[int], part: float) -> float | None:
-    """The quantile, by a straight line within its bucket; the last bound for what is above."""
-    wanted = part * sum(numbers)
+def _quantile(numbers: Sequence[int], share: float) -> float | None:
+    """Interpolates linearly within a bucket; returns the last bound for values above it."""
+    wanted = share * sum(numbers)
     if not wanted:
         return None
     for (low, high), before, number in zip(pairwise((0.0, *BUCKETS)), accumulate((0, *numbers)), numbers, strict=False):

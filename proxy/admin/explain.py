@@ -1,12 +1,12 @@
-"""The verdict on each client in sentences: the page and the command `explain`. Pure: rows of the pages go in, findings
-come out.
+"""Explains the verdict on each client in sentences, for the page and the command `explain`. Pure functions: they take
+rows of the pages and return findings.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from proxy.admin.limit_advice import about_generated, about_limit, counted, limit_name, listed, used_part
-from proxy.admin.plain_text import bytes_of, seconds_of
+from proxy.admin.limit_advice import about_cost, about_generated, about_limit, limit_name, listed, used_part
+from proxy.admin.plain_text import bytes_of, counted, seconds_of
 from proxy.admin.verdict import LEAST_HELD, Case, Known, Row, answers_none, is_silent
 from proxy.observability.logs import one_line
 
@@ -16,7 +16,7 @@ WORDS: Final = {
     "limit": "at a limit of this proxy",
     "broker": "waiting for brokers",
     "data": "waiting for new records",
-    "broker_quota": "throttled by brokers",
+    "broker_quota": "throttled by a broker quota",
     "proxy": "waiting for this proxy",
     "slow_reader": "not reading responses",
     "client": "idle",
@@ -26,7 +26,7 @@ HEADLINES: Final = {
     "limit": "a limit of this proxy is holding it back",
     "broker": "the brokers are slow",
     "data": "it is waiting for new records",
-    "broker_quota": "a quota of the brokers is holding it back",
+    "broker_quota": "a broker quota is throttling it",
     "proxy": "this proxy is holding it back",
     "slow_reader": "it does not read its responses fast enough",
     "client": "neither this proxy nor a broker is holding it back",
@@ -35,10 +35,10 @@ HEADLINES: Final = {
 
 
 class Finding(NamedTuple):
-    """What is known of one client: the keys of the JSON. `verdict`: a state, or `none`: nothing is wrong.
+    """What is known about one client; the fields are the keys of the JSON. `verdict` is a state, or `none` if nothing
+    is wrong. `headline` is the verdict in words, with more detail.
 
-    Without states, and with another verdict than `none`, it is of a connection that failed before it was a client's.
-    `headline`: the verdict in words, and more exactly.
+    A finding without states whose verdict is not `none` describes a connection that failed before its client was known.
     """
 
     client_id: str
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
     @property
     def lines(self) -> Iterator[str]:
-        """For people: what it is, then why."""
+        """The lines shown to people: the verdict first, then the reasons."""
         if self.is_refused:
             yield self.sentences[0]
         else:
@@ -73,7 +73,7 @@ def explain(client: Row, known: Known) -> Finding:
 
 
 class _Explained(Case):
-    """In words."""
+    """Puts a case into words."""
 
     @property
     def headline(self) -> str:
@@ -81,7 +81,7 @@ class _Explained(Case):
         if verdict == "broker" and any(map(answers_none, self.brokers)):
             return "a broker cannot be used, or does not answer"
         if verdict == "broker_quota" and self.share("limit") >= LEAST_HELD:
-            return "a quota of the brokers and a limit of this proxy are holding it back"
+            return "a broker quota and a limit of this proxy are holding it back"
         if verdict == "client":
             return next(self._reasons_of_its_own(), HEADLINES[verdict])
         return HEADLINES[verdict]
@@ -94,7 +94,7 @@ class _Explained(Case):
         if self.is_behind:
             yield "the application reads slowly"
         if self.throttled_seconds:
-            yield "it is mostly idle, and a quota of the brokers throttles it at times"
+            yield "it is mostly idle, and a broker quota throttles it at times"
 
     def sentences(self) -> Iterator[str]:
         client = self.client
@@ -120,6 +120,8 @@ class _Explained(Case):
             "none": self._nothing,
         }[self.verdict]()
         yield from self._besides()
+        for limit in self.limits:
+            yield from about_cost(limit, client)
         yield from self._nearest()
         yield from self._reported()
         yield from self._unmatched()
@@ -154,15 +156,15 @@ class _Explained(Case):
             yield ("This proxy adds nothing to that: check the broker's request times, disks and replicas (acks=all).")
         else:
             yield (
-                f"But this proxy gets too little CPU time: it is late by {seconds_of(self.known.late_seconds)}, which"
-                " these times include. Check its CPU limit first, then the brokers."
+                f"But this proxy gets too little CPU time: it is {seconds_of(self.known.late_seconds)} late, and"
+                " these times include that delay. Check its CPU limit first, then the brokers."
             )
 
     def _broker_quota(self) -> Iterator[str]:
         yield self._throttled()
         yield (
-            "Kafka itself has a quota for this user or client id, below the limits of this proxy. Find it with"
-            " kafka-configs.sh --describe --entity-type clients (or users), and raise or remove it there."
+            "Kafka itself has a quota for this user or client id, and it is lower than the limits of this proxy. Find"
+            " it with kafka-configs.sh --describe --entity-type clients (or users), and raise or remove it there."
         )
         if self.share("limit") >= LEAST_HELD:
             yield from self._limit()
@@ -171,8 +173,8 @@ class _Explained(Case):
         recent = self.client.get("broker_throttled_60s", 0)
         total = self.client["broker_throttled_seconds"]
         return (
-            f"The throttle times of brokers add up to {recent:.3g} s in the last minute, and {total:,.1f} s since the"
-            " proxy first saw it: for that long, brokers read nothing from its connections."
+            f"The throttle times in broker responses add up to {recent:.3g} s in the last minute, and {total:,.1f} s"
+            " since the proxy first saw this client. During that time the brokers read nothing from its connections."
         )
 
     def _data(self) -> Iterator[str]:
@@ -180,7 +182,7 @@ class _Explained(Case):
             yield from self._behind()
             return
         yield "Its fetches are waiting at the brokers because there are no new records: it has read everything."
-        yield "If it lags all the same (kafka-consumer-groups.sh --describe), check the brokers and the network."
+        yield "If it lags nevertheless (kafka-consumer-groups.sh --describe), check the brokers and the network."
 
     def _proxy(self) -> Iterator[str]:
         if not self.waited("max_buffered_bytes"):
@@ -190,13 +192,13 @@ class _Explained(Case):
             )
             return
         yield (
-            "It is not read because --max-buffered-bytes is used up: see kafka_quota_proxy_buffered_bytes and"
-            " kafka_quota_proxy_paused_connections. Find the clients that do not read (slow_reader), or raise"
-            " --max-buffered-bytes."
+            "The proxy has stopped reading from it because --max-buffered-bytes is used up: see"
+            " kafka_quota_proxy_buffered_bytes and kafka_quota_proxy_paused_connections. Find the clients that do not"
+            " read their responses (slow_reader), or raise --max-buffered-bytes."
         )
         holder = self.known.holder
         if holder is not None and holder["buffered_bytes"]:
-            yield f"Most of the memory is held by {name_of(holder)}: {bytes_of(holder['buffered_bytes'])}."
+            yield f"{name_of(holder)} holds most of the memory: {bytes_of(holder['buffered_bytes'])}."
 
     def _slow_reader(self) -> Iterator[str]:
         yield (
@@ -214,7 +216,7 @@ class _Explained(Case):
             verb = "sends" if self.client["produces_per_second"] else "asks for"
             yield f"Most of the time it {verb} nothing."
         if self.client["fetch_bytes_per_second"] and self.client.get("lag_records") is None:
-            yield "How far it is behind is not known here: kafka-consumer-groups.sh --describe shows it."
+            yield "The proxy does not know how far behind it is; kafka-consumer-groups.sh --describe shows that."
         yield from self._failing()
 
     def _nothing(self) -> Iterator[str]:
@@ -261,7 +263,7 @@ class _Explained(Case):
             )
         if self.has_small_requests or self.has_too_many_requests:
             yield (
-                f"Its requests are small and many: {size} each, {count:,.4g} a second. Send fewer and larger ones: set"
+                f"It sends many small requests: {size} each, {count:,.4g} per second. Send fewer and larger ones: set"
                 " linger.ms to 50 and batch.size to 262144 (in Spark, kafka.linger.ms and kafka.batch.size), or write"
                 " to fewer partitions."
             )
@@ -284,17 +286,17 @@ class _Explained(Case):
         lag = self.client.get("lag_records")
         if lag and self.client["fetch_bytes_per_second"]:
             yield (
-                f"It was {lag:,} records behind when it last fetched: records are there, and it takes"
-                f" {bytes_of(self.client['fetch_bytes_per_second'])}/s of them."
+                f"It was {lag:,} records behind when it last fetched. Records are waiting for it, but it reads only"
+                f" {bytes_of(self.client['fetch_bytes_per_second'])}/s."
             )
 
     def _reported(self) -> Iterator[str]:
-        """What the client says of itself (KIP-714)."""
+        """What the client reports about itself (KIP-714)."""
         outlook, reported = self.client["outlook"], self.client["reported"]
         if outlook is not None:
             yield (
-                f"It reports that {bytes_of(outlook['buffered_bytes'])} of its buffer of"
-                f" {bytes_of(outlook['buffer_bytes'])} are waiting: the oldest record expires in about"
+                f"It reports {bytes_of(outlook['buffered_bytes'])} of unsent records in its buffer of"
+                f" {bytes_of(outlook['buffer_bytes'])}. The oldest record expires in about"
                 f" {outlook['expires_in_seconds']} s (delivery.timeout.ms)."
             )
         if reported.get("record-error-total"):
@@ -305,31 +307,31 @@ class _Explained(Case):
     def _unmatched(self) -> Iterator[str]:
         if self.client["connections"] and not self.client["limits"] and self.known.unmatched:
             yield (
-                f"No entry of the quotas applies to it. These entries match no client: {listed(self.known.unmatched)};"
+                f"No quota entry applies to it. These entries match no client: {listed(self.known.unmatched)};"
                 f" names seen so far: {listed(self.known.names)}."
             )
 
 
 def refused(fields: Row) -> Finding:
-    """Of a connection that failed. `fields`: of its log line."""
+    """The finding about a connection that failed, from the fields of its log line."""
     verdict = "limit" if "limit_value" in fields else "proxy" if "max_connections" in fields else "client"
     why = fields.get("detail") or fields.get("error") or fields.get("entity")
     client_id, user = (str(fields.get(each) or "") for each in ("client_id", "user"))
     names = [f"{what} {one_line(each)}" for what, each in (("client id", client_id), ("user", user)) if each]
     who = f"a connection from {fields['peer']}" + (f" ({', '.join(names)})" if names else "")
     words = [f"{who} failed", str(fields.get("reason", "login")), *([one_line(str(why))] if why else [])]
-    sentences = [": ".join(words), *([f"What helps: {hint}."] if (hint := fields.get("hint")) else [])]
+    sentences = [": ".join(words), *([f"To fix it: {hint}."] if (hint := fields.get("hint")) else [])]
     return Finding(client_id, user, verdict, {}, [], [], sentences)
 
 
 def without_broker(count: int, seconds: float) -> Finding:
-    """Of connections that wait for a broker before their clients have said who they are."""
+    """The finding about connections that wait for a broker and whose clients are not known yet."""
     wait = f"{counted(count, 'connection')} {'is' if count == 1 else 'are'} waiting for a broker"
     return Finding("", "", "broker", {}, [], [], [f"{wait}, the oldest for {seconds:.0f} s: no broker answers"])
 
 
 def text_of(findings: Iterable[Finding], brokers: Iterable[Row] = ()) -> Iterator[str]:
-    """The lines of the command. Without findings there may be brokers that fail."""
+    """The lines of the command, which lists failing brokers even if there are no findings."""
     found = list(findings)
     for number, each in enumerate(found):
         if number:
@@ -353,7 +355,7 @@ def _rates(client: Row) -> str:
     if not client["requests_per_second"]:
         return "nothing produced or fetched"
     produced, fetched = (bytes_of(client[f"{what}_bytes_per_second"]) for what in ("produce", "fetch"))
-    requests = f"{client['requests_per_second']:g} requests a second of {bytes_of(client['bytes_per_request'])} each"
+    requests = f"{client['requests_per_second']:g} requests per second of {bytes_of(client['bytes_per_request'])} each"
     return f"{produced}/s produced and {fetched}/s fetched, in {requests}"
 
 
@@ -365,12 +367,14 @@ def _about_broker(broker: Row) -> str:
         if each["count"]
     ]
     if not times:
-        return f"How fast broker {broker['address']} answers is not known: no request of the last minute was timed."
+        return (
+            f"How fast broker {broker['address']} answers is unknown, because no request was timed in the last minute."
+        )
     return f"Broker {broker['address']} answers {' and '.join(times)}."
 
 
 def _failures(brokers: Iterable[Row]) -> Iterator[str]:
-    """Of the brokers that cannot be used."""
+    """One sentence for each broker that cannot be used."""
     for each in [each for each in brokers if each["failing"] and not is_silent(each)][:_MOST_NAMES]:
         hint = f": {each['hint']}" if each["hint"] else ""
         yield f"Broker {each['address']} cannot be used ({each['failing']}){hint}."

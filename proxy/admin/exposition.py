@@ -1,6 +1,6 @@
 """`Metrics` as Prometheus families and text, built in steps of about 1 ms: the event loop runs between them.
 
-Names, labels and units are a contract: prefix `kafka_quota_proxy_`, base units, `_total` for counters.
+Their names, types, labels and texts are in `proxy.observability.catalogue`.
 """
 
 import asyncio
@@ -18,48 +18,46 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 from proxy.admin.http_server import VARY, Response
 from proxy.fleet.fleet import Fleet
-from proxy.fleet.status import REFUSED, stated
+from proxy.fleet.status import REFUSED, advertised
 from proxy.observability.build import BUILD
+from proxy.observability.catalogue import METRICS
 from proxy.observability.client_reports import REPORTED, ClientReports
+from proxy.observability.client_times import STATES
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
-from proxy.observability.metrics import Metrics, UsageMetrics
+from proxy.observability.metrics import DISK_STATES, Metrics, UsageMetrics
 from proxy.observability.output import dropped_lines
 from proxy.observability.tallies import EntityMetrics, Histogram
-from proxy.observability.wait_clock import STATES
 from quotas.fleet.parameters import WHOLE
 
-_Kind = type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]
-_Table = tuple[_Kind, str, str, Sequence[str], Iterable[tuple[Any, ...]]]
-"""A family: kind, name without prefix, text, labels, and rows. A row is the arguments of `add_metric`: the values of
-the labels, then the value of the sample, or the buckets and the sum of a histogram.
+_Table = tuple[str, Iterable[tuple[Any, ...]]]
+"""A family: its name in the catalogue, and rows. A row is the arguments of `add_metric`: the values of the labels, then
+the value of the sample, or the buckets and the sum of a histogram.
 
 Rows are read slice by slice, and the event loop runs in between: an iterator reads nothing that may change its size.
 """
 
+_KINDS: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 PREFIX: Final = "kafka_quota_proxy_"
 RENDERED_FOR_NS: Final = 1_000_000_000
-"""From the end of a rendering, which takes 10 ms for a thousand series."""
+"""How long the bytes of a rendering are served: rendering takes 10 ms for a thousand series."""
 SLICE: Final = 100
 """Rows per step: the event loop runs between two steps, after about 1 ms."""
 HISTOGRAM_SLICE: Final = 5
-"""The same for histograms: each has about 15 lines."""
+"""Histograms per step: each has about 15 lines."""
 SUM_SLICE: Final = 1_000
-"""The same for limits that are only added up."""
+"""Limits per step that are only added up."""
 
 try:
-    _VERSION = version("kafka-quota-proxy")  # it reads files: now, while descriptors are available
+    _VERSION = version("kafka-quota-proxy")  # read at import, because it opens files and descriptors are available now
 except PackageNotFoundError:
     _VERSION = "unknown"
-
-_CLIENT: Final = ("user", "client_id")
-_THROTTLE: Final = ("limit", *_CLIENT, "mode")
 
 _log = EventLog(__name__)
 
 
 class Format(NamedTuple):
-    """How a scrape is written. `end`: after the last family."""
+    """How a scrape is written. `end` follows the last family."""
 
     content_type: str
     encode: Callable[[Any], bytes]
@@ -71,8 +69,8 @@ OPENMETRICS: Final = Format(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generat
 
 
 def format_of(accept: str) -> Format:
-    """The first of an Accept header that is known, without weights; else the text. Escaping schemes make no difference:
-    names here need none.
+    """The first known format of an Accept header, ignoring weights; otherwise the text format. Escaping schemes make no
+    difference, because no name here needs escaping.
     """
     for accepted in accept.lower().split(","):
         kind, *parameters = map(str.strip, accepted.split(";"))
@@ -84,10 +82,10 @@ def format_of(accept: str) -> Format:
 
 
 class MetricsPage:
-    """The page `/metrics`: rendered once a second at most in each format, and scrapes meanwhile get the same bytes.
+    """The page `/metrics`: rendered at most once a second in each format, and scrapes meanwhile get the same bytes.
 
-    A rendering ends, whatever becomes of the scrape that it began for: a client that connects and hangs up, again and
-    again, keeps no other one from a page.
+    A rendering always finishes, even if the scrape that started it has gone: a client that repeatedly connects and
+    hangs up cannot keep the page from other clients.
     """
 
     def __init__(self, metrics: Metrics, fleet: Fleet | None = None) -> None:
@@ -121,7 +119,7 @@ async def expose(metrics: Metrics, form: Format = TEXT, fleet: Fleet | None = No
     previous = ""
     for family in families(metrics, fleet):
         text = form.encode(SimpleNamespace(collect=partial(iter, [family]))).removesuffix(form.end)
-        if family.name == previous:  # a further slice of one family has no HELP and TYPE
+        if family.name == previous:  # later slices of a family have no HELP and TYPE
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
         previous = family.name
         parts.append(text)
@@ -130,20 +128,20 @@ async def expose(metrics: Metrics, form: Format = TEXT, fleet: Fleet | None = No
 
 
 def families(metrics: Metrics, fleet: Fleet | None = None) -> Iterator[Metric]:
-    """Every family. A large one comes in slices: several families of one name in a row."""
+    """Every family. A large family comes in slices, as several consecutive families with one name."""
     metrics.entities.tick(metrics.clock_ns())
     tables = [_whole_process(metrics), _clients(list(metrics.entities)), _limits(metrics), _usage(metrics.usage)]
-    tables += [_times(list(metrics.entities)), _used(metrics), _brokers(metrics)]
+    tables += [_times(list(metrics.entities)), _used(metrics), _brokers(metrics), _disks(metrics), _moving(metrics)]
     if metrics.client_reports.most:
         tables.append(_reports(metrics.client_reports))
     if fleet is not None:
         tables.append(_fleet(fleet, metrics.entities.max_entities))
-    for kind, name, text, labels, rows in chain.from_iterable(tables):
-        left = iter(rows)
-        size = HISTOGRAM_SLICE if kind is HistogramMetricFamily else SLICE
+    for name, rows in chain.from_iterable(tables):
+        info, left = METRICS[name], iter(rows)
+        size = HISTOGRAM_SLICE if info.type == "histogram" else SLICE
         while True:
             part = list(islice(left, size))
-            family = kind(PREFIX + name, text, labels=labels)
+            family = _KINDS[info.type](PREFIX + name, info.text, labels=info.labels)
             for row in part:
                 family.add_metric(*row)
             yield family
@@ -161,7 +159,7 @@ def _process(metrics: Metrics) -> Iterator[Metric]:
     for collector in metrics.process_collectors:
         try:
             found = list(collector.collect())
-        except Exception:  # noqa: BLE001 - a library's code: any of its errors costs its own families only
+        except Exception:  # noqa: BLE001 - a library's code: an error in it costs only its own families
             if not metrics.process_metrics_failed:
                 _log.warning("process_metrics_left_out", exc_info=True)
             metrics.process_metrics_failed = True
@@ -169,16 +167,12 @@ def _process(metrics: Metrics) -> Iterator[Metric]:
             yield from found
 
 
-def _counter(name: str, text: str, value: float) -> _Table:
-    return CounterMetricFamily, name, text, (), [((), value)]
+def _single(name: str, value: float) -> _Table:
+    return name, [((), value)]
 
 
-def _gauge(name: str, text: str, value: float) -> _Table:
-    return GaugeMetricFamily, name, text, (), [((), value)]
-
-
-def _by_reason(name: str, text: str, counts: Mapping[str, int], kind: _Kind = CounterMetricFamily) -> _Table:
-    return kind, name, text, ("reason",), [((reason,), count) for reason, count in counts.items()]
+def _by_label(name: str, counts: Mapping[str, float]) -> _Table:
+    return name, [((value,), count) for value, count in counts.items()]
 
 
 def _whole_process(metrics: Metrics) -> Iterator[_Table]:
@@ -189,138 +183,119 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
         "python_version": platform.python_version(),
         "event_loop": metrics.event_loop,
     }
-    text = "Version, build, Python and event loop; the value is always 1."
-    yield GaugeMetricFamily, "build_info", text, list(info), [(list(info.values()), 1)]
-    yield _gauge("connections", "Open client connections.", connections.open)
-    yield _gauge("in_flight_requests", "Requests forwarded to a broker and not answered yet.", connections.in_flight())
-    yield _gauge("buffered_bytes", "Bytes in memory that their receiver has not taken yet.", connections.buffered_bytes)
-    yield _gauge("memory_used_ratio", "Part of --max-buffered-bytes that is in use.", connections.memory_used_ratio)
-    yield _gauge("memory_paused", "1: connections wait for memory; 0: none does.", connections.memory_paused)
-    text = "1: configuration and quotas file were applied when last read; 0: refused, the ones before are in force."
-    yield _gauge("config_last_reload_successful", text, metrics.reload_ok["config"])
-    text = "1: certificates, keys and the file of --command-config were used when last read; 0: refused, as above."
-    yield _gauge("certificates_last_reload_successful", text, metrics.reload_ok["tls"])
+    yield "build_info", [(list(info.values()), 1)]
+    yield _single("connections", connections.open)
+    yield _single("in_flight_requests", connections.in_flight())
+    yield _single("buffered_bytes", connections.buffered_bytes)
+    yield _single("memory_used_ratio", connections.memory_used_ratio)
+    yield _single("memory_paused", connections.memory_paused)
+    yield _single("config_last_reload_successful", metrics.reload_ok["config"])
+    yield _single("certificates_last_reload_successful", metrics.reload_ok["tls"])
     if "cluster" in metrics.reload_ok:
-        text = "1: the cluster's own client quotas could be read; 0: those that were read last are in force."
-        yield _gauge("cluster_quotas_last_read_successful", text, metrics.reload_ok["cluster"])
-    yield _gauge("enforcement_enabled", "1: enforced; 0: a dry run, or switched off.", metrics.enforcement_enabled)
-    text = "Connections that are not read now, by reason; a connection may have several reasons."
-    yield _by_reason("paused_connections", text, connections.paused, GaugeMetricFamily)
-    causes = "--stalled-client-timeout (while memory was used up), --handshake-timeout, --connections-max-idle"
-    text = f"Client connections closed by {causes} or --max-connection-age."
-    yield _by_reason("connections_closed", text, connections.closed)
-    text = "Client connections closed right after being accepted."
-    yield _by_reason("connections_rejected", text, connections.rejected)
-    yield _by_reason("throttle_reasons", "Throttled requests and connections.", metrics.entities.throttle_reasons)
-    yield _by_reason("accept_errors", "Attempts to accept a client connection that failed.", errors.accept)
-    yield _by_reason("upstream_errors", "Connections to a broker that failed.", errors.upstream)
-    yield _by_reason("protocol_errors", "Connections closed because their bytes cannot be parsed.", errors.protocol)
-    text = "Brokers whose own port another broker has: moved to a free one of --broker-ports, or hidden from clients."
+        yield _single("cluster_quotas_last_read_successful", metrics.reload_ok["cluster"])
+    if "quotas_topic" in metrics.reload_ok:
+        yield _single("quotas_topic_last_read_successful", metrics.reload_ok["quotas_topic"])
+        for name, value in metrics.sources.quotas_topic().items():
+            yield _single(f"quotas_topic_{name}", value)
+    yield _single("enforcement_enabled", metrics.enforcement_enabled)
+    yield _by_label("paused_connections", connections.paused)
+    yield _by_label("connections_closed", connections.closed)
+    yield _by_label("connections_rejected", connections.rejected)
+    yield _by_label("throttle_reasons", metrics.entities.throttle_reasons)
+    yield _by_label("accept_errors", errors.accept)
+    yield _by_label("upstream_errors", errors.upstream)
+    yield _by_label("protocol_errors", errors.protocol)
     found = {"moved": metrics.sources.moved_brokers(), "hidden": metrics.sources.hidden_brokers()}
-    by_outcome = [((outcome,), count) for outcome, count in found.items()]
-    yield GaugeMetricFamily, "broker_port_conflicts", text, ("outcome",), by_outcome
-    text = "Logins of clients, through the proxy, that a broker refused."
-    yield _counter("client_logins_refused", text, errors.logins)
-    text = "Held requests that were dropped because their client hung up; all but those of acks=0 are sent again."
-    yield _counter("dropped_frames", text, connections.dropped_frames)
-    text = "Lines that stderr or stdout did not take: their reader had stopped, or the disk was full."
-    yield _counter("log_lines_dropped", text, dropped_lines())
-    text, lag = "How late a timer of the event loop fired.", metrics.loop_lag
-    yield HistogramMetricFamily, "event_loop_lag_seconds", text, (), [((), _buckets(lag), lag.sum_seconds)]
+    yield _by_label("broker_port_conflicts", found)
+    yield _single("client_logins_refused", errors.logins)
+    yield _single("dropped_frames", connections.dropped_frames)
+    yield _single("log_lines_dropped", dropped_lines())
+    lag = metrics.loop_lag
+    yield "event_loop_lag_seconds", [((), _buckets(lag), lag.sum_seconds)]
     requests = [(labels, cell.value) for labels, cell in metrics.requests.items()]
-    text = "Requests received, by Kafka API and version."
-    yield CounterMetricFamily, "requests", text, ("api", "version"), requests
-    text = "One-minute rate of records produced, in bytes or messages per second, by outcome; needs a total threshold."
+    yield "requests", requests
     rates = [((unit, outcome), rate) for unit, outcome, rate in metrics.produced()]
-    yield GaugeMetricFamily, "produced_rate", text, ("unit", "outcome"), rates
-    text = "When the first certificate of the chain that is shown to clients, or to brokers, expires."
-    dates = [((side,), seconds) for side, seconds in metrics.certificates.items()]
-    yield GaugeMetricFamily, "certificate_not_after_timestamp_seconds", text, ("side",), dates
+    yield "produced_rate", rates
+    yield _by_label("certificate_not_after_timestamp_seconds", metrics.certificates)
 
 
 def _usage(usage: UsageMetrics) -> Iterator[_Table]:
-    yield _counter("usage_records_sent", "Usage records that were written.", usage.sent)
-    yield _counter("usage_records_lost", "Usage records that were dropped before they were written.", usage.lost)
-    yield _by_reason("usage_errors", "Attempts to write usage records that failed.", usage.errors)
-    yield _gauge("usage_series", "Series of usage records.", usage.series)
-    yield _gauge("usage_records_pending", "Usage records that are not written yet.", usage.pending)
-    text = "When usage records were written last, in seconds since 1970; 0: not yet."
-    yield _gauge("usage_last_success_timestamp_seconds", text, usage.last_success_seconds)
+    yield _single("usage_records_sent", usage.sent)
+    yield _single("usage_records_lost", usage.lost)
+    yield _by_label("usage_errors", usage.errors)
+    yield _single("usage_series", usage.series)
+    yield _single("usage_records_pending", usage.pending)
+    yield _single("usage_last_success_timestamp_seconds", usage.last_success_seconds)
 
 
 def _fleet(fleet: Fleet, most: int) -> Iterator[_Table]:
-    """`most`: limits with series of their own; those of which no member has stated anything have none."""
+    """`most` bounds the limits with series of their own. Limits that no member has advertised have none."""
     caps, metrics = fleet.member.caps, fleet.metrics
-    yield _gauge("fleet_joined", "1: limits are shared with the fleet; 0: its topic is away.", metrics.is_joined)
-    yield _gauge("fleet_members", "Proxies of the fleet that were heard in the last 16 s.", len(fleet.member.heard))
-    yield _gauge("fleet_max_members", "--fleet-max-members.", caps.parameters.max_members)
-    yield _gauge("fleet_shared_limits", "Limits in use that the fleet shares.", len(fleet.limits))
-    text, records = "Records of the fleet's topic.", [(("sent",), metrics.sent), (("read",), metrics.read)]
-    yield CounterMetricFamily, "fleet_records", text, ("direction",), records
-    text = "Records that were refused: void, foreign (another fleet's), clashes (in this proxy's name), overflows."
-    yield _by_reason("fleet_refused_records", text, {reason: caps.counts[reason] for reason in REFUSED})
-    yield _by_reason("fleet_errors", "Failures to read or write the fleet's topic.", metrics.errors)
-    text = "How often a part of a limit ended because it was not renewed in time."
-    yield _counter("fleet_lapses", text, caps.counts["lapses"])
-    text, delivery = "From sending a record to reading it back.", metrics.delivery
-    yield HistogramMetricFamily, "fleet_delivery_seconds", text, (), [((), _buckets(delivery), delivery.sum_seconds)]
+    yield _single("fleet_joined", metrics.is_joined)
+    yield _single("fleet_members", len(fleet.member.seen))
+    yield _single("fleet_max_members", fleet.member.max_members)
+    yield _single("fleet_members_lacking_limits", len(fleet.differences.lacking))
+    yield _single("fleet_shared_limits", len(fleet.limits))
+    yield _by_label("fleet_records", {"sent": metrics.sent, "read": metrics.read})
+    yield _by_label("fleet_refused_records", {reason: caps.counts[reason] for reason in REFUSED})
+    yield _by_label("fleet_errors", metrics.errors)
+    yield _single("fleet_lapses", caps.counts["lapses"])
+    delivery = metrics.delivery
+    yield "fleet_delivery_seconds", [((), _buckets(delivery), delivery.sum_seconds)]
     quota, claimed = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
     differ = 0
-    for shared, key in islice(stated(fleet), most):
+    for shared, key in islice(advertised(fleet), most):
         at = shared.limit.name, entity_label(shared.limit.entity)
         quota[at], claimed[at] = shared.rate, key.total / WHOLE
-        differ += shared.rate < shared.configured
-    text = "What all members together may use, in the limit's unit per second."
-    yield GaugeMetricFamily, "fleet_quota", text, ("limit", "entity"), quota.items()
-    text = "What all members have claimed of it; above 1: some claims are not filled yet."
-    yield GaugeMetricFamily, "fleet_claimed_ratio", text, ("limit", "entity"), claimed.items()
-    yield _gauge("fleet_lower_quotas", "Limits of which another member states less than this proxy's quota.", differ)
+        differ += shared.is_lowered and not shared.limit.moves
+    yield "fleet_quota", quota.items()
+    yield "fleet_claimed_ratio", claimed.items()
+    yield _single("fleet_lower_quotas", differ)
+
+
+def _moving(metrics: Metrics) -> Iterator[_Table]:
+    """The limits whose rates move."""
+    found = {(each.limit.name, entity_label(each.limit.entity)): each for each in metrics.sources.moving()}
+    yield "moving_rate", [((*at, "observe" if each.is_observed else "set"), each.rate) for at, each in found.items()]
+    yield "moving_rate_cuts", [(at, each.cuts) for at, each in found.items()]
+    yield "protected_slow_seconds", [(at, each.slow_seconds) for at, each in found.items()]
 
 
 def _clients(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
     """The families with a client in their labels."""
-    text = "Bytes charged to quotas."
     produced = ((("produce", *_name(client)), client.produce_bytes) for client in clients)
     fetched = ((("fetch", *_name(client)), client.fetch_bytes) for client in clients)
-    yield CounterMetricFamily, "bytes", text, ("direction", *_CLIENT), chain(produced, fetched)
-    text = "Bytes of data requests and fetch responses over a limit: held, or in a dry run forwarded."
+    yield "bytes", chain(produced, fetched)
     sizes = (((limit, *_name(client)), size) for client in clients for limit, size in list(client.excess.items()))
-    yield CounterMetricFamily, "excess_bytes", text, ("limit", *_CLIENT), sizes
+    yield "excess_bytes", sizes
     throttled = ((labels, histogram.count) for labels, histogram in _throttles(clients))
-    yield CounterMetricFamily, "throttled", "Requests that were throttled.", _THROTTLE, throttled
-    text = "Data requests that found debt before a throttle time was over, those on their way included."
+    yield "throttled", throttled
     during = ((_name(client), client.data_during_notice) for client in clients)
-    yield CounterMetricFamily, "data_during_notice", text, _CLIENT, during
-    text = "How long throttled requests were throttled."
+    yield "data_during_notice", during
     histograms = ((labels, _buckets(histogram), histogram.sum_seconds) for labels, histogram in _throttles(clients))
-    yield HistogramMetricFamily, "throttle_seconds", text, _THROTTLE, histograms
-    text = "Largest throttle time of a data request in the last 30 s; 0: none was throttled."
+    yield "throttle_seconds", histograms
     largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in clients)
-    yield GaugeMetricFamily, "throttle_time_max_seconds", text, _CLIENT, largest
-    text = "Mean throttle time over all data requests of the last 30 s; 0: none was throttled."
+    yield "throttle_time_max_seconds", largest
     mean = ((_name(client), client.window.max_and_mean(client.requests)[1]) for client in clients)
-    yield GaugeMetricFamily, "throttle_time_avg_seconds", text, _CLIENT, mean
+    yield "throttle_time_avg_seconds", mean
 
 
 def _times(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
-    text = "Where the time of a client's connections went: each is in one state at a time."
     spent = (
         ((state, *_name(client)), each / 1e9)
         for client in clients
         for state, each in zip(STATES, client.times.spent_ns, strict=True)
         if each
     )
-    yield CounterMetricFamily, "connection_seconds", text, ("state", *_CLIENT), spent
-    text = "Throttle times of brokers, for quotas of their own, that clients were told."
+    yield "connection_seconds", spent
     told = ((_name(client), client.times.broker_throttled_seconds) for client in clients)
-    yield CounterMetricFamily, "broker_throttle_seconds", text, _CLIENT, told
+    yield "broker_throttle_seconds", told
 
 
 def _reports(reports: ClientReports) -> Iterator[_Table]:
     """What clients have reported, in the units of the names."""
     for each in REPORTED:
-        text = f"Reported by the client: {each.name}; of its processes the worst, or the sum."
-        yield GaugeMetricFamily, f"client_{each.family}", text, _CLIENT, reports.rows(each)
+        yield f"client_{each.family}", reports.rows(each)
 
 
 def _name(client: EntityMetrics) -> tuple[str, str]:
@@ -328,7 +303,7 @@ def _name(client: EntityMetrics) -> tuple[str, str]:
 
 
 def _throttles(clients: Iterable[EntityMetrics]) -> Iterator[tuple[tuple[str, ...], Histogram]]:
-    """The histograms of clients, with the values of `_THROTTLE`."""
+    """The histograms of clients, with the values of their labels."""
     for client in clients:
         for (limit, mode), histogram in list(client.throttles.items()):
             yield (limit, *_name(client), mode), histogram
@@ -339,31 +314,38 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 
 
 def _brokers(metrics: Metrics) -> Iterator[_Table]:
-    text = "From the end of a request to its response: one of each connection a second, no long polls."
     kinds = ((address, api, each) for address, api, each in metrics.sources.response_times())
     rows = (((address, api), _buckets(each), each.sum_seconds) for address, api, each in kinds)
-    yield HistogramMetricFamily, "broker_response_seconds", text, ("broker", "api"), rows
+    yield "broker_response_seconds", rows
+
+
+def _disks(metrics: Metrics) -> Iterator[_Table]:
+    found = metrics.sources.disks(metrics.entities.max_entities)
+    if found is None:
+        return
+    yield _single("disk_guard_factor", found.factor)
+    yield _by_label("disk_guard_state", {state: state == found.state for state in DISK_STATES})
+    yield _single("disk_guard_stale", found.is_stale)
+    yield _single("disk_guard_refused", found.refused)
+    for number, name in enumerate(("disk_used_ratio", "disk_reading_age_seconds", "disk_fill_bytes_per_second"), 2):
+        yield name, [((str(disk[0]), disk[1]), float(disk[number])) for disk in found.disks]
 
 
 def _used(metrics: Metrics) -> Iterator[_Table]:
-    """Of limits with one label the largest."""
+    """The largest value among limits that share a label."""
     used, waiters = dict[tuple[str, str], float](), dict[tuple[str, str], int]()
     for limit, ratio in metrics.sources.used_ratios():
         key = limit.name, entity_label(limit.entity)
         used[key] = max(used.get(key, 0.0), ratio)
         waiters[key] = waiters.get(key, 0) + limit.waiters.waiting
-    text = "Rate of the last ten seconds or so, as a part of the limit; above 1 while a burst is used."
-    yield GaugeMetricFamily, "quota_used_ratio", text, ("limit", "entity"), used.items()
-    text = "Connections with a request or response that waits for the limit."
-    yield GaugeMetricFamily, "quota_waiters", text, ("limit", "entity"), waiters.items()
+    yield "quota_used_ratio", used.items()
+    yield "quota_waiters", waiters.items()
 
 
 def _limits(metrics: Metrics) -> Iterator[_Table]:
     """Rates and debts of the limits in use. Limits after the bound are added up under the entity `other`, and limits
     whose entities have one label under that label.
     """
-    labels = "limit", "entity"
-    text = "The rate that a limit allows, in its unit per second (other: the sum)."
     limits = list(metrics.limits_in_use())
     most = metrics.entities.max_entities
     if len(limits) > most:
@@ -374,14 +356,12 @@ def _limits(metrics: Metrics) -> Iterator[_Table]:
     metrics.sources.matched.intersection_update(configured)
     for number, limit in enumerate(limits):
         if number % (SLICE if number < most else SUM_SLICE) == 0:
-            yield GaugeMetricFamily, "quota_limit", text, labels, ()  # empty: the event loop runs between two families
+            yield "quota_limit", ()  # empty: the event loop runs between two families
         key = (limit.name, entity_label(limit.entity) if number < most else OTHER)
         rate, debt_seconds = totals.get(key, (0.0, 0.0))
         totals[key] = (rate + limit.rate, max(debt_seconds, limit.expected_ns(limit.debt_ns(now_ns), now_ns) / 1e9))
         metrics.sources.matched.update(entity for entity in (limit.entity, limit.origin) if entity in configured)
-    yield GaugeMetricFamily, "quota_limit", text, labels, ((key, rate) for key, (rate, _) in totals.items())
+    yield "quota_limit", ((key, rate) for key, (rate, _) in totals.items())
     matched = {(entity_label(entity),): int(entity in metrics.sources.matched) for entity in configured}
-    text = "1: a client, topic or connection has had the limits of this entry; 0: none has yet."
-    yield GaugeMetricFamily, "quota_matched", text, ("entity",), matched.items()
-    text = "How long the limit takes to pay off its debt, 0: none (other: the longest)."
-    yield GaugeMetricFamily, "quota_debt_seconds", text, labels, ((key, debt) for key, (_, debt) in totals.items())
+    yield "quota_matched", matched.items()
+    yield "quota_debt_seconds", ((key, debt) for key, (_, debt) in totals.items())

@@ -6,7 +6,7 @@ from proxy.config.addresses import Address, format_address, is_wildcard
 
 
 def check(listen: Address, timeout_seconds: float, *, ready: bool) -> tuple[bool, str]:
-    """Whether the page answers 200, and one sentence. `listen`: as of `--metrics-listen`; a wildcard means loopback."""
+    """Whether the page answers 200, and one sentence. `listen` is the `--metrics-listen`; a wildcard means loopback."""
     page = "/readyz" if ready else "/healthz"
     url = url_of(listen, page)
     try:
@@ -18,7 +18,7 @@ def check(listen: Address, timeout_seconds: float, *, ready: bool) -> tuple[bool
 
 def get(listen: Address, page: str, timeout_seconds: float) -> tuple[int, str]:
     """The status and the body of a page. Raises OSError and HTTPException."""
-    connection = http.client.HTTPConnection(*_reachable(listen), timeout=timeout_seconds)
+    connection = http.client.HTTPConnection(*reachable(listen), timeout=timeout_seconds)
     try:
         connection.request("GET", page)
         response = connection.getresponse()
@@ -28,9 +28,10 @@ def get(listen: Address, page: str, timeout_seconds: float) -> tuple[int, str]:
 
 
 def url_of(listen: Address, page: str) -> str:
-    return f"http://{format_address(_reachable(listen))}{page}"
+    return f"http://{format_address(reachable(listen))}{page}"
 
 
-def _reachable(listen: Address) -> Address:
+def reachable(listen: Address) -> Address:
+    """A wildcard means loopback."""
     host, port = listen
     return ("127.0.0.1" if is_wildcard(host) else host), port

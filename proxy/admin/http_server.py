@@ -1,8 +1,9 @@
-"""A small HTTP/1.1 server in the event loop, for pages that are read by GET and HEAD: h11 on asyncio's streams.
+"""A small HTTP/1.1 server in the event loop, for pages that are read with GET and HEAD: h11 on asyncio's streams.
 
 Everything a client can hold is bounded: the number of connections, the length of a request head, the time for a head,
-the time for a response, and the bytes of responses that nobody reads. A connection is for one request, and its body is
-not read. One above the number closes the oldest that waits for no response, so that idle ones keep no probe out.
+the time for a response, and the bytes of unread responses. A connection serves one request, whose body is not read. A
+connection above the bound closes the oldest one that waits for no response, so that idle connections cannot keep probes
+out.
 """
 
 import asyncio
@@ -18,27 +19,29 @@ from urllib.parse import urlsplit
 import h11
 
 from proxy.config.addresses import Address, ip_literal, is_wildcard
-from proxy.listener import listening_socket
 from proxy.observability.logs import EventLog
+from proxy.sessions.listener import listening_socket
 
 MAX_CONNECTIONS: Final = 64
 MAX_HEAD_BYTES: Final = 8192
-"""Of a head without an end, as long as no more is read at once."""
+"""The longest unfinished request head, unless more arrives in a single read."""
 HEAD_TIMEOUT_SECONDS: Final = 10.0
 """From the start of a connection to the end of the request head."""
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0
 """From the end of a request head until the client has taken the response."""
 PIECE_BYTES: Final = 65_536
-"""Of a response that are written at once: asyncio copies what the kernel does not take, for each connection."""
+"""Bytes of a response to write at once: for each connection, asyncio copies what the kernel does not accept."""
 MAX_UNREAD_BYTES: Final = 67_108_864
-"""Of all responses under way, where those with the same bytes count once. Above it the oldest connections are closed;
+"""The bound on all responses under way, where equal bytes count once. Above it the oldest connections are closed;
 the newest response may be larger.
 """
 LINGER_SECONDS: Final = 1.0
-"""After the response, input is discarded for so long: closing at once would reset the connection, response included."""
+"""How long input is discarded after the response: closing at once would reset the connection and lose the response."""
 _ALLOW: Final = (("Allow", "GET, HEAD"),)
+MEMBER_FIELD: Final = "Fleet-Member"
+"""The header field with the name of this proxy in its fleet."""
 VARY: Final = (("Vary", "Accept"),)
-"""For pages whose format depends on Accept."""
+"""Header fields of pages whose format depends on Accept."""
 
 _log = EventLog(__name__)
 
@@ -58,17 +61,18 @@ def text_response(text: str, status: int = 200, fields: tuple[tuple[str, str], .
 
 
 class HttpServer:
-    """Answers each GET and HEAD by `respond(path, accept)`: the path without the query, all values of Accept.
+    """Answers each GET and HEAD with `respond(path, accept)`: the path without the query, and all values of Accept.
 
     A request must name an IP address, `localhost` or one of `names` (lower case) as its host. A page in a browser can
     let its own name resolve to this address (DNS rebinding) and read the response; the browser then sends that name. A
-    client that sends no Host (HTTP/1.0) is no browser.
+    client that sends no Host (HTTP/1.0) is not a browser.
     """
 
     def __init__(self, respond: Callable[[str, str], Awaitable[Response]], names: Collection[str]) -> None:
         self._respond = respond
         self._names = frozenset(names) | {"localhost"}
-        #: The oldest first; and those of them that wait for no response: they have sent no request, or were answered.
+        #: All connections, the oldest first; and those that wait for no response, because they have sent no request or
+        #: were answered.
         self._connections: dict[StreamWriter, asyncio.Future[None]] = {}
         self._idle: dict[StreamWriter, None] = {}
         #: The responses under way, the oldest first.
@@ -77,7 +81,7 @@ class HttpServer:
 
     async def listen(self, address: Address) -> None:
         """Bind and serve; sets `port`, which the kernel chooses for port 0. Raises OSError."""
-        if is_wildcard(address[0]):  # asyncio's own socket would be of one family only
+        if is_wildcard(address[0]):  # asyncio's own socket would have only one family
             sock = listening_socket(address)
             self._server = await asyncio.start_server(self._on_connection, sock=sock, limit=MAX_HEAD_BYTES)
         else:
@@ -110,8 +114,8 @@ class HttpServer:
         writer.transport.abort()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        with suppress(TimeoutError, OSError, RuntimeError):  # RuntimeError: of uvloop, for a transport that is closed
-            writer.transport.set_write_buffer_limits(high=0)  # so that drain() waits until all is with the kernel
+        with suppress(TimeoutError, OSError, RuntimeError):  # uvloop raises RuntimeError for a closed transport
+            writer.transport.set_write_buffer_limits(high=0)  # so that drain() waits until the kernel has everything
             await self._serve_request(reader, writer)
             self._idle[writer] = None
             async with asyncio.timeout(LINGER_SECONDS):
@@ -134,7 +138,10 @@ class HttpServer:
                 method = request.method
                 response = await self._answer(request)
             except h11.RemoteProtocolError as error:
-                status, sentence = error.error_status_hint, str(error).partition(": ")[0]  # then come h11's bytes
+                status, sentence = (
+                    error.error_status_hint,
+                    str(error).partition(": ")[0],
+                )  # h11's bytes follow the colon
                 response = text_response(f"{status}: {sentence}\n", status, _ALLOW)
             self._unread[writer] = response.body
             self._make_room()
@@ -144,7 +151,7 @@ class HttpServer:
             del self._unread[writer]
 
     def _make_room(self) -> None:
-        """Close the connections with the oldest responses, as `MAX_UNREAD_BYTES` wants it."""
+        """Close the connections with the oldest responses until all fit in `MAX_UNREAD_BYTES`."""
         while len(sizes := {id(body): len(body) for body in self._unread.values()}) > 1:
             if sum(sizes.values()) <= MAX_UNREAD_BYTES:
                 break
@@ -168,7 +175,7 @@ class HttpServer:
 
 
 def _location(target: str, host: str) -> tuple[str, str]:
-    """Host (lower case, without port) and path; an absolute target has precedence over the field Host."""
+    """Host (lower case, without port) and path; an absolute target takes precedence over the Host field."""
     try:
         url = urlsplit(f"//{host}{target}" if target.startswith("/") else target)
     except ValueError as error:
@@ -186,7 +193,7 @@ def _encode(http: h11.Connection, response: Response, *, with_body: bool) -> Ite
         *response.fields,
     ]
     head = h11.Response(status_code=response.status, headers=fields, reason=HTTPStatus(response.status).phrase)
-    body = response.body if with_body else b""  # it needs no encoding, as its length is announced
+    body = response.body if with_body else b""  # it needs no encoding, because the head contains its length
     yield (http.send(head) or b"") + body[:PIECE_BYTES]
     rest = memoryview(body)
     yield from (rest[start : start + PIECE_BYTES] for start in range(PIECE_BYTES, len(rest), PIECE_BYTES))

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from proxy.admin.activity import PATHS, Activity
 from proxy.admin.exposition import MetricsPage
-from proxy.admin.fleet import FleetPage
-from proxy.admin.http_server import VARY, HttpServer, Response, text_response
+from proxy.admin.fleet_page import FleetPage
+from proxy.admin.http_server import MEMBER_FIELD, VARY, HttpServer, Response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.throttles import ThrottlesPage
 from proxy.brokers.readiness import Status
@@ -20,19 +20,19 @@ from proxy.observability.logs import one_line
 INDEX: Final = """kafka-quota-proxy
 
 /metrics    Prometheus metrics (text, or OpenMetrics by the Accept header)
-/healthz    200: the process works; also while it drains
-/readyz     200: new connections are served; else 503 and why: draining, memory, no bootstrap server answers
-/started    200: a bootstrap server has answered since the start, whether one does now or not; else as /readyz
+/healthz    200: the process works, even while it drains
+/readyz     200: new connections are served; otherwise 503 and the reason: draining, memory, no bootstrap server answers
+/started    200: a bootstrap server has answered since the start, even if none does now; otherwise like /readyz
 /throttles  connections that a quota holds now: limit, entity, time; exemptions (JSON; a table for Accept: text/plain)
 /answer     is it the proxy? One line for each cause, the worst first (JSON: also what the page in a browser draws)
 /explain    where each client's time went in the last minute, in sentences (JSON; text for Accept: text/plain)
 /clients    clients of the last minute: rates, and where their time went (JSON; a table for Accept: text/plain)
-/limits     limits in use: rate, share of the limit, who waits and who shares it (the same)
-/brokers    brokers: time to respond, oldest request (the same)
-/config     what applies: each option with the source of its value, and the last reload (JSON; text for text/plain)
-/fleet      the proxies that share limits with this one, and who uses how much (JSON; 404 without --fleet)
+/limits     limits in use: rate, used share of the limit, which clients wait for it or share it (formats: as /clients)
+/brokers    brokers: response time, oldest request (formats: as /clients)
+/config     options in force with the source of each value, and the last reload (JSON; text for Accept: text/plain)
+/fleet      the proxies that share limits with this one, and how much each uses (JSON; 404 without --fleet)
 
-In a browser this page shows the same as pictures.
+In a browser, this page shows the same figures as charts.
 """
 
 
@@ -53,8 +53,8 @@ async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServ
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What each path is answered with. A page decides nothing: it shows what the server hands over. `answer`: of
-    /answer, and of / for browsers.
+    """The page for each path. Pages decide nothing: they show what the server passes to them. `answer` is for /answer,
+    and for / in browsers.
     """
 
     metrics: MetricsPage
@@ -68,6 +68,11 @@ class Pages:
     fleet: FleetPage = field(default_factory=FleetPage)
 
     async def respond(self, path: str, accept: str) -> Response:
+        """The page, with the name of this proxy in its fleet: whoever asks several members compares it."""
+        response, member = await self._page(path, accept), self.fleet.member
+        return replace(response, fields=(*response.fields, (MEMBER_FIELD, member))) if member else response
+
+    async def _page(self, path: str, accept: str) -> Response:
         if path in PATHS:
             return await self.activity.respond(path, accept)
         match path:
@@ -99,7 +104,7 @@ def _status_response(status: Status) -> Response:
 
 
 def _config_response(page: Mapping[str, Any], accept: str) -> Response:
-    """Text if `accept` names text/plain and not JSON, else JSON."""
+    """Text if `accept` names text/plain and not JSON, otherwise JSON."""
     if asks_for_text(accept):
         return text_response("".join(f"{one_line(line)}\n" for line in text_of(page)), fields=VARY)
     return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)

@@ -1,6 +1,8 @@
-"""Pages for people, without markup: who asks for one, amounts, and aligned tables."""
+"""Pages in plain text: which requests want them, amounts, and aligned tables."""
 
 from collections.abc import Sequence
+
+from quotas.limit_kinds import DISK_GUARD
 
 
 def asks_for_text(accept: str) -> bool:
@@ -10,8 +12,8 @@ def asks_for_text(accept: str) -> bool:
 
 
 def aligned(rows: Sequence[Sequence[str]], are_right: Sequence[bool], more: int = 0) -> str:
-    """A line for each row, the headings first, in columns of one width. `are_right`: of figures. `more`: rows that
-    are left out.
+    """A line for each row, with the headings first, in columns of equal width. `are_right` marks columns of figures.
+    `more` is the number of rows that are left out.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -27,7 +29,7 @@ def aligned(rows: Sequence[Sequence[str]], are_right: Sequence[bool], more: int 
 
 
 def bytes_of(amount: float) -> str:
-    """In Kafka's usual units: 5 MB are 5,000,000 bytes."""
+    """An amount in Kafka's usual units: 5 MB is 5,000,000 bytes."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if amount >= 0.9995 * size:
             return f"{amount / size:.3g} {unit}"
@@ -35,9 +37,21 @@ def bytes_of(amount: float) -> str:
 
 
 def amount_of(limit_name: str, amount: float) -> str:
-    """In the unit of a limit."""
-    return bytes_of(amount) if "byte" in limit_name else f"{amount:,.4g}"
+    """An amount in the unit of a limit."""
+    if "byte" in limit_name or limit_name == DISK_GUARD:
+        return bytes_of(amount)
+    return f"{amount:,.0f}" if amount >= 1000 else f"{amount:.4g}"
+
+
+def counted(count: float, noun: str, several: str = "") -> str:
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def percent_of(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.0%}"
 
 
 def seconds_of(seconds: float) -> str:
+    if seconds >= 10:
+        return f"{seconds:,.0f} s"
     return f"{seconds:.2g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

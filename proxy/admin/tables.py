@@ -1,15 +1,15 @@
-"""Tables for people: of `top`, and of /clients, /limits and /brokers for `Accept: text/plain`."""
+"""Tables of clients, limits and brokers, for `top` and for pages with `Accept: text/plain`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.admin.explain import Finding
-from proxy.admin.plain_text import aligned, amount_of, bytes_of, seconds_of
+from proxy.admin.plain_text import aligned, amount_of, bytes_of, percent_of, seconds_of
 from proxy.observability.logs import one_line
 
 Row = Mapping[str, Any]
 Columns = Sequence[tuple[str, Callable[[Row], str]]]
-#: Of a name: longer ones are cut, so that a line of a terminal holds a row.
+#: Longer names are cut, so that a row fits on a line of a terminal.
 _WIDTH: Final = 28
 
 
@@ -18,12 +18,12 @@ def _name(text: str) -> str:
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
-def _part(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
-
-
 def _times(row: Row) -> str:
     return f"{seconds_of(row['p50_seconds'])} / {seconds_of(row['p99_seconds'])}" if row["count"] else ""
+
+
+def _bounds(moves: Row) -> str:
+    return f"{bytes_of(moves['least'])} and {bytes_of(moves['most'])}"
 
 
 CLIENTS: Final[Columns] = (
@@ -34,21 +34,23 @@ CLIENTS: Final[Columns] = (
     ("OUT/S", lambda row: bytes_of(row["fetch_bytes_per_second"])),
     ("REQ/S", lambda row: f"{row['requests_per_second']:.4g}"),
     ("REQ AVG", lambda row: bytes_of(row["bytes_per_request"])),
-    ("LIMIT", lambda row: _part(row["states"].get("limit"))),
-    ("BROKER", lambda row: _part(row["states"].get("broker"))),
-    ("USED", lambda row: _part(row.get("used_ratio"))),
+    ("LIMIT", lambda row: percent_of(row["states"].get("limit"))),
+    ("BROKER", lambda row: percent_of(row["states"].get("broker"))),
+    ("USED", lambda row: percent_of(row.get("used_ratio"))),
     ("VERDICT", lambda row: row.get("verdict", "")),
 )
 LIMITS: Final[Columns] = (
     ("LIMIT", lambda row: row["limit"]),
     ("ENTITY", lambda row: _name(row["entity"])),
     ("VALUE/S", lambda row: amount_of(row["limit"], row["limit_value"])),
+    ("REQ MIN", lambda row: bytes_of(row["request_cost"]) if row.get("request_cost") else ""),
     ("10 S", lambda row: "" if row["rate_10s"] is None else amount_of(row["limit"], row["rate_10s"])),
     ("60 S", lambda row: "" if row["rate_60s"] is None else amount_of(row["limit"], row["rate_60s"])),
-    ("USED", lambda row: _part(row["used_ratio_60s"])),
-    ("WAITING", lambda row: _part(row["waiting_ratio"])),
+    ("USED", lambda row: percent_of(row["used_ratio_60s"])),
+    ("WAITING", lambda row: percent_of(row["waiting_ratio"])),
     ("CONN", lambda row: str(row["queued_connections"])),
     ("CLIENTS", lambda row: str(row["client_count"])),
+    ("BETWEEN", lambda row: _bounds(row["moves"]) if "moves" in row else ""),
     ("SOURCE", lambda row: _name(row["source"])),
 )
 BROKERS: Final[Columns] = (
@@ -65,13 +67,13 @@ TABLES: Final = {"clients": CLIENTS, "limits": LIMITS, "brokers": BROKERS}
 
 
 def with_verdicts(clients: Sequence[Row], findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """The rows of clients, with what `explain` found and how much of the nearest limit is used."""
+    """The rows of clients, with the verdict of `explain` and the used share of the nearest limit."""
     return [
         {
             **row,
             "verdict": each.verdict,
             "used_ratio": max(
-                (part for limit in each.limits if (part := limit["used_ratio_60s"]) is not None), default=None
+                (ratio for limit in each.limits if (ratio := limit["used_ratio_60s"]) is not None), default=None
             ),
         }
         for row, each in zip(clients, findings, strict=True)
@@ -79,7 +81,7 @@ def with_verdicts(clients: Sequence[Row], findings: Sequence[Finding]) -> list[d
 
 
 def table(columns: Columns, rows: Sequence[Row], most: int = 1_000) -> str:
-    """One aligned line for each row under a line of headings; names to the left, figures to the right."""
+    """One aligned line for each row below the headings, with names on the left and figures on the right."""
     cells = [[heading for heading, _ in columns], *([cell(row) for _, cell in columns] for row in rows[:most])]
     last = len(columns) - 1
     are_right = [1 < number < last for number in range(len(columns))]

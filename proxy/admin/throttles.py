@@ -1,4 +1,4 @@
-"""The page /throttles: connections that a quota holds now, and exemptions, as JSON or as a table for people."""
+"""The page /throttles: connections that a quota holds now, and exemptions, as JSON or as a table."""
 
 import asyncio
 import json
@@ -15,9 +15,9 @@ from proxy.observability.logs import text_value
 from proxy.sessions.gate import Gate
 from proxy.sessions.session import Session
 
-#: Rows: about 1 ms to write.
+#: Writing this many rows takes about 1 ms.
 MAX_SHOWN: Final = 100
-#: Connections of one round of the event loop: about 1 ms.
+#: Connections to process before the event loop runs again: about 1 ms.
 LISTED_AT_ONCE: Final = 200
 
 _NAMES: Final = ThrottleStatus._fields
@@ -26,7 +26,7 @@ _IS_NUMBER: Final = [name.endswith(("_seconds", "_value", "_members", "_here")) 
 
 
 def throttled(sessions: Collection[Session], gate: Gate, clock: Callable[[], int]) -> Iterator[list[ThrottleStatus]]:
-    """The connections that are throttled, in groups. Those that a limit on connections keeps waiting are in `gate`."""
+    """The throttled connections, in groups. `gate` has the connections that wait for a limit on connections."""
     present = list(sessions)
     for first in range(0, len(present), LISTED_AT_ONCE):
         found = [_status_of(session, gate, clock) for session in present[first : first + LISTED_AT_ONCE]]
@@ -42,15 +42,15 @@ def _status_of(session: Session, gate: Gate, clock: Callable[[], int]) -> Thrott
 
 @dataclass(frozen=True, slots=True)
 class ThrottlesPage:
-    """`throttled` yields groups of connections; the event loop runs between them."""
+    """`throttled` yields groups of connections, and the event loop runs between them."""
 
     throttled: Callable[[], Iterable[Sequence[ThrottleStatus]]]
     exemptions: Callable[[], Sequence[str]] = tuple
-    #: One list at a time: many readers must not add up to a busy loop.
+    #: Only one list is made at a time, so that many readers cannot keep the loop busy.
     listing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def respond(self, accept: str) -> Response:
-        """A table if `accept` names text/plain and not JSON, else JSON."""
+        """A table if `accept` names text/plain and not JSON, otherwise JSON."""
         async with self.listing:
             total, shown = 0, list[ThrottleStatus]()
             for group in self.throttled():
@@ -61,11 +61,11 @@ class ThrottlesPage:
         if asks_for_text(accept):
             lines = [table(shown, total=total), *(f"exempt: {line}\n" for line in exemptions)]
             return text_response("".join(lines), fields=VARY)
-        page = {"total": total, "waiting": [_given(each) for each in shown], "exempt": exemptions}
+        page = {"total": total, "waiting": [_without_nulls(each) for each in shown], "exempt": exemptions}
         return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)
 
 
-def _given(status: ThrottleStatus) -> dict[str, object]:
+def _without_nulls(status: ThrottleStatus) -> dict[str, object]:
     return {name: value for name, value in status._asdict().items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""The proxy's own requests to brokers, each on a connection of its own, opened as those of clients are: in plaintext or
+"""The proxy's own requests to brokers, each on a connection of its own, opened like those for clients: in plaintext or
 with TLS, and logged in if the proxy has a login.
 """
 
@@ -13,19 +13,19 @@ from typing import Final
 from protocol.errors import ProtocolError
 from protocol.topic_metadata_request import topics_by_id, topics_by_id_request
 from protocol.topics import TopicPartitions
-from proxy.brokers.login import CORRELATION_ID, log_in
+from proxy.brokers.sasl_exchange import CORRELATION_ID, log_in
 from proxy.brokers.upstream import CONNECT_TIMEOUT_SECONDS, BrokerFailed, connect_failure, upstream_of
 from proxy.config.addresses import Address
 from proxy.config.client_settings import LoginSettings
-from proxy.tls import TlsContexts, failure_of
+from proxy.files.tls import TlsContexts, failure_of
 
 LONGEST_RESPONSE: Final = 64 * 1024 * 1024
-"""A length above it is not Kafka's: four bytes of HTTP, for instance."""
+"""A greater length does not come from Kafka: it may be four bytes of HTTP, for instance."""
 MAX_RESPONSE: Final = 16 * 1024 * 1024
-"""Of 1,000 topics with 400 partitions each."""
+"""Enough for 1,000 topics with 400 partitions each."""
 _TLS_ALERT: Final = b"\x15\x03"
 _CORRELATION_ID: Final = slice(8, 12)
-"""Of a request with its length."""
+"""Where a request, including its length, has its correlation id."""
 
 
 async def ask_for_topics(
@@ -38,7 +38,7 @@ async def ask_for_topics(
     for server in servers:
         try:
             response = await ask_broker(server, tls, request, seconds)
-            # In a thread: of many partitions it takes seconds, which the event loop does not have.
+            # In a thread, because many partitions take seconds.
             return await asyncio.to_thread(topics_by_id, CORRELATION_ID, response)
         except (OSError, ProtocolError) as error:
             problem = error
@@ -48,7 +48,7 @@ async def ask_for_topics(
 async def ask_broker(
     server: Address, tls: TlsContexts, request: bytes, seconds: float, most: int = MAX_RESPONSE
 ) -> bytes:
-    """The response to a request with its length, from the correlation id on. Raises BrokerFailed."""
+    """The response, from its correlation id on, to a request that is given with its length. Raises BrokerFailed."""
     async with connection(server, tls.to_brokers, tls.upstream.login, seconds, most) as ask:
         return await ask(request)
 

@@ -1,5 +1,6 @@
-"""What is wrong with each broker address: a line when it begins to fail, for each reason one a minute while it does,
-and one when it works again. Clients see what the broker itself would do: a connection that is closed, or no response.
+"""What is wrong with each broker address: the log has a line when it begins to fail, at most one a minute for each
+reason while it fails, and one when it works again. Clients see what the broker itself would do: a connection that is
+closed, or no response.
 """
 
 from collections import Counter, OrderedDict
@@ -32,28 +33,28 @@ _HINTS: Final = {
     "tls_certificate": f"set ssl.truststore.location in {_FILE} to the CA of the broker's certificate",
     "tls_hostname": "use a name of the certificate in --bootstrap-servers and advertised.listeners, or set "
     f"ssl.endpoint.identification.algorithm to nothing in {_FILE}",
-    "tls_expired": "the broker needs a new certificate, or this machine another time",
+    "tls_expired": "the broker needs a new certificate, or the clock of this machine is wrong",
     "tls_failed": f"see ssl.keystore.location and ssl.enabled.protocols in {_FILE}",
     "sasl_required": "let clients log in (security.protocol=SASL_PLAINTEXT), or the proxy: set sasl.mechanism and "
     f"sasl.jaas.config in {_FILE}",
     "login_refused": f"see sasl.mechanism and sasl.jaas.config in {_FILE}",
     "silent": "it is overloaded or hangs, or the network drops its packets",
 }
-#: A broker may answer ApiVersions and still fail so.
+#: A broker may answer ApiVersions and still fail for these reasons.
 _UNPROBED: Final = frozenset({"sasl_required", "silent"})
 
 _log = EventLog("proxy.brokers")
 
 
 def hint_of(reason: str, file: str) -> str | None:
-    """The property that may help. `file`: of the connection's settings, with its option."""
+    """The property that may help. `file` is the file of the connection's settings, with its option."""
     text = _HINTS.get(reason)
     return text and text.replace(_FILE, file)
 
 
 @dataclass(slots=True)
 class _Outage:
-    """The failures of one address; none: it works. `lines`: when a line was last written, by reason."""
+    """The failures of one address, which works if there are none. `lines`: when a line was last written, by reason."""
 
     since_ns: int = 0
     last_ns: int = 0
@@ -65,8 +66,8 @@ class _Outage:
 
 @final
 class Health:
-    """Counts and logs the failures of brokers. `errors`: by reason, each from the start; `clock` returns monotonic
-    nanoseconds.
+    """Counts and logs the failures of brokers. `errors` has a count for each reason from the start; `clock` returns
+    monotonic nanoseconds.
     """
 
     def __init__(self, config: Config, errors: Counter[str], clock: Callable[[], int]) -> None:
@@ -82,16 +83,16 @@ class Health:
         return hint_of(reason, self._file)
 
     def failing(self, address: str) -> str | None:
-        """The latest reason for which this broker failed; None: it works, as far as is known."""
+        """The latest reason why this broker failed; None if it works, as far as the proxy knows."""
         outage = self._outages.get(address)
         return outage.reason if outage is not None and outage.failures else None
 
     def outages(self, since_ns: int) -> list[str]:
-        """The addresses of the brokers that fail, and did so since then."""
+        """The addresses of the brokers that are failing and have failed since then."""
         return [each for each, outage in self._outages.items() if outage.failures and outage.last_ns >= since_ns]
 
     def failed(self, address: str, reason: str, detail: str | None) -> None:
-        """A connection to the broker failed, or a request has no response."""
+        """A connection to the broker failed, or a request got no response."""
         self._errors[reason] += 1
         now_ns = self._clock()
         outage = self._outages.pop(address, None) or _Outage()
@@ -120,7 +121,7 @@ class Health:
         )
 
     def worked(self, address: str, begun_ns: int, *, is_probe: bool = False) -> None:
-        """A connection that began at this time has had a response; `is_probe`: to ApiVersions only."""
+        """A connection that began at this time got a response. `is_probe`: only to ApiVersions."""
         outage = self._outages.get(address)
         if outage is None or not outage.failures or begun_ns < outage.last_ns:
             return

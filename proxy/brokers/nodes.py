@@ -1,14 +1,14 @@
 """The map between brokers and ports of the proxy.
 
 Node N has the port ``FIRST + (N mod size)`` of ``--broker-ports``, the same after a restart and in every replica, or
-the port of ``--broker-port N=PORT``. If another node has that port, it gets a free one, or is hidden from clients
-(`proxy.brokers.places`). With ``--sni-host`` all nodes have one port, and each a host of its own, which clients send as
-server name. Every response that names brokers updates their real addresses.
+the port of ``--broker-port N=PORT``. If another node has that port, it gets a free one or is hidden from clients
+(`proxy.brokers.places`). With ``--sni-host`` all nodes have one port, and each has a host of its own, which clients
+send as the server name. Every response that names brokers updates their real addresses.
 
-A node keeps its own port until a response that lists all brokers lacks it, and has a new node for that port, or more
-nodes than there are ports: then the node has left. Not earlier, since brokers may list different sets for a moment, for
-instance after one joined. Connections to the port then go to the new node. Its Metadata responses contain the leaders
-of all partitions. A host is no other node's, so there a broker that invents nodes is bounded by `MAX_NODES`.
+A node keeps its own port until a response that lists all brokers lacks it and also has a new node for that port, or
+more nodes than there are ports. Only then has the node left: brokers may list different sets for a moment, for instance
+after one joined. Connections to the port then go to the new node, whose Metadata responses contain the leaders of all
+partitions. With hosts no two nodes collide, so `MAX_NODES` bounds the nodes that a broker can invent.
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -22,7 +22,7 @@ from proxy.config.errors import BindError
 from proxy.observability.logs import EventLog
 
 MAX_NODES: Final = 20_000
-"""Known nodes, twice those of one response. With more, all are forgotten: those that there are will be named again."""
+"""Known nodes, twice as many as one response may have. Above it all are forgotten: responses will name them again."""
 
 _log = EventLog("proxy.brokers.nodes")
 
@@ -45,7 +45,7 @@ class Nodes:
         self._real: dict[int, Address] = {}
         self._node_at: dict[Place, int] = {}
         self._chosen: dict[int, int] = {}
-        #: Of the nodes of a range of ports; without a range it stays empty.
+        #: The placement of nodes in a range of ports; without a range it stays empty.
         self.placement = NOWHERE
         self._reported = ""
         self._fails_to_bind = False
@@ -93,8 +93,8 @@ class Nodes:
         return advertised
 
     def advertise_all(self, brokers: Sequence[tuple[int, str, int]]) -> Iterator[Address | None]:
-        """As `advertise`, for a list of all brokers (node id, host, port of each). Of entries with one id the first
-        counts, as in clients; the others are hidden.
+        """Like `advertise`, for a list of all brokers (node id, host, port of each). If entries have the same id, the
+        first counts, as it does in clients; the others are hidden.
 
         Yields None for each broker that was checked, then the address of each, in order. A new broker takes 100 us.
         """
@@ -111,7 +111,7 @@ class Nodes:
             yield HIDDEN_ADDRESS if index in repeated else self._advertise(*broker)
 
     def is_at(self, node_id: int, address: str) -> bool:
-        """Whether this is the real address of a node, as far as is known."""
+        """Whether this is the real address of a node, as far as the proxy knows."""
         known = self._real.get(node_id)
         return known is not None and format_address(known) == address
 
@@ -128,7 +128,7 @@ class Nodes:
         return port if self._options.sni_host is None else self._options.host_of(node_id)
 
     def _place(self, listed: Set[int]) -> None:
-        """Find ports for the nodes of a list that has new ones, or lacks some without their own port."""
+        """Find ports for the nodes of a list that has new nodes, or lacks nodes that are not at their own port."""
         before, options = self.placement, self._options
         taken = {own_port(options, node) for node in listed if self._is_new(node)}
         kept = before.ports.keys() - before.moved.keys()

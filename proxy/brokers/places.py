@@ -1,6 +1,7 @@
 """Which broker has which port of ``--broker-ports``.
 
-A pure function of the brokers, so each start and each replica that knows the same brokers finds the same ports.
+This is a pure function of the brokers, so each restart and each replica that knows the same brokers finds the same
+ports.
 """
 
 from bisect import bisect_left
@@ -10,14 +11,14 @@ from typing import Final, NamedTuple
 from proxy.config.config import ListeningOptions
 
 MAX_NAMED: Final = 8
-"""Brokers that a message names."""
+"""The most brokers that a message names."""
 
 
 class Placement(NamedTuple):
     """The port of each node.
 
-    moved    nodes whose own port another node has, with that node; they have another port
-    hidden   nodes without a port, because none of the range is left
+    moved    nodes at another port, with the node that has their own port
+    hidden   nodes without a port, because no port of the range is left
     """
 
     ports: Mapping[int, int]
@@ -25,7 +26,7 @@ class Placement(NamedTuple):
     hidden: Set[int]
 
     def conflicts(self) -> Iterator[str]:
-        """What happened, in clauses for people; none if each node has its own port."""
+        """What happened, in clauses for people; empty if each node has its own port."""
         for node, holder in sorted(self.moved.items())[:MAX_NAMED]:
             yield f"broker {node} is at port {self.ports[node]}, because broker {holder} has its own port"
         if len(self.moved) > MAX_NAMED:
@@ -36,7 +37,7 @@ class Placement(NamedTuple):
             yield f"clients cannot see broker {names}{more}, because no port of --broker-ports is left"
 
     def __str__(self) -> str:
-        """All of it in one sentence; "": each node has its own port."""
+        """All conflicts in one sentence; "" if each node has its own port."""
         found = "; ".join(self.conflicts())
         return f"{found}: {self.remedy}" if found else ""
 
@@ -73,20 +74,20 @@ def placed(options: ListeningOptions, nodes: Set[int], before: Mapping[int, int]
 
 
 def _moved(options: ListeningOptions, port_of: Mapping[int, int]) -> dict[int, int]:
-    """The nodes that are not at their own ports, and which node is there."""
+    """The nodes that are not at their own ports, and the node at each of these ports."""
     node_at = {port: node for node, port in port_of.items()}
     return {node: node_at[own] for node in port_of if node_at[own := own_port(options, node)] != node}
 
 
 def own_port(options: ListeningOptions, node: int) -> int:
-    """Where a node is if no other one is there."""
+    """The port of a node unless another node has it."""
     ports = options.broker_ports or range(0)
     return options.node_ports.get(node) or ports[node % len(ports)]
 
 
 def _free_ports(nodes: Sequence[int], ports: range, taken: Set[int]) -> dict[int, int]:
-    """The first free port from a place that is another one for each of the nodes that often collide: ids that follow
-    each other, and ids with one own port.
+    """The first free port from a starting point that differs among nodes that often collide: nodes with consecutive
+    ids, and nodes that have the same own port.
     """
     size, found = len(ports), dict[int, int]()
     free = [at for at, port in enumerate(ports) if port not in taken]

@@ -1,8 +1,8 @@
 """Whether new connections are served: the proxy accepts them, and a bootstrap server answers ApiVersions.
 
-ApiVersions is allowed before SASL. Until a server has answered once, the proxy probes by itself: before the first
-client no other request would fail. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs in the
-background, and a check that does not wait for it returns the previous result, however old that is.
+ApiVersions is allowed before SASL. Until a server has answered once, the proxy probes without being asked, because no
+other request could fail before the first client arrives. A check returns within `ANSWER_WITHIN_SECONDS`: a probe runs
+in the background, and a check that does not wait for it returns the previous result, however old that is.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
 from proxy.brokers.upstream import BrokerFailed
 from proxy.config.addresses import Address, format_address
+from proxy.files.tls import TlsContexts
 from proxy.observability.logs import one_line
-from proxy.tls import TlsContexts
 
-#: A check probes again after this time, so that many checks cost the brokers little.
+#: A check probes again only after this time, so that frequent checks cost the brokers little.
 FRESH_FOR_NS = 3_000_000_000
 ANSWER_WITHIN_SECONDS = 0.5
 PROBE_TIMEOUT_SECONDS = 3.0
@@ -35,7 +35,7 @@ _BODY = 4  # after the correlation id
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether a check passed, and one sentence for a person."""
+    """Whether a check passed, and one sentence for people."""
 
     ok: bool
     reason: str
@@ -45,10 +45,9 @@ class Status:
 class Readiness:
     """Probes the bootstrap servers when checked, at most once every `FRESH_FOR_NS`, one probe at a time.
 
-    `not_ready` returns the reason while this proxy serves no new connection (it drains, or reading is paused for
-    memory), else None; then no broker is probed. `remark` returns what else a person should know, or "". `tls`: see
-    `ask_broker`. `health` learns the results. `clock` returns
-    monotonic nanoseconds.
+    `not_ready` returns the reason while this proxy serves no new connection, because it drains or memory is used up,
+    and then no broker is probed; otherwise it returns None. `remark` returns what else people should know, or "".
+    `tls`: see `ask_broker`. `health` is informed of the results. `clock` returns monotonic nanoseconds.
     """
 
     servers: Sequence[Address]
@@ -84,8 +83,9 @@ class Readiness:
         return Status(self._last.ok, f"{self._last.reason}; {remark}") if remark else self._last
 
     async def check_started(self) -> Status:
-        """Whether a server has answered since the start: what Kubernetes asks of replicas. None of them serves clients
-        better than another while brokers are away, and without any the clients lose their proxy as well.
+        """Whether a server has answered since the start, which is what Kubernetes checks for replicas. While brokers
+        are away no replica serves clients better than another, and without replicas the clients lose their proxy as
+        well.
         """
         if self._has_worked:
             return Status(True, "a bootstrap server has answered since the start")
@@ -120,7 +120,7 @@ class Readiness:
             self._has_worked = self._has_worked or status.ok
 
     async def probe(self, server: Address) -> Status:
-        """Of one server, with what may help."""
+        """The status of one server, with a hint."""
         name, begun_ns = format_address(server), self.clock()
         try:
             _check(await ask_broker(server, self.tls, _API_VERSIONS_REQUEST, PROBE_TIMEOUT_SECONDS, MAX_RESPONSE))
@@ -133,7 +133,7 @@ class Readiness:
 
 
 def _check(answer: bytes) -> None:
-    """Raises BrokerFailed if this is no answer to ApiVersions, or an error."""
+    """Raises BrokerFailed if this is an error, or not an answer to ApiVersions."""
     try:
         error = decode(ApiVersionsResponse, answer, _BODY, MAX_ITEMS).error_code
     except ProtocolError as problem:

@@ -9,22 +9,32 @@ from proxy.brokers.health import MAX_BROKERS
 from proxy.observability.labels import OTHER
 from proxy.observability.past import Past
 from proxy.observability.tallies import Histogram
+from quotas.adaptive.yielding import Signal
 
-_ANY: Final = 1 << 30
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass(slots=True, eq=False)
 class ResponseTimes:
-    """Of one broker. `past`: of `counts`; its line is the mean of both kinds."""
+    """Of one broker. `past`: of `counts`; its line is the mean of both kinds. `signals`: those to protected clients, by
+    the resource group that yields to them.
+    """
 
     began_ns: int
     produce: Histogram = field(default_factory=lambda: Histogram(BUCKETS))
     others: Histogram = field(default_factory=lambda: Histogram(BUCKETS))
     past: Past = field(init=False)
+    signals: dict[str, Signal] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.past = Past(self.began_ns, self.counts, per=1)
+
+    def signal(self, group: str, target_ns: int) -> Signal:
+        """Of the clients that this resource group yields to."""
+        signal = self.signals.get(group)
+        if signal is None:
+            signal = self.signals[group] = Signal(target_ns)
+        return signal
 
     @property
     def counts(self) -> tuple[float, ...]:
@@ -61,48 +71,3 @@ class BrokerTimes:
 
     def items(self) -> Iterator[tuple[str, ResponseTimes]]:
         return iter(list(self._times.items()))
-
-
-@final
-class ResponseTimer:
-    """Times one request of one connection in a second, whatever else is in flight: from its last byte to the first of
-    its response. A connection that never runs dry is timed like one with a request at a time. Where the proxy,
-    the client or a quota of the broker delays responses meanwhile, the request is dropped.
-
-    attention   with so many requests in flight, or fewer, `Requests.begin` is called for the next one
-    left        responses up to that of the request that is timed; 0: none is
-    since_ns    when that was forwarded
-    muted_ns    until then the broker reads nothing, for a quota of its own
-    times       of the broker; None: none is connected yet
-    """
-
-    __slots__ = ("_observed", "attention", "left", "muted_ns", "since_ns", "times")
-
-    def __init__(self) -> None:
-        self.attention = 0
-        self.left = 0
-        self.since_ns = 0
-        self.muted_ns = 0
-        self.times: ResponseTimes | None = None
-        self._observed: Histogram | None = None
-
-    def arm(self) -> None:
-        """Time a request, unless one is timed."""
-        if not self.left:
-            self.attention = _ANY
-
-    def begin(self, before: int, now_ns: int, *, is_produce: bool) -> None:
-        """A request is forwarded behind so many."""
-        self.attention = 0
-        times = self.times
-        if times is not None:
-            self.left, self.since_ns = before + 1, now_ns
-            self._observed = times.produce if is_produce else times.others
-
-    def passed(self, left: int, responses: int, now_ns: int, *, stopped: bool) -> None:
-        """So many responses have passed while `left` were left. `stopped`: the next one is there, and waits."""
-        if responses + stopped >= left and self._observed is not None:
-            if self.muted_ns <= self.since_ns:
-                self._observed.observe(max(0, now_ns - self.since_ns) / 1e9)
-        elif not stopped:
-            self.left = left - responses

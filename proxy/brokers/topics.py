@@ -1,40 +1,42 @@
 """The known topics of the cluster: names by id, and numbers of partitions.
 
-Learned from each Metadata response while some limit needs topics, and, where clients need not authenticate, by
-requesting unknown ids of Produce requests (a client that survives a restart of this proxy sends no Metadata request).
+They are learned from each Metadata response while some limit needs topics. Where clients need not authenticate, the
+proxy also requests unknown ids of Produce requests, because a client that survives a restart of this proxy sends no
+Metadata request.
 """
 
 import asyncio
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable, Iterable
+from random import Random
 
 from protocol.topics import NO_TOPIC_ID, Topic, TopicPartitions
+from proxy.background.retries import Retries
 from proxy.observability.logs import EventLog
-from proxy.retries import Retries
 
-#: Further topics are not stored: their records count for the limits that need no topic.
+#: Further topics are not stored, so their records count only for limits that need no topic.
 MAX_TOPICS = 1_000_000
-#: Ids per request, and the pause between two requests: a client with invented ids must not cause a connection to the
-#: broker for each of them.
+#: Ids per request, and the pause between two requests: a client that invents ids must not cause a connection to a
+#: broker for each id.
 MAX_UNKNOWN = 1_000
 PAUSE_SECONDS = 1.0
 
-_log = EventLog("proxy.sessions.topics")
+_log = EventLog(__name__)
 
 Ask = Callable[[list[bytes]], Awaitable[Iterable[TopicPartitions]]]
 
 
 class Topics:
-    """Shared by all sessions. ``ask`` requests topics by their ids; it may raise OSError."""
+    """Shared by all sessions. ``ask`` requests topics by id and may raise OSError."""
 
-    def __init__(self, loop: AbstractEventLoop, ask: Ask) -> None:
+    def __init__(self, loop: AbstractEventLoop, ask: Ask, random: Random) -> None:
         self._loop = loop
         self._ask = ask
         self._names: dict[bytes, str] = {}
         self._partitions: dict[str, int] = {}
         self._unknown: set[bytes] = set()
         self._task: Task[None] | None = None
-        self._retries = Retries()
+        self._retries = Retries(random)
 
     def learn(self, topics: Iterable[TopicPartitions]) -> None:
         for topic in topics:
@@ -50,7 +52,7 @@ class Topics:
         return self._partitions.get(name)
 
     def name_of(self, topic: Topic) -> str | None:
-        """The name of a topic, which may be given by its name. None if its id is not known: then it is requested."""
+        """The name of a topic that is given by name or id. If the id is unknown, requests it and returns None."""
         if isinstance(topic, str):
             return topic
         name = self._names.get(topic)

@@ -1,5 +1,5 @@
-"""Opens connections to the brokers for sessions: name resolution in threads (cached, so 1,000 clients need one
-look-up), TCP, the opening of the wire (a TLS handshake), and the next candidate after a failure.
+"""Opens connections to the brokers for sessions: resolves names in threads (cached, so that 1,000 clients need one
+lookup), connects over TCP, opens the wire (a TLS handshake), and tries the next candidate after a failure.
 """
 
 import asyncio
@@ -9,24 +9,24 @@ import socket
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic_ns
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from proxy.background.host import Host
+from proxy.background.threads import OutsideThreads
 from proxy.config.addresses import Address, format_address, ip_literal
 from proxy.config.values import MAX_PORT
-from proxy.threads import OutsideThreads
 
 CONNECT_TIMEOUT_SECONDS = 30.0
-"""For all that comes before the first request: names, TCP, TLS, one address after the other, and the proxy's login.
-librdkafka's socket.connection.setup.timeout.ms, and what Java's grows to."""
+"""For everything before the first request: names, TCP, TLS, one address after the other, and the proxy's login. This is
+librdkafka's socket.connection.setup.timeout.ms, and the maximum in Java."""
 NEXT_ADDRESS_SECONDS = 8.0
 """After this time the next address is tried: librdkafka waits 10 s for its first response, by
 api.version.request.timeout.ms, and Java 30 s."""
 NEXT_ATTEMPT_SECONDS = 0.25
-"""After this time without an answer the next address of the same name is tried, too: the delay of RFC 8305."""
+"""After this time without an answer the next address of the same name is tried as well: the delay of RFC 8305."""
 RESOLVED_FOR_NS = 30_000_000_000
 MAX_NAMES: Final = 1_000
-"""Names that are remembered: clusters have fewer."""
+"""The most names to remember: clusters have fewer."""
 _THREADS: Final = OutsideThreads("names of brokers", 16)
 _STREAM: Final = socket.SOCK_STREAM
 
@@ -35,7 +35,7 @@ SocketAddress = tuple[int, tuple[Any, ...]]
 
 
 class OpenableWire(Protocol):
-    """What is called of the wire of a connected socket."""
+    """The methods that are called on the wire of a connected socket."""
 
     def open(self, done: Callable[[], None], failed: Callable[[str, str], None]) -> None: ...
 
@@ -44,11 +44,11 @@ class OpenableWire(Protocol):
 
 W = TypeVar("W", bound=OpenableWire)
 Attempt: TypeAlias = Task[W | None]
-"""Opens one connection. A cancelled one closes what it has opened, and calls nothing."""
+"""Opens one connection. When cancelled, it closes what it has opened and calls nothing."""
 
 
 class BrokerFailed(OSError):
-    """A broker cannot be used. `reason`: the metric's label; `str()`: a sentence."""
+    """A broker cannot be used. `reason` is the label of the metric, and `str()` is a sentence."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -66,16 +66,16 @@ def connect_failure(error: Exception) -> BrokerFailed:
 
 
 class Upstream:
-    """Resolves and connects; shared by all sessions. `clock` returns monotonic nanoseconds."""
+    """Resolves and connects; shared by all sessions."""
 
-    def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
+    def __init__(self, loop: AbstractEventLoop, host: Host) -> None:
         self._loop = loop
-        self._clock = clock
-        #: Whether a broker's address is one of this proxy: connections to it would loop until none is left.
+        self._host = host
+        #: Whether a broker's address belongs to this proxy: connections to it would loop until none is left.
         self.is_own: Callable[[Address], bool] = lambda address: False
-        #: The latest look-up of each name, and until when it counts.
+        #: The latest lookup of each name, and until when it is valid.
         self._names: dict[Address, tuple[int, Task[list[SocketAddress]]]] = {}
-        #: Of names with several addresses, the one that worked last.
+        #: For names with several addresses, the address that worked last.
         self._working: dict[Address, SocketAddress] = {}
 
     def connect(
@@ -111,12 +111,13 @@ class Upstream:
     async def resolve(self, address: Address) -> list[SocketAddress]:
         """Socket addresses of a literal, or of a name. Raises OSError."""
         host, port = address
-        # In a broker's response. uvloop takes a port's last 16 bits, and resolvers raise ValueError for a zero byte.
+        # It may come from a broker's response. uvloop uses only the last 16 bits of a port, and resolvers raise
+        # ValueError for a zero byte.
         if not host or "\0" in host or not 0 <= port <= MAX_PORT:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         literal = ip_literal(host)
         if literal is not None:
-            # No server is asked. It finds the number of an interface, as in fe80::1%eth0, which uvloop drops.
+            # No server is asked. This finds the number of an interface, as in fe80::1%eth0, which uvloop drops.
             found = socket.getaddrinfo(str(literal), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
             return [(info[0], info[4]) for info in found]
         try:
@@ -127,15 +128,15 @@ class Upstream:
 
     def _latest_look_up(self, address: Address) -> Task[list[SocketAddress]]:
         until_ns, look_up = self._names.get(address, (0, None))
-        if look_up is None or self._clock() >= until_ns:
+        if look_up is None or self._host.clock() >= until_ns:
             look_up = self._loop.create_task(self._look_up(*address))
-            self._names[address] = self._clock() + RESOLVED_FOR_NS, look_up
+            self._names[address] = self._host.clock() + RESOLVED_FOR_NS, look_up
             if len(self._names) > MAX_NAMES:
                 del self._names[next(iter(self._names))]
         return look_up
 
     async def _look_up(self, host: str, port: int) -> list[SocketAddress]:
-        found = await self._loop.run_in_executor(_THREADS, partial(socket.getaddrinfo, host, port, type=_STREAM))
+        found = await self._loop.run_in_executor(_THREADS, partial(self._host.addresses_of, host, port, type=_STREAM))
         return [(info[0], info[4]) for info in found]
 
     async def dial(self, address: Address) -> socket.socket:
@@ -146,16 +147,16 @@ class Upstream:
         return sock
 
     def forget(self, address: Address) -> None:
-        """It accepted a connection, and did not work."""
+        """Forget which address worked: it accepted a connection but did not work."""
         self._working.pop(address, None)
 
     async def _resolved(self, address: Address) -> list[SocketAddress]:
-        """Those of a broker, the one that worked last before the others. Raises BrokerFailed."""
+        """The socket addresses of a broker, starting with the one that worked last. Raises BrokerFailed."""
         try:
             found = await self.resolve(address)
         except (OSError, UnicodeError) as error:
             raise connect_failure(error) from error
-        # By the addresses, too: the proxy may have another name, and 127.0.0.1 is also 127.1.
+        # The addresses are compared as well: the proxy may have another name, and 127.0.0.1 is also 127.1.
         if any(map(self.is_own, [address, *(sockaddr[:2] for _, sockaddr in found)])):
             raise BrokerFailed(
                 "connect_failed",
@@ -171,7 +172,7 @@ class Upstream:
                 del self._working[next(iter(self._working))]
 
     async def _open(self, address: Address, wire_to: Callable[[socket.socket, str], W], until: float, others: int) -> W:
-        """The open wire to the first address of a broker that works. Raises BrokerFailed, of the last one.
+        """The open wire to the first address of a broker that works. Raises BrokerFailed for the last address.
 
         until    the loop's time at which the client is no longer kept waiting
         others   brokers that may be tried after this one
@@ -197,8 +198,8 @@ class Upstream:
     async def _open_one(
         self, left: list[SocketAddress], wire_of: Callable[[socket.socket], W], seconds: float, others: int
     ) -> tuple[W, SocketAddress]:
-        """The open wire to the first of these that accepts a connection. What failed goes from `left`; of those that
-        are silent, the first; all if there are `others`, because all have been tried.
+        """The open wire to the first of these addresses that accepts a connection. Removes from `left` the addresses
+        that failed. If all are silent it removes the first, or all if there are `others`, because all have been tried.
         """
         wire: W | None = None
         try:
@@ -223,8 +224,8 @@ class Upstream:
         return wire, chosen
 
     async def _first_of(self, found: Sequence[SocketAddress]) -> tuple[socket.socket, SocketAddress]:
-        """The first connection among attempts that begin one after the other, as those of clients do (RFC 8305): when
-        the one before failed, or has had no answer for `NEXT_ATTEMPT_SECONDS`. Raises OSError if all fail.
+        """The first connection that succeeds. An attempt starts when the previous one has failed, or has had no answer
+        for `NEXT_ATTEMPT_SECONDS`, the way clients do it (RFC 8305). Raises OSError if all fail.
         """
         if len(found) == 1:
             return await self._connected(*found[0]), found[0]
@@ -251,7 +252,7 @@ class Upstream:
             del failure
 
     async def _connected(self, family: int, sockaddr: tuple[Any, ...]) -> socket.socket:
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        sock = self._host.new_socket(family)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -277,11 +278,13 @@ class Upstream:
 
 
 def _close(attempt: "Task[socket.socket]") -> None:
-    """One that was not needed."""
+    """Close a connection that was not needed."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
 
 
 def upstream_of(loop: AbstractEventLoop) -> Upstream:
-    """How connections are made that belong to no session: that of `proxy.event_loops`, or one without memory."""
-    return getattr(loop, "upstream", None) or Upstream(loop, monotonic_ns)
+    """How connections that belong to no session are made: the upstream of `proxy.internal_clients.event_loops`, or one
+    without memory.
+    """
+    return getattr(loop, "upstream", None) or Upstream(loop, Host())

@@ -9,7 +9,7 @@ connections ─▶ client_file ─▶ client_settings         connections: the o
 java_properties                                       what the values of that file may be
 files, entry_lines                                    reads each of these files; the lines of its tables
 cautions ◀─ floor ─▶ advice                           what is allowed but most likely not meant; settings of clients
-other_formats                                         YAML, JSON and properties in place of TOML: what to write
+other_formats                                         YAML, JSON and properties instead of TOML: what to write
 effective                                             each option with the source of its value
 exemptions                                            what is exempt, in words
 limits_help, json_schema                              the keys of SPEC, for the help; all keys, for editors

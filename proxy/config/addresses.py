@@ -41,7 +41,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def _is_zero(host: str) -> bool:
-    """As resolvers read addresses: 0, 0.0, 0x0."""
+    """The way resolvers read addresses: 0, 0.0, 0x0."""
     try:
         return socket.inet_aton(host) == bytes(4)
     except (OSError, UnicodeError):
@@ -50,7 +50,7 @@ def _is_zero(host: str) -> bool:
 
 def is_of_this_host(host: str) -> bool:
     """Whether an IP literal is that of an interface here: then packets to it have the same source, or a loopback one.
-    Nothing is sent. (To bind it would succeed for others, too, with net.ipv4.ip_nonlocal_bind.)
+    Nothing is sent. (Binding it would also succeed for other addresses with net.ipv4.ip_nonlocal_bind.)
     """
     address = ip_literal(server_name(host))
     if address is None:
@@ -59,7 +59,7 @@ def is_of_this_host(host: str) -> bool:
         with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as sock:
             sock.connect((str(address), 9))
             source = ip_literal(sock.getsockname()[0])
-    except OSError:  # there is no way to it
+    except OSError:  # there is no route to it
         return False
     return source is not None and (source == address or source.is_loopback)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from proxy.config.floor import smallest_share
 
 #: Names and defaults in seconds: size of the buffer and its unit, request timeout, delivery timeout; how a setting is
-#: written. librdkafka knows `delivery.timeout.ms` too, as its `message.timeout.ms`.
+#: written. librdkafka accepts `delivery.timeout.ms` for its `message.timeout.ms`.
 _LIBRARIES: Final = {
     "java": ("buffer.memory", 1, "request.timeout.ms", 30, 120, '.option("{}", "{}")'),
     "librdkafka": ("queue.buffering.max.kbytes", 1024, "socket.timeout.ms", 60, 300, "{}={}"),
@@ -21,14 +21,17 @@ def advice(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     of each, and the smallest useful limit with these. `buffer_memory`, `batch_size` (bytes) and `delivery_timeout`
     (seconds) are kept where they are given.
 
-    A buffer has room for two seconds of a producer's share, a batch for an eighth of one; timeouts leave time for one
-    more try. In the modes auto and notify Java waits by itself, and since 3.9 its request timeout does not count this.
-    librdkafka is held in each mode: what it has in flight waits. Spark reads a minute's worth for each micro-batch.
+    A buffer has room for two seconds of a producer's share, a batch for an eighth of one, and for `request_cost`;
+    timeouts leave time for one more try. In the modes auto and notify Java waits on its own, and since 3.9 its request
+    timeout excludes this. librdkafka is held in each mode: what it has in flight waits. Spark reads a minute's worth
+    for each micro-batch.
     """
     rate, producers, found = given["rate"], given["producers"], {}
     share = rate / producers
     buffer = given["buffer_memory"] or _within(1 << 20, 2 * share, 1 << 25)
     batch = given["batch_size"] or 1 << _within(1 << 14, share / 8, 1 << 20).bit_length() - 1
+    if not given["batch_size"] and given["request_cost"]:
+        batch = max(batch, 1 << (given["request_cost"] - 1).bit_length())
     for library, (buffer_name, unit, timeout_name, timeout, least, _) in _LIBRARIES.items():
         in_flight, consumer = buffer, dict[str, int]()
         if library == "java":

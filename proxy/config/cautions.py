@@ -31,8 +31,10 @@ Seen = tuple[int, str, str]
 def warnings_of(config: Config, quotas: Quotas) -> list[Caution]:
     found = [*quota_warnings(config, quotas), *secret_warnings(config)]
     if config.security.pass_unknown_apis:
-        effect = "responses of unknown APIs are forwarded unread: they may contain a broker's real address"
+        effect = "responses to unknown APIs are forwarded unread and may contain a broker's real address"
         found.append(("unknown_apis_pass", {"effect": effect}))
+    if config.enforcement.disk_guard_exempt and config.enforcement.disk_guard is None:
+        found.append(("disk_guard_exempt_unused", {"effect": "--disk-guard-exempt needs --disk-guard"}))
     return [*found, *_of_no_fleet(config.fleet)]
 
 
@@ -40,37 +42,39 @@ def _of_no_fleet(options: FleetOptions) -> list[Caution]:
     names = ("topic", "max_members", "fallback")
     given = [name for name in names if getattr(options, name) != getattr(FleetOptions(), name)]
     flags = [f"--fleet-{name.replace('_', '-')}" for name in given if options.name is None]
-    return [("fleet_option_unused", {"options": ", ".join(flags), "effect": "without --fleet"})] if flags else []
+    return [("fleet_option_unused", {"options": ", ".join(flags), "effect": "needs --fleet"})] if flags else []
 
 
 def secret_warnings(config: Config) -> Iterator[Caution]:
     """Warnings about files with secrets that other users of this machine can read, as far as this user can change that:
     not those of a Secret, which is mounted read-only.
     """
-    for path in dict.fromkeys(config.upstream.secret_files + config.own_client.secret_files):
+    for path in dict.fromkeys(config.upstream.secret_files + config.internal_client.secret_files):
         with suppress(OSError):  # it is gone: the next reader reports that
             found, uid = path.stat(), os.geteuid()
             mode = found.st_mode & 0o777
             is_fixed = uid not in {0, found.st_uid} or os.statvfs(path).f_flag & os.ST_RDONLY
             if mode & OTHERS_READ and not is_fixed:
-                effect = f"its secrets can be read by others: its mode is {mode:o}"
+                effect = f"other users can read its secrets: its mode is {mode:o}"
                 yield "secret_readable", {"file": path, "effect": effect, "hint": f"chmod 600 {path}"}
 
 
 def unresolved(names: Iterable[str]) -> list[Caution]:
-    """Of host names in limits by `ip` that a resolver has not answered."""
+    """A warning about host names in limits by `ip` that no resolver has answered yet."""
     shown = sorted(names)
     if not shown:
         return []
     rest = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
-    effect = "not resolved yet: their limits begin when they are; all others apply"
+    effect = "not resolved yet: their limits start once they are; all others apply"
     return [("host_names_pending", {"entities": ", ".join(shown[:MAX_LISTED]) + rest, "effect": effect})]
 
 
 def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
     """Warnings about the quotas, which may change with each reload of the quotas file."""
     options, entries = config.quotas, quotas.entries
-    bursts = [entry.entity for entry in entries if entry.burst_seconds is not None and not entry.algorithm]
+    bursts = [
+        entry.entity for entry in entries if entry.options.burst_seconds is not None and not entry.options.algorithm
+    ]
     is_alone = config.listening.reuse_port and config.fleet.name is None
     long = [entry.entity for entry in entries if not entry.limits.keys().isdisjoint(THRESHOLDS.values())]
     return [
@@ -78,7 +82,7 @@ def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
         *_about(
             "burst_without_bucket",
             bursts if options.algorithm != "token-bucket" else (),
-            f"burst_seconds is for token buckets, and --quota-algorithm is {options.algorithm}",
+            f"burst_seconds applies to token buckets, but --quota-algorithm is {options.algorithm}",
         ),
         *_about(
             BELOW_FLOOR,
@@ -89,21 +93,21 @@ def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
         *_about(
             "quota_name_is_literal",
             [entry.entity for entry in entries if _looks_like_pattern(entry.entity)],
-            "this is one name, letter by letter: it matches no other",
-            hint=f"a star at the end of a name is for members of a resource-group; every other name is {DEFAULT_NAME}; "
-            "the user of Kafka's User:alice is alice",
+            "this is a literal name and matches no other",
+            hint=f"only members of a resource-group may end with a star; every other name is {DEFAULT_NAME}; "
+            "for Kafka's User:alice the user is alice",
         ),
         *_about(
             "thresholds_hold_for_long",
             long,
-            "topics over their thresholds are refused where the producer sends again; all other requests are held, by a"
-            " one-minute mean: for 45, 100 or 140 s after 2, 5 or 10 times the threshold",
-            hint="bytes_in_rate is an even rate",
+            "requests to topics over their thresholds are refused if the producer resends them, and otherwise held "
+            "until a one-minute average drops: for 45, 100 or 140 s after 2, 5 or 10 times the threshold",
+            hint="bytes_in_rate limits smoothly",
         ),
         *_about(
             "limits_not_shared",
             [entry.entity for entry in entries if _has_rate(entry)] if is_alone else (),
-            "with --reuse-port each process has these limits for itself: N of them together pass N times as much",
+            "with --reuse-port each process has its own limits, so N processes together pass N times as much",
             hint="--fleet NAME, the same for all",
         ),
         *_of_other_names(config, quotas),
@@ -111,7 +115,7 @@ def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
 
 
 def _has_rate(entry: QuotaEntry) -> bool:
-    return not entry.is_per_process and any(
+    return not entry.options.is_per_process and any(
         LIMIT_KINDS[name].measure in {Measure.BYTES, Measure.RATE} for name in entry.limits
     )
 
@@ -125,7 +129,7 @@ def _looks_like_pattern(entity: AnyEntity) -> bool:
 
 
 def unmatched_entries(entries: Iterable[QuotaEntry], limits: Iterable[Limit]) -> list[QuotaEntry]:
-    """The entries that none of the limits in use is of."""
+    """The entries without any limit in use."""
     used = {entity for limit in limits for entity in (limit.entity, limit.origin)}
     return [entry for entry in entries if entry.has_buckets and entry.entity not in used]
 
@@ -135,19 +139,19 @@ def _is_like_default(name: str) -> bool:
 
 
 def unmatched(entries: Iterable[QuotaEntry], limits: Iterable[Limit], clients: Iterable[Seen]) -> list[Caution]:
-    """A warning about entries that none of the limits in use is of, with the clients that were seen."""
+    """A warning about entries without any limit in use, with the clients that were seen."""
     found, seen = unmatched_entries(entries, limits), list(clients)
     most = nlargest(MAX_SEEN, seen)
     has_user = any(key == "user" for entry in found for key, _ in _names_in(entry))
     hints = list(islice(_mistaken(found, seen), MAX_SEEN))
     if has_user and all(user == ANONYMOUS for _, _, user in seen):
-        hints.append(f"no client logs in, so each has the user {ANONYMOUS}: use client-id, or name it by --principal")
+        hints.append(f"no client logs in, so each has the user {ANONYMOUS}: use client-id, or set it with --principal")
     return _about(
         "quota_matched_nothing",
         [entry.entity for entry in found],
-        "no client, topic or connection had these names yet, or other entries are stronger for all that had",
+        "no client, topic or connection has had these names yet, or stronger entries apply to all that have",
         seen=", ".join(f"{name}{f' as {user}' * has_user} ({size / 1e6:,.1f} MB)" for size, name, user in most),
-        hint="; ".join(hints) or "in /metrics bytes_total has all clients so far, and quota_matched these entries",
+        hint="; ".join(hints) or "in /metrics, bytes_total lists all clients so far, and quota_matched these entries",
     )
 
 
@@ -162,7 +166,7 @@ def _names_in(entry: QuotaEntry) -> list[tuple[str, str]]:
 
 
 def _mistaken(entries: Iterable[QuotaEntry], seen: Iterable[Seen]) -> Iterator[str]:
-    """Names in entries that a client has in another spelling, or by the other key."""
+    """Names in entries that a client has in another spelling, or under the other key."""
     of_clients = {
         "client-id": {_plain(name): name for _, name, _ in seen},
         "user": {_plain(user): user for *_, user in seen},
@@ -171,7 +175,7 @@ def _mistaken(entries: Iterable[QuotaEntry], seen: Iterable[Seen]) -> Iterator[s
         other_key = "user" if key == "client-id" else "client-id"
         same, other = of_clients[key].get(_plain(name), name), of_clients[other_key].get(_plain(name))
         if same != name:
-            yield f"{key} {name!r}: a client has {same!r}, and names are compared letter by letter"
+            yield f"{key} {name!r}: a client has {same!r}, and names must match exactly"
         elif other is not None:
             yield f"{key} {name!r}: a client has the {other_key} {other!r}"
 
@@ -219,7 +223,7 @@ def _only_user(config: Config) -> tuple[str | None, str]:
 
 
 def _about(event: str, found: Iterable[AnyEntity | str], effect: str, **more: str) -> list[Caution]:
-    """A warning about these entities; none if there are none."""
+    """A warning about these entities, if there are any."""
     entities = list(dict.fromkeys(map(str, found)))
     rest = len(entities) - MAX_LISTED
     listed = ", ".join(entities[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

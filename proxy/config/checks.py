@@ -1,4 +1,4 @@
-"""Makes one `Config` of the options that click parsed, or lists every error in them.
+"""Makes one `Config` from the options that click parsed, or lists every error in them.
 
 `proxy.config.values` checks single values; this module checks them together.
 """
@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from proxy.config.addresses import format_address
-from proxy.config.config import OFF, Config, ListeningOptions, UsageOptions
-from proxy.config.connections import own_client_of, upstream_of
+from proxy.config.config import OFF, PROXY, Config, ListeningOptions, UsageOptions
+from proxy.config.connections import internal_client_of, upstream_of
 from proxy.config.effective import sources_of
 from proxy.config.errors import ConfigError
 from proxy.config.given import Given
@@ -34,20 +34,21 @@ def config_of(ctx: click.Context, *, need_upstream: bool = True, check_quotas: b
             Problem(
                 "--bootstrap-servers",
                 "is missing: there is nothing to forward to",
-                f"give the brokers' HOST:PORT[,HOST:PORT...] by this flag, by {ENVIRONMENT_PREFIX}BOOTSTRAP_SERVERS, "
-                "as bootstrap_servers in the file of --config, or as bootstrap.servers in that of --command-config",
+                f"give the brokers' HOST:PORT[,HOST:PORT...] with this flag or {ENVIRONMENT_PREFIX}BOOTSTRAP_SERVERS, "
+                "as bootstrap_servers in the --config file, or as bootstrap.servers in the --command-config file",
             )
         )
-    own, own_servers = own_client_of(given, upstream)
-    listening = listening_of(given, {"bootstrap_servers": servers or (), "own_client_config": own_servers})
+    own, internal_servers = internal_client_of(given, upstream)
+    listening = listening_of(given, {"bootstrap_servers": servers or (), "own_client_config": internal_servers})
     _check_usage(given)
+    _check_quotas_topic(given)
     usage = given.made(UsageOptions, labels=_labels_of(given))
     if check_quotas:
         _check_quotas(given, listening)
     if given.problems:
         raise ConfigError(given.problems)
     made: dict[str, object] = {"upstream": upstream, "listening": listening, "usage": usage}
-    made |= {"own_client": own, "own_servers": own_servers, "sources": sources_of(ctx)}
+    made |= {"internal_client": own, "internal_servers": internal_servers, "sources": sources_of(ctx)}
     return given.made(Config, bootstrap_servers=servers or (), **made)
 
 
@@ -68,13 +69,25 @@ def _check_usage(given: Given) -> None:
     is_shared = given.get("reuse_port") and given.get("sidecar_name") is None
     if is_shared and (topic, file) != (None, None):
         message = "needs --sidecar-name with usage records"
-        given.problems.append(Problem("--reuse-port", message, "each process has its own name in them"))
+        given.problems.append(Problem("--reuse-port", message, "each process needs its own name in them"))
     elif given.get("usage_by_topic") and (topic, file) == (None, None):
         given.problems.append(Problem("--usage-by-topic", "has no effect without --usage-topic or --usage-file"))
 
 
+def _check_quotas_topic(given: Given) -> None:
+    topic, api = given.get("quotas_topic"), given.get("quota_api")
+    for other in ("fleet_topic", "usage_topic"):
+        if topic is not None and topic == given.get(other):
+            given.refuse("quotas_topic", topic, f"is also the --{other.replace('_', '-')}", "each needs its own topic")
+    if topic is None and api == PROXY:
+        given.refuse("quota_api", api, "needs --quotas-topic", "the proxy keeps the quotas that it answers with there")
+    elif given.get("quota_admins") and (topic is None or api not in {None, PROXY}):
+        hint = "give --quotas-topic, without --quota-api or with --quota-api proxy"
+        given.problems.append(Problem("--quota-admins", "has no effect: the proxy answers no quota API", hint))
+
+
 def _labels_of(given: Given) -> tuple[tuple[str, str], ...]:
-    labels = dict(given.get("label") or ())  # of one name the last counts
+    labels = dict(given.get("label") or ())  # if a name is repeated, the last value wins
     if len(labels) > MAX_LABELS:
         given.problems.append(Problem("--label", f"{len(labels)} labels", f"at most {MAX_LABELS}"))
     return tuple(sorted(labels.items()))

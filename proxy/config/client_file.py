@@ -1,4 +1,4 @@
-"""The files of `--command-config` and `--own-client-config`: how to connect to brokers, as clients of Kafka.
+"""The files of `--command-config` and `--own-client-config`: how to connect to brokers.
 
 Java properties, by the names of the Java client or librdkafka. No message contains the value of a key that may be a
 secret.
@@ -20,7 +20,7 @@ from proxy.config.client_settings import ClientSettings, LoginSettings, Pem, Ssl
 from proxy.config.errors import ConfigError
 from proxy.config.files import read_text
 from proxy.config.java_properties import jaas_options, resolved
-from quotas.problems import Problem, Refusal, did_you_mean
+from quotas.problems import InvalidValue, Problem, did_you_mean
 
 #: The properties that count: Java's names, and librdkafka's where they differ.
 PROPERTIES: Final = {
@@ -53,7 +53,7 @@ _UNUSED_OF_SSL: Final = (
     *(f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("type", "password")),
     *("ssl.protocol", "ssl.provider", "ssl.trustmanager.algorithm", "ssl.keymanager.algorithm"),
 )
-#: Names of properties, and of options of JAAS entries, with secret values: those of other clients' settings, too.
+#: Names of properties, and of options of JAAS entries, with secret values, including those of other clients' settings.
 _SECRET: Final = re.compile(r"pass|secret|assertion|jaas|token$|\.key$|user\.info$", re.IGNORECASE)
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -75,7 +75,7 @@ _BLOCK: Final = re.compile(r"(-----BEGIN [A-Z0-9 ]+-----)([^-:]+)(-----END [A-Z0
 
 
 def read_client_settings(path: Path, before: ClientSettings | None = None) -> ClientSettings:
-    """The settings of the file of `--command-config`, in place of those before. Raises ConfigError.
+    """The settings of the file of `--command-config`, which replace those before. Raises ConfigError.
 
     A file that is being written may be empty: that must not turn TLS off.
     """
@@ -90,7 +90,7 @@ def read_client_settings(path: Path, before: ClientSettings | None = None) -> Cl
 
 
 def latest(settings: ClientSettings) -> ClientSettings:
-    """As the file is now; these settings where it cannot be used. Blocks."""
+    """The settings of the file as it is now, or these if it cannot be used. Blocks."""
     if settings.file is not None:
         with suppress(ConfigError):
             return read_client_settings(settings.file, settings)
@@ -98,7 +98,7 @@ def latest(settings: ClientSettings) -> ClientSettings:
 
 
 def _restarts(settings: ClientSettings) -> tuple[object, ...]:
-    """What a reload cannot change; among it whether brokers take all clients for one user: see `--allow-open-relay`."""
+    """What a reload cannot change; among it whether all clients have one user for brokers: see `--allow-open-relay`."""
     return settings.protocol, settings.login is None, settings.is_identity
 
 
@@ -117,7 +117,7 @@ def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[P
     protocol = given.one_of(_PROTOCOLS, "security.protocol", values.get("security.protocol", "PLAINTEXT").upper())
     if len(given.problems) > 1 and _is_toml(text):
         hint = "write security.protocol=SSL, without quotes and tables; TOML is for --config and --quotas-file"
-        return nothing, (Problem(str(path), "is TOML, but must have Java properties", hint),)
+        return nothing, (Problem(str(path), "is TOML, but must contain Java properties", hint),)
     if not given.problems:
         ssl, login = _ssl_of(given, protocol), _login_of(given, protocol)
     settings = ClientSettings(
@@ -171,7 +171,7 @@ class _Given:
         elsewhere: list[Path] = []
         try:
             value = resolved(text, elsewhere).strip(_BLANK)
-        except Refusal as error:
+        except InvalidValue as error:
             self.wrong(name, error.message)
         else:
             if value or name == _ENDPOINT:
@@ -187,12 +187,12 @@ class _Given:
         if _STRICT.match(key) and not _UNUSED.fullmatch(key) and key not in _UNUSED_OF_SSL:
             self.wrong(key, "unknown key", did_you_mean(key, sorted([*PROPERTIES, *_UNUSED_OF_SSL])))
         else:
-            self.ignored.append(key if _NAME.fullmatch(key) else "(no name of a property)")
+            self.ignored.append(key if _NAME.fullmatch(key) else "(not a property name)")
 
     def _keep_secret(self, name: str, value: str) -> None:
         if _SECRET.search(name):
             self.secrets.append(value)
-            with suppress(Refusal):
+            with suppress(InvalidValue):
                 self.secrets += [text for option, text in jaas_options(value).items() if _SECRET.search(option)]
 
     def place(self, name: str) -> str:
@@ -204,7 +204,7 @@ class _Given:
     def one_of(self, allowed: tuple[str, ...], name: str, value: str) -> str:
         if value not in allowed:
             message = f"unknown value {value[:MAX_SHOWN]!r}" if name in self.values else "is missing"
-            if not _QUOTED.fullmatch(value):  # else that is reported
+            if not _QUOTED.fullmatch(value):  # which is reported instead
                 self.wrong(name, message, did_you_mean(value, allowed))
         return value
 
@@ -225,7 +225,7 @@ def _login_of(given: _Given, protocol: str) -> LoginSettings | None:
         return None
     mechanism = given.values.get("sasl.mechanism", "").upper()
     if mechanism in _REFUSED:
-        given.wrong("sasl.mechanism", f"the proxy cannot log in by {mechanism}", _REFUSED[mechanism])
+        given.wrong("sasl.mechanism", f"the proxy cannot log in with {mechanism}", _REFUSED[mechanism])
         return None
     if given.one_of(_MECHANISMS, "sasl.mechanism", mechanism) == "OAUTHBEARER":
         return LoginSettings(mechanism=mechanism, token_file=_token_file(given), secrets=tuple(given.secrets))
@@ -241,14 +241,14 @@ def _credentials(given: _Given) -> tuple[str, str]:
     if jaas in values:
         try:
             options = jaas_options(values[jaas])
-        except Refusal as error:
+        except InvalidValue as error:
             options, message = {}, error.message
     if not (options.get("username") and options.get("password")):
         entry = f'{jaas}=PACKAGE.MODULE required username="..." password="...";'
         given.wrong(jaas, message, f"{entry} or sasl.username and sasl.password")
         return "", ""
     if options.get("tokenauth", "").lower() == "true":
-        given.wrong(jaas, "delegation tokens are not for a login of the proxy", "they expire: use a password")
+        given.wrong(jaas, "the proxy cannot log in with a delegation token", "they expire: use a password")
     return options["username"], options["password"]
 
 
@@ -257,7 +257,7 @@ def _token_file(given: _Given) -> Path:
     url = urlsplit(given.values.get(name, ""))
     path = Path(unquote(url.path))
     if url.scheme != "file" or not path.is_file():
-        given.wrong(name, "expected file:/PATH of a file with a token", "the proxy requests no token")
+        given.wrong(name, "expected file:/PATH of a file with a token", "the proxy does not request tokens")
     given.secret_files.append(path)
     return path
 
@@ -292,7 +292,7 @@ def _ssl_of(given: _Given, protocol: str) -> SslSettings | None:
 def _pem_of(given: _Given, text_name: str, file_name: str) -> Pem | None:
     """The PEM of a setting or of the file that another one names; None: neither is there, or the file is wrong."""
     text = given.values.get(text_name)
-    if text is not None:  # Kafka takes it on one line, too
+    if text is not None:  # Kafka also accepts it on one line
         split = _BLOCK.sub(lambda match: f"{match[1]}\n{fill(''.join(match[2].split()), 64)}\n{match[3]}\n", text)
         return Pem(split, given.place(text_name))
     name = given.values.get(file_name)
@@ -308,7 +308,7 @@ def _pem_of(given: _Given, text_name: str, file_name: str) -> Pem | None:
         return None
     if "-----BEGIN" not in text:  # whatever its type is said to be
         convert = _CONVERT.format(name, path.stem, "-nokeys" if "trust" in file_name else "-nodes")
-        given.wrong(file_name, f"{name!r} is no PEM file: a Java keystore (JKS, PKCS12)?", convert)
+        given.wrong(file_name, f"{name!r} is not a PEM file: a Java keystore (JKS, PKCS12)?", convert)
         return None
     if "PRIVATE KEY" in text:
         given.secret_files.append(path)

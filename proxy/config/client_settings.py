@@ -110,7 +110,7 @@ class ClientSettings:
 
     @property
     def is_identity(self) -> bool:
-        """Whether brokers take all connections of the proxy for one user of its own."""
+        """Whether all connections of the proxy have one user for brokers, the proxy's own."""
         return self.login is not None or (
             self.protocol == "SSL" and self.ssl is not None and self.ssl.certificate is not None
         )

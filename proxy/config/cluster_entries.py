@@ -1,12 +1,12 @@
 """The cluster's own client quotas (kafka-configs) as entries, one for each entity.
 
-The brokers enforce them, too. A broker mutes a client whose average is above its figure, and the evenness is gone. So
-byte rates are enforced here a little below it, with a small burst.
+The brokers enforce them, too. A broker mutes a client whose average exceeds its quota, and its traffic is no longer
+smooth. So byte rates are enforced here a little below the quota, with a small burst.
 
-A broker divides by at least `quota.window.num - 1` windows, T seconds. In any time above T a token bucket lets burst +
-rate * time + one request pass. So nothing is above the figure while the part of the rate that is kept back earns in T
-what the burst and one request take. `SPARE_SECONDS` of the figure are kept back, and the burst is a fifth of that: the
-rest is for a request, and for those that reach the broker late.
+A broker divides by at least `quota.window.num - 1` windows, T seconds. In any time above T a token bucket lets
+through burst + rate * time + one request. So the quota is never exceeded if the part of the rate that is kept back
+earns in T what the burst and one request take. `SPARE_SECONDS` of the quota are kept back, and the burst is a fifth of
+that: the rest is for a request, and for requests that reach the broker late.
 """
 
 from collections import Counter
@@ -19,10 +19,11 @@ from proxy.config.config import QuotaOptions
 from proxy.config.host_names import HostNames
 from quotas import limit_kinds as kinds
 from quotas.algorithms.algorithm import TOKEN_BUCKET
-from quotas.entity import DEFAULT, AnyEntity, Entity, Kind, Name, Named
+from quotas.entity import DEFAULT, AnyEntity, Entity, EntityKind, Name, Named
 from quotas.entry import QuotaEntry
+from quotas.limit_options import LimitOptions
 from quotas.parsing.names import CLIENT_ID, IP, USER, entity_name
-from quotas.problems import Refusal
+from quotas.problems import InvalidValue
 from quotas.rates import LONG_MAX, exact, kafka_rate
 
 _OF_CLIENTS: Final = (kinds.PRODUCER_BYTE_RATE, kinds.CONSUMER_BYTE_RATE, kinds.CONTROLLER_MUTATION_RATE)
@@ -55,7 +56,7 @@ def share_below_brokers(options: QuotaOptions) -> Fraction:
 
 
 def cluster_entries(quotas: Iterable[ClientQuota], brokers: int, options: QuotaOptions) -> ClusterEntries:
-    """What can be enforced of them. `brokers`: the factor of limits that each broker enforces by itself.
+    """What can be enforced of them. `brokers`: the factor for limits that each broker enforces on its own.
 
     A name of an `ip` that is a host name is resolved as the broker does: that blocks, for a second.
     """
@@ -66,7 +67,7 @@ def cluster_entries(quotas: Iterable[ClientQuota], brokers: int, options: QuotaO
     for quota in quotas:
         try:
             entity = _entity_of(quota.entity, names)
-        except Refusal as refusal:
+        except InvalidValue as refusal:
             left_out[refusal.message] += 1
             continue
         limits = {}
@@ -83,17 +84,17 @@ def cluster_entries(quotas: Iterable[ClientQuota], brokers: int, options: QuotaO
         if limits:
             scaled = {name: max(1, int(limits[name] * share)) for name in _SCALED if name in limits}
             burst = None if isinstance(entity, Named) else burst_seconds
-            entries.append(QuotaEntry(entity, limits | scaled, burst_seconds=burst))
+            entries.append(QuotaEntry(entity, limits | scaled, LimitOptions(burst_seconds=burst)))
     return ClusterEntries(tuple(entries), left_out, frozenset(names.pending))
 
 
 def _entity_of(of_cluster: Mapping[str, str | None], hosts: HostNames) -> AnyEntity:
-    """Raises Refusal."""
+    """Raises InvalidValue."""
     found: dict[str, Name] = {
         key: DEFAULT if name is None else entity_name(key, name, real_name=True, resolve=hosts.addresses_of)
         for key, name in of_cluster.items()
         if key in {USER, CLIENT_ID, IP}
     }
     if found.keys() != of_cluster.keys() or not found or (IP in found and len(found) > 1):
-        raise Refusal(f"entities of {' and '.join(sorted(of_cluster)) or 'no type'}")
-    return Named(Kind.IP, found[IP]) if IP in found else Entity(found.get(USER), found.get(CLIENT_ID))
+        raise InvalidValue(f"entities of {' and '.join(sorted(of_cluster)) or 'no type'}")
+    return Named(EntityKind.IP, found[IP]) if IP in found else Entity(found.get(USER), found.get(CLIENT_ID))

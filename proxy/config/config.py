@@ -1,11 +1,12 @@
 """The configuration of one proxy process, checked and in final units: each field is an option of `run`, defined once.
 
-A field has its flag, and so its environment variable and TOML key, its default and its help. click takes a value from
-the flag, else the environment, else the file of --config (its default map), else the default. `proxy.config.checks`
-checks the values together, and makes the `Config`.
+A field has a flag (which also names its environment variable and TOML key), a default and a help text. click takes a
+value from the flag, then the environment, then the file of --config (its default map), then the default.
+`proxy.config.checks` checks the values together, and makes the `Config`.
 
-The rest of the shell reads only that, no flag, environment variable or file. It never changes. When the files of
-`--config` and `--quotas-file` change, `proxy.config_watch` makes another `Config` and `proxy.active_config` applies it.
+The rest of the shell reads only the `Config`, which never changes: no flag, environment variable or file. When the
+files of `--config` and `--quotas-file` change, `proxy.process.config_watch` makes another `Config` and
+`proxy.process.active_config` applies it.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,9 @@ from proxy.config.option_types import (
     switch,
 )
 from proxy.config.toml_file import take_defaults_from
+from quotas.adaptive.disk_guard import DiskMarks
 from quotas.entry import QuotaEntry
+from quotas.exemption import Exemption
 from quotas.modes import MODES
 
 _ADDRESS: Final = partial(values.parse_address, zero_port=True)
@@ -37,46 +40,48 @@ _ONE_REQUEST: Final = 1_048_576
 """Java's default of max.request.size."""
 OFF, PER_BROKER = "off", "per-broker"
 """Of --cluster-quotas."""
+PROXY, CLUSTER = "proxy", "cluster"
+"""Of --quota-api."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSsl:
-    """TLS from clients. `ca`: of their certificates; `principal_rules`: how a user is made of the name in one."""
+    """TLS from clients. `ca` signs their certificates; `principal_rules` turn the name in a certificate into a user."""
 
     certificate: Path = option(
         Checked("FILE.pem", file_path, shown="none, plaintext"),
-        "Certificate for TLS from clients, with its chain, for all ports of --listen and --broker-ports. This "
-        "file, the key and the CA are read again when they change; open connections stay.",
+        "Certificate with its chain, for TLS from clients on all ports of --listen and --broker-ports. This file, the"
+        " key and the CA are reloaded when they change; open connections are kept.",
         flags="--ssl-certificate-location",
     )
     key: Path = option(
         Checked("FILE.pem", file_path, shown="the file of the certificate"),
-        "Its key, not encrypted.",
+        "Its unencrypted key.",
         flags="--ssl-key-location",
     )
     ca: Path | None = option(
-        Checked("FILE.pem", file_path), "Certificate authorities of client certificates.", flags="--ssl-ca-location"
+        Checked("FILE.pem", file_path), "Certificate authorities for client certificates.", flags="--ssl-ca-location"
     )
     client_auth: str = option(
         one_of("none", "requested", "required", default="none"),
-        "Whether clients show a certificate, as the broker's ssl.client.auth. requested: one that is shown must "
-        "be valid.",
+        "Whether clients must present a certificate, like the broker's ssl.client.auth. requested: a certificate is "
+        "optional but must be valid.",
         flags="--ssl-client-auth",
     )
     principal_rules: str = option(
         Checked("RULES", mapping_rules, default="DEFAULT"),
-        "How the user of a client is made of the name in its certificate, as the broker's "
-        "ssl.principal.mapping.rules: RULE:pattern/replacement/[LU],... DEFAULT: the whole name, CN=etl,O=acme.",
+        "How the name in a client's certificate becomes its user, like the broker's ssl.principal.mapping.rules: "
+        "RULE:pattern/replacement/[LU],... DEFAULT: the whole name, CN=etl,O=acme.",
         flags="--ssl-principal-mapping-rules",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListeningOptions:
-    """Where clients connect. `ssl`: None: plaintext.
+    """Where clients connect. Without `ssl`, in plaintext.
 
-    `broker_ports`: None: the kernel chooses a port for each node; empty: all have that of --listen. `node_ports`: by
-    node id, in place of one of these. `max_connection_age_seconds`: 0: there is none.
+    `broker_ports`: if None, the kernel chooses a port for each node; if empty, all nodes have the port of --listen.
+    `node_ports` override these by node id. `max_connection_age_seconds` of 0 means no maximum.
     """
 
     address: Address = option(
@@ -86,49 +91,52 @@ class ListeningOptions:
     )
     broker_ports: range | None = option(
         Checked("FIRST-LAST|0", values.parse_port_range, shown="the 20 ports after the listen port"),
-        "One port for each broker: node N is FIRST + (N mod number of ports). 0: chosen by the kernel, for tests.",
+        "One port for each broker: node N is at FIRST + (N mod number of ports). 0: the kernel chooses the ports, for"
+        " tests.",
         unset=range(19093, 19113),
     )
     node_ports: Mapping[int, int] = option(
         Checked("NODE=PORT", values.parse_node_port),
-        "The port of one broker, if two would share one.",
+        "Port of one broker, if two brokers would have the same one.",
         multiple=True,
         unset={},
         flags="--broker-port",
     )
     advertised_host: str = option(
         Checked("HOST", values.parse_host, shown="the listen host"),
-        "Host in responses in place of the brokers' hosts, but with --sni-host. Required when listening on all "
+        "Host that replaces the brokers' hosts in responses; ignored with --sni-host. Required when listening on all "
         "interfaces (*, [::] or 0.0.0.0).",
         unset="127.0.0.1",
     )
     sni_host: str | None = option(
         Checked("HOST[:PORT]", values.parse_sni_host, shown="none, a port for each broker"),
-        "One TLS port for all brokers, that of --listen: the host in responses for each of them, with {node} for its "
-        "id, as in broker-{node}.kafka.example.com. The server name of a client's handshake (SNI) chooses the broker; "
-        "any other name, or none, leads to a bootstrap server. :PORT: of a load balancer that listens on another port.",
+        "Use one TLS port for all brokers, the port of --listen: this is the host of each broker in responses, with "
+        "{node} for its id, as in broker-{node}.kafka.example.com. The server name in a client's handshake (SNI) "
+        "selects the broker; any other name, or none, selects a bootstrap server. :PORT is the port of a load "
+        "balancer, if it differs.",
     )
     proxy_protocol_from: tuple[Network, ...] = option(
         Checked("CIDR", values.parse_network),
-        "Network or address of a load balancer that sends the PROXY protocol, version 1 or 2. Its connections "
-        "must begin with that header, and limits by ip apply to the client's address; others must not begin with it.",
+        "Network or address of a load balancer that sends the PROXY protocol, version 1 or 2. Its connections must "
+        "begin with that header, and limits by ip apply to the client's address in it; other connections must not "
+        "begin with it.",
         multiple=True,
     )
     ssl: ServerSsl | None = field(default=None, metadata={"options": options_of(ServerSsl)})
     reuse_port: bool = switch(
         "Share --listen and --broker-ports with other processes of this host and user, one for each core: the kernel "
-        "spreads connections (SO_REUSEPORT). Each has its own --metrics-listen and --sidecar-name, and --fleet shares "
-        "the limits."
+        "distributes connections among them (SO_REUSEPORT). Each process needs its own --metrics-listen and "
+        "--sidecar-name; --fleet makes them share the limits."
     )
     max_connection_age_seconds: float = option(
         Checked("DURATION|off", partial(values.parse_duration_or_off, lowest=1), default="off"),
-        "End a connection this old, give or take a tenth, once its requests are answered: clients connect again, to "
-        "any replica.",
+        "Close connections of this age (±10 %) once their requests are answered. Clients reconnect, possibly to "
+        "another replica.",
         flags="--max-connection-age",
     )
     drain_timeout_seconds: float = option(
         Checked("DURATION", values.parse_duration, default="20s"),
-        "After SIGTERM: time for requests in flight to finish. 500ms, 20s, 2m.",
+        "Time for requests in flight to finish after SIGTERM. 500ms, 20s, 2m.",
         flags="--drain-timeout",
     )
 
@@ -141,78 +149,103 @@ class ListeningOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaOptions:
-    """The quotas, the names that all clients are metered under, and the algorithms. `entries`: those given by flags;
-    `share`: in (0, 1].
+    """The quotas, the names that all clients are metered under, and the algorithms. `entries` are those of flags;
+    `share` is in (0, 1].
     """
 
     client_id: str | None = option(
         Checked("NAME", values.parse_name, shown="the client id that each client sends"),
-        "Meter all clients under this client id. Spark generates client ids unless kafka.client.id is set.",
+        "Count all clients under this client id. Spark generates client ids unless kafka.client.id is set.",
     )
     principal: str | None = option(
         Checked("NAME", values.parse_name, shown="the name that each client proves"),
-        "Meter all clients under this user, in place of the name that a client proves by SASL or a certificate.",
+        "Count all clients under this user, instead of the name that they prove by SASL or a certificate.",
     )
     entries: tuple[QuotaEntry, ...] = option(
         Checked("SPEC", quota_spec),
-        "KEY=VALUE[,KEY=VALUE...]. The scope: user, client-id, or both; or one of ip, topic, listener, "
-        "total=true, resource-group with its members; <default>: each name without its own entry. The limits: "
-        "listed at the end; 5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds, scope.",
+        "KEY=VALUE[,KEY=VALUE...]. The scope: user, client-id, or both; or one of ip, topic, listener, total=true, "
+        "resource-group with its members; <default>: each name without its own entry. The limits are listed below; "
+        "5MB is 5,000,000 bytes per second. Options: mode, action, algorithm, burst_seconds, scope, request_cost.",
         multiple=True,
         flags="--quota",
     )
     file: Path | None = option(
         Checked("FILE.toml", file_path),
-        "[[quota]] and [[resource-group]] tables with the keys of SPEC; above them quota_share and dry_run. The "
-        "proxy watches the file and applies a change as a whole. A limit of the file replaces that of a --quota of the "
-        "same entity; quota_share and dry_run replace their flags.",
+        "File with [[quota]] and [[resource-group]] tables, whose keys are those of SPEC, preceded by quota_share and"
+        " dry_run. The proxy watches the file and applies each change as a whole. A limit in the file replaces that "
+        "of a --quota for the same entity; quota_share and dry_run replace their flags.",
         flags="--quotas-file",
     )
     cluster: str = option(
         one_of(OFF, "total", PER_BROKER, default=OFF),
-        "Read the cluster's own client quotas (kafka-configs) every 10 s and at SIGHUP, and enforce them here: total: "
-        "a figure is the client's total through this proxy; per-broker: Kafka's meaning, the figure times the number "
-        "of brokers. Each --quota or entry of the --quotas-file overrides them. Needs DescribeConfigs on the cluster.",
+        "Read the cluster's own client quotas (kafka-configs) every 10 s and on SIGHUP, and enforce them here. total:"
+        " a quota is the client's total through this proxy; per-broker: Kafka's meaning, the quota times the number "
+        "of brokers. --quota and entries of the --quotas-file override them. Needs DescribeConfigs on the cluster.",
         flags="--cluster-quotas",
+    )
+    topic: str | None = option(
+        Checked("NAME", values.parse_topic, shown="none, off"),
+        "Follow the quotas in this compacted topic of the real brokers, which all proxies share: a change by "
+        "kafka-quota-proxy quotas applies within 2 s, also to open connections. Stronger than --cluster-quotas, and "
+        "never raises what --quota and the --quotas-file allow a client. The topic is created if it is missing.",
+        flags="--quotas-topic",
+    )
+    api: str | None = option(
+        one_of(OFF, PROXY, CLUSTER, shown="proxy with --quotas-topic, otherwise cluster"),
+        "Who answers DescribeClientQuotas and AlterClientQuotas (kafka-configs, Admin clients): the proxy, for the "
+        "--quotas-topic; the cluster, whose own quotas these are; or no one.",
+        flags="--quota-api",
+    )
+    admins: tuple[str, ...] = option(
+        Checked("PRINCIPAL", values.parse_principal, shown="none, no one"),
+        "User that may describe and alter the quotas of --quotas-topic through the proxy: alice or User:alice. "
+        "User:ANONYMOUS is everyone who has not logged in.",
+        multiple=True,
+        flags="--quota-admins",
     )
     share: float = option(
         Checked("FRACTION", values.parse_fraction, default="1.0"),
-        "Factor for every rate: 0.025, or 1/40, for 40 proxies that share one total, since a limit is per process. Use "
-        "quota_share in the --quotas-file to change it while the proxy runs.",
+        "Multiply every rate by this, because limits are per process: 0.025 or 1/40 for 40 proxies that share one "
+        "total. To change it while the proxy runs, use quota_share in the --quotas-file.",
         flags="--quota-share",
     )
     algorithm: str = option(
         one_of("token-bucket", "sampled-window", "ewma", default="token-bucket"),
-        "Algorithm of entries without one: a token bucket, even in every second; sampled windows, as in brokers; "
-        "or a moving average of one minute. connection_creation_rate: sampled windows that pass at most one "
-        "window's worth at once.",
+        "Algorithm of entries without one: a token bucket, smooth second by second; sampled windows, like brokers; or"
+        " a moving average over one minute. connection_creation_rate always uses sampled windows, which admit at most"
+        " one window's worth at once.",
         flags="--quota-algorithm",
     )
     window_num: int = option(
         Checked("N", values.whole_number(1, 10_000), default="11"),
-        "Number of windows of sampled-window, as the broker's quota.window.num.",
+        "Number of windows for sampled-window, like the broker's quota.window.num.",
         flags="--quota-window-num",
     )
     window_size_seconds: float = option(
         Checked("S", partial(values.parse_duration, lowest=0.001), default="1"),
-        "Length of one window, as the broker's quota.window.size.seconds.",
+        "Length of one window, like the broker's quota.window.size.seconds.",
         flags="--quota-window-size-seconds",
     )
     first_window: bool = option(
         Checked("on|off", values.parse_switch, default="on"),
-        "on: the rate of a new client is measured over its windows so far, at least one. off, as in brokers: a "
-        "new client counts as idle before, so it can begin with a burst.",
+        "on: the rate of a new client is measured over its windows so far, at least one. off, like brokers: a new "
+        "client counts as idle until now, so it can start with a burst.",
     )
     producer_id_window_size_seconds: int = option(
         Checked("S", values.whole_number(1, 31_536_000), default="3600"),
-        "Window of producer_ids_rate, which limits the new producer ids within it.",
+        "Window in which producer_ids_rate limits new producer ids.",
         flags="--producer-id-quota-window-size-seconds",
     )
     producer_id_window_count: int = option(
         Checked("N", values.whole_number(1, 1000), default="4"),
-        "Parts of that window; the ids of one part expire together.",
+        "Number of parts of that window; the ids of one part expire together.",
         flags="--producer-id-quota-window-count",
     )
+
+    @property
+    def answers_api(self) -> bool:
+        """Whether the proxy answers Kafka's quota API."""
+        return self.topic is not None and self.api in {None, PROXY}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,27 +254,35 @@ class FleetOptions:
 
     name: str | None = option(
         Checked("NAME", values.parse_fleet, shown="none, each limit is this process's"),
-        "Share all limits on rates by token buckets with the other proxies of this name, through a topic of the real "
-        "brokers: all together keep within each limit. Not shared: limits on connections, producer ids and thresholds, "
-        "and entries with scope=process.",
+        "Share all token-bucket limits on rates with the other proxies of this name, through a topic of the real "
+        "brokers: together they keep within each limit. Limits on connections, producer ids and thresholds, and "
+        "entries with scope=process, are not shared.",
         flags="--fleet",
     )
     topic: str = option(
         Checked("TOPIC", values.parse_topic, default="kafka-quota-proxy-fleet"),
-        "The topic of all fleets. It is created if it is missing; one of another kind is refused.",
+        "Topic of all fleets. It is created if it is missing; an unsuitable topic is refused.",
         flags="--fleet-topic",
     )
     max_members: int = option(
         Checked("N", values.whole_number(1, 10_000), default="100"),
-        "The most proxies that the fleet will have, the same for all: each may always use 1/N of 2 % of a limit (of 20 "
-        "% of one by a <default> entry).",
+        "The most proxies that the fleet will have, the same value in each: a proxy may always use 1/N of 2 % of a "
+        "limit (20 % if the entry is for <default>).",
         flags="--fleet-max-members",
     )
     fallback: str = option(
         one_of("share", "floor", default="share"),
-        "What this proxy may use of a limit while the topic is away for longer than 15 s: share: 1/N of it. floor: as "
-        "above.",
+        "What this proxy may use of a limit after the topic has been unavailable for 15 s. share: 1/N of it; floor: "
+        "its guaranteed minimum only.",
         flags="--fleet-fallback",
+    )
+    admin_address: Address | None = option(
+        Checked(
+            "HOST:PORT", values.parse_address, shown="that of --metrics-listen, or instead of 0.0.0.0 that of this host"
+        ),
+        "Where people reach the admin port of this proxy: the members advertise it to each other, for explain, top and "
+        "fleet with --fleet.",
+        flags="--fleet-admin-address",
     )
 
 
@@ -251,23 +292,34 @@ class EnforcementOptions:
 
     throttle_mode: str = option(
         one_of(*MODES, default="auto"),
-        "What a client over its quota receives. notify: throttle_time_ms in its responses. delay: its responses "
-        "late. pause: nothing. auto: notify if clients of that API version wait for throttle_time_ms, else delay. In "
-        "each mode, a data request that finds debt is held until it is due.",
+        "How a client over its quota is throttled. notify: throttle_time_ms in its responses; delay: its responses "
+        "are late; pause: neither; auto: notify if clients of that API version honor throttle_time_ms, otherwise "
+        "delay. In each mode, a data request that finds debt is held until it is due.",
     )
     max_throttle_ms: int = option(
         Checked("MS", values.whole_number(1), default="5000"),
-        "Largest throttle_time_ms in a response, and longest delay of one; the rest of the debt remains.",
+        "Largest throttle_time_ms in a response, and longest delay of a response; the rest of the debt remains.",
     )
     max_connection_hold_seconds: float = option(
         Checked("DURATION", values.parse_duration, default="8s"),
-        "Longest wait of a connection over connection_creation_rate; one that would wait longer is closed after "
-        "it. librdkafka gives up after 10s.",
+        "Longest wait of a connection over connection_creation_rate; if it would have to wait longer, it is closed at"
+        " the end of this time. librdkafka gives up after 10s.",
         flags="--max-connection-hold",
+    )
+    disk_guard: DiskMarks | None = option(
+        Checked("SOFT..HARD", values.parse_disk_marks, shown="none, off"),
+        "Slow down all producers between these marks of any disk of any broker, so that no disk passes HARD; there, "
+        "Produce requests wait, and then get KAFKA_STORAGE_ERROR. Used shares, 85%..95%, or free bytes, 50GB..20GB. "
+        "Needs Describe on the cluster and Kafka 3.3.",
+    )
+    disk_guard_exempt: tuple[Exemption, ...] = option(
+        Checked("user=NAME|client-id=NAME", values.parse_exempt),
+        "A producer that --disk-guard never slows; NAME may end with *.",
+        multiple=True,
     )
     dry_run: bool = switch(
         "Decide, count and log, but forward everything unchanged. While the proxy runs, SIGUSR2 or dry_run in a "
-        "watched file switches this off and on."
+        "watched file toggles it."
     )
 
 
@@ -277,7 +329,8 @@ class ObservabilityOptions:
 
     metrics_listen: Address = option(
         Checked("HOST:PORT", _ADDRESS, default="127.0.0.1:19404"),
-        "Address of HTTP: /metrics /healthz /readyz /throttles. Port 0: any free port.",
+        "Address for HTTP: /metrics, probes (/healthz, /readyz, /started), and what the proxy does (/answer, "
+        "/explain, /clients, /limits, /brokers, /throttles, /fleet, /config). Port 0: any free port.",
     )
     metrics_allowed_hosts: tuple[str, ...] = option(
         Checked("NAME", values.parse_host),
@@ -289,19 +342,19 @@ class ObservabilityOptions:
     )
     max_metric_entities: int = option(
         Checked("N", values.whole_number(1, 1_000_000), default="1000"),
-        "Number of clients, of their throttles and of limits with their own metrics; further ones are counted as "
+        "Number of clients, their throttles, and limits that have their own metrics; further ones are counted as "
         "'other'.",
     )
     client_telemetry: bool = switch(
-        "Ask clients for their metrics (KIP-714): Java since 3.7 and librdkafka since 2.5 push them every 10 s, such "
-        "as the fill of their buffers, times and errors. Where brokers take these themselves, they go to the brokers."
+        "Ask clients for their metrics (KIP-714): Java since 3.7 and librdkafka since 2.5 push them every 10 s, "
+        "including buffer usage, times and errors. If the brokers accept these metrics, they are forwarded instead."
     )
     log_format: str = option(
-        one_of("text", "json", default="text"), "Log lines as key=value, or as one JSON object each; on stderr."
+        one_of("text", "json", default="text"), "Format of log lines on stderr: key=value, or one JSON object per line."
     )
     log_level: str = option(
         one_of("debug", "info", "warn", "error", default="info"),
-        "Lowest severity to log. Tracebacks are logged at debug only.",
+        "Lowest severity to log. Tracebacks are only logged at debug.",
     )
 
 
@@ -309,7 +362,7 @@ class ObservabilityOptions:
 class UsageOptions:
     """Usage records. At most one of `topic` and `file` is set; without either no records are written.
 
-    `sidecar_name`: None: the name of the host.
+    Without a `sidecar_name`, the name of the host is used.
     """
 
     topic: str | None = option(
@@ -320,34 +373,34 @@ class UsageOptions:
     )
     file: Path | None = option(
         Checked("PATH", file_path, shown="none, off"),
-        "Write them to this file instead, one JSON object in each line. It is opened for each write, so it may be "
-        "rotated.",
+        "Write usage records to this file instead, one JSON object per line. It is reopened for each write, so it can"
+        " be rotated.",
         flags="--usage-file",
     )
     interval_seconds: float = option(
         Checked("DURATION", partial(values.parse_duration, lowest=1, highest=600), default="10s"),
-        "Time between two records of a series that changes; up to a fifth less, at random. A process that is "
-        "killed loses what it counted in this time.",
+        "Time between two records of a series that changes, reduced at random by up to 20 %. A process that is killed"
+        " loses what it counted in this time.",
         flags="--usage-interval",
     )
     by_topic: bool = switch(
-        "Count record bytes by topic, too. This parses Produce requests and Fetch responses.", flags="--usage-by-topic"
+        "Also count record bytes by topic. This parses Produce requests and Fetch responses.", flags="--usage-by-topic"
     )
     max_series: int = option(
         Checked("N", values.whole_number(1, 1_000_000), default="10000"),
-        "Series with records of their own; further ones are counted as client id 'other'. Clients after "
-        "--max-metric-entities are, too.",
+        "Number of series with their own records; further ones are counted as client id 'other', and so are clients "
+        "beyond --max-metric-entities.",
         flags="--max-usage-series",
     )
     labels: tuple[tuple[str, str], ...] = option(
         Checked("NAME=VALUE", values.parse_label),
-        "A label of all records, such as team=search. Of one name the last counts.",
+        "A label for all records, such as team=search. If a name is repeated, the last value wins.",
         multiple=True,
         flags="--label",
     )
     sidecar_name: str | None = option(
         Checked("NAME", values.parse_name, shown="the name of the host"),
-        "The name of this process in records; the same after a restart.",
+        "Name of this process in records; keep it across restarts.",
     )
 
     @property
@@ -359,13 +412,13 @@ class UsageOptions:
 class SecurityOptions:
     """Bounds on what clients and brokers may use, and which APIs pass.
 
-    `handshake_timeout_seconds`: for the PROXY header, the TLS handshake and the first complete request together.
-    0, as of `connections_max_idle_seconds`: there is none.
+    `handshake_timeout_seconds` covers the PROXY header, the TLS handshake and the first complete request together.
+    0 means no timeout, as it does for `connections_max_idle_seconds`.
     """
 
     max_request_bytes: int = option(
         Checked("BYTES", values.parse_size, default="104857600"),
-        "Longest request, as the broker's socket.request.max.bytes. 100MB, 256MiB.",
+        "Longest request, like the broker's socket.request.max.bytes. 100MB, 256MiB.",
         flags="--socket-request-max-bytes",
     )
     max_response_bytes: int = option(
@@ -379,82 +432,82 @@ class SecurityOptions:
     )
     max_buffered_bytes: int = option(
         Checked("BYTES", partial(values.parse_size, smallest=_ONE_REQUEST), default="256MiB"),
-        "Memory for bytes that are not forwarded yet, of all connections together. When it is used up, "
-        "connections are not read, and /readyz reports it. At least 1MiB, one request of most clients.",
+        "Memory for bytes that are not forwarded yet, for all connections together. When it is used up, connections "
+        "are not read, and /readyz reports it. At least 1MiB, one request of most clients.",
     )
     max_pending_requests: int = option(
         Checked("N", values.whole_number(1, 100_000), default="1000"),
-        "Requests of one connection that are forwarded and have no response yet. With more, the connection is not "
-        "read until half of them have one. About 100 bytes of memory each.",
+        "Requests of one connection that are forwarded and not answered yet. Above this, the connection is not read "
+        "until half of them are answered. Each takes about 100 bytes of memory.",
     )
     stalled_client_timeout_seconds: float = option(
         Checked("DURATION", values.parse_duration, default="30s"),
-        "While that memory is used up, connections with a peer that reads no byte for this long are closed, the "
-        "one with most buffered bytes first. 500ms, 30s, 2m.",
+        "While the memory for buffered bytes is used up, close connections whose peer has read nothing for this long,"
+        " those with the most buffered bytes first. 500ms, 30s, 2m.",
         flags="--stalled-client-timeout",
     )
     handshake_timeout_seconds: float = option(
         Checked("DURATION|off", values.parse_duration_or_off, default="30s"),
-        "A connection without a complete request this long after it is served is closed, as is one without the "
-        "header of --proxy-protocol-from.",
+        "Close connections that have not sent a complete request, or the header for --proxy-protocol-from, within "
+        "this time.",
         flags="--handshake-timeout",
     )
     connections_max_idle_seconds: float = option(
         Checked("DURATION|off", values.parse_duration_or_off, default="off"),
-        "Close connections without traffic for this long, as the broker's connections.max.idle.ms. A throttled "
-        "connection and one with a request in flight are not idle. On Linux.",
+        "Close connections without traffic for this long, like the broker's connections.max.idle.ms. Throttled "
+        "connections and those with a request in flight are not idle. Linux only.",
         flags="--connections-max-idle",
     )
     sasl_oauthbearer_sub_claim_name: str = option(
         Checked("NAME", values.parse_name, default="sub"),
-        "The claim that is the user of a client that logs in to the broker with a token (OAUTHBEARER), as the "
-        "broker's sasl.oauthbearer.sub.claim.name.",
+        "Claim of a token (OAUTHBEARER) that contains the user, like the broker's sasl.oauthbearer.sub.claim.name.",
     )
     allow_open_relay: bool = switch(
-        "Accept clients from other hosts without --ssl-client-auth required though the proxy logs in: whoever "
-        "reaches the port has the rights of its login."
+        "Accept clients from other hosts without --ssl-client-auth required although the proxy logs in: anyone who "
+        "can reach the port has the rights of its login."
     )
     pass_unknown_apis: bool = switch(
-        "Forward APIs that are unknown to this proxy. Their responses may contain a broker's real address, which "
-        "lets clients bypass quotas."
+        "Forward APIs that this proxy does not know. Their responses may contain a broker's real address, with which "
+        "clients can bypass quotas."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The configuration of one proxy process, in the groups of `--help`, which says what each option is.
+    """The configuration of one proxy process, in the groups of `--help`, which describes each option.
 
-    The defaults are the same. `upstream`: the file of `--command-config`. `own_client`: of the proxy's own clients, the
-    file of `--own-client-config`, else the same; `own_servers`: its bootstrap.servers, (): those of all connections.
-    `file`: that of `--config`. `sources`: see `proxy.config.effective`.
+    The defaults are those of the options. `upstream` is the file of `--command-config`. `internal_client` is the file
+    for the proxy's internal clients: that of `--own-client-config`, or otherwise the same one. `internal_servers` are
+    its bootstrap.servers, or () for those of all connections. `file` is that of `--config`. For `sources` see
+    `proxy.config.effective`.
     """
 
     bootstrap_servers: tuple[Address, ...] = option(
         Checked(
             "HOST:PORT[,HOST:PORT...]", values.parse_addresses, shown="bootstrap.servers of --command-config, required"
         ),
-        "Brokers to forward to; responses contain the other brokers. The variable may be named after either "
-        "flag; ..._SERVERS counts first.",
+        "Brokers to forward to; the proxy learns the others from their responses. The variable can be named after "
+        "either flag; ..._SERVERS takes precedence.",
         unset=(),
         flags="--bootstrap-servers --bootstrap-server",
     )
     upstream: ClientSettings = option(
         Checked("FILE", file_path, shown="none, plaintext"),
-        "How to connect to brokers: Kafka's client.properties, with PEM files for TLS. With "
-        "sasl.* the proxy logs in, and clients do not; without, the logins of clients pass through. Its "
-        "bootstrap.servers count where --bootstrap-servers is missing.",
+        "How to connect to brokers: Kafka's client.properties, with PEM files for TLS. With sasl.* the proxy logs in "
+        "and clients do not; otherwise the logins of clients pass through. Its bootstrap.servers are used if "
+        "--bootstrap-servers is missing.",
         unset=ClientSettings(),
         flags="--command-config",
     )
-    own_client: ClientSettings = option(
+    internal_client: ClientSettings = option(
         Checked("FILE", file_path, shown="the file of --command-config"),
-        "How the proxy's own clients connect to brokers, for the topics of fleets and of usage records and for "
-        "--cluster-quotas: a file like that of --command-config; its bootstrap.servers count for them. Needed where "
+        "How the proxy's internal clients connect to brokers, for the topics of fleets, usage records and quotas and "
+        "for --cluster-quotas: a file like that of --command-config. They use its bootstrap.servers. Needed where "
         "clients log in themselves.",
         unset=ClientSettings(),
         flags="--own-client-config",
     )
-    own_servers: tuple[Address, ...] = ()
+    internal_servers: tuple[Address, ...] = ()
     listening: ListeningOptions = ListeningOptions()
     quotas: QuotaOptions = QuotaOptions()
     fleet: FleetOptions = FleetOptions()
@@ -464,9 +517,9 @@ class Config:
     security: SecurityOptions = SecurityOptions()
     file: Path | None = option(
         Checked("FILE.toml", file_path),
-        "Options from a file: keys are the names with underscores, repeatable ones are lists. A flag overrides "
-        "the environment, which overrides the file. The proxy watches it: dry_run, throttle_mode, log_level, quota, "
-        "quota_share and quotas_file change while it runs; the others need a restart.",
+        "Read options from a file: keys are option names with underscores, and repeatable options are lists. A flag "
+        "overrides the environment, which overrides the file. The proxy watches the file: dry_run, throttle_mode, "
+        "log_level, quota, quota_share and quotas_file change while it runs; other changes need a restart.",
         is_eager=True,
         expose_value=True,
         callback=lambda ctx, _param, value: take_defaults_from(ctx, value),

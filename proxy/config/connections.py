@@ -11,12 +11,12 @@ from proxy.config.config import OFF, ServerSsl
 from proxy.config.given import Given
 from proxy.config.option_types import name_of
 from proxy.config.values import parse_addresses
-from quotas.problems import Refusal
+from quotas.problems import InvalidValue
 
 
 def upstream_of(given: Given) -> tuple[ClientSettings, tuple[Address, ...] | None]:
-    """The settings of the file of --command-config, and the bootstrap servers: those of the flag, else of that file.
-    None: neither has some.
+    """The settings of the file of --command-config, and the bootstrap servers: those of the flag, or else of that file.
+    None if neither has any.
     """
     servers: tuple[Address, ...] | None = given.get("bootstrap_servers")
     path = given.get("command_config")
@@ -32,16 +32,16 @@ def upstream_of(given: Given) -> tuple[ClientSettings, tuple[Address, ...] | Non
         given.refuse(
             "listen",
             format_address(listen),
-            f"whoever reaches this address has the rights of the login in {path}",
-            "listen on 127.0.0.1, or ask clients for certificates by --ssl-client-auth required; "
+            f"anyone who can reach this address has the rights of the login in {path}",
+            "listen on 127.0.0.1, or require client certificates with --ssl-client-auth required; "
             "--allow-open-relay permits it",
         )
     return found, servers
 
 
-def own_client_of(given: Given, upstream: ClientSettings) -> tuple[ClientSettings, tuple[Address, ...]]:
-    """How the proxy's own clients connect, by the file of --own-client-config, else as `upstream`; and the
-    bootstrap.servers of that file, if it has some.
+def internal_client_of(given: Given, upstream: ClientSettings) -> tuple[ClientSettings, tuple[Address, ...]]:
+    """How the proxy's internal clients connect, by the file of --own-client-config or else like `upstream`; and the
+    bootstrap.servers of that file, if it has any.
     """
     path, settings, servers = given.get("own_client_config"), upstream, tuple[Address, ...]()
     if path is not None:
@@ -49,11 +49,11 @@ def own_client_of(given: Given, upstream: ClientSettings) -> tuple[ClientSetting
         given.problems += problems
         servers = _servers_of(given, settings) if settings.servers else ()
     if settings.clients_log_in:
-        for user in ("fleet", "usage_topic", "cluster_quotas"):
+        for user in ("fleet", "usage_topic", "cluster_quotas", "disk_guard", "quotas_topic"):
             needed = given.get(user)
             if needed not in {None, OFF}:
                 message = f"has no login: {settings.file} has no sasl settings"
-                given.refuse(user, needed, message, "give one by --own-client-config")
+                given.refuse(user, str(needed), message, "give one with --own-client-config")
     return settings, servers
 
 
@@ -61,7 +61,7 @@ def _servers_of(given: Given, settings: ClientSettings) -> tuple[Address, ...]:
     """The bootstrap.servers of a client file; none, and a problem, if they are wrong."""
     try:
         return parse_addresses(settings.servers)
-    except Refusal as error:
+    except InvalidValue as error:
         given.problems += error.at(f"{settings.file}: bootstrap.servers")
         return ()
 

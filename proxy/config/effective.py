@@ -1,4 +1,4 @@
-"""The configuration that applies, each option with the source of its value: for `check-config --show` and `/config`."""
+"""The configuration in force, each option with the source of its value, for `check-config --show` and `/config`."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -18,7 +18,7 @@ MAX_ENTRIES: Final = 100
 
 
 def sources_of(ctx: click.Context) -> Mapping[str, tuple[str, str]]:
-    """By option, its value in words, and where it is from: `flag`, a variable, the file of --config, or `default`."""
+    """For each option, its value in words and its source: `flag`, a variable, the file of --config, or `default`."""
     found = {}
     for name, option in settings_of(ctx).items():
         if option.hidden:
@@ -45,7 +45,7 @@ def _text(value: Any) -> str:
 
 
 def page_of(config: Config, quotas: Quotas) -> dict[str, Any]:
-    """All of it. Of client files, which have secrets, only the names."""
+    """The whole configuration. Client files contain secrets, so only their names are shown."""
     sources = sorted(config.sources.items())
     strongest_first = ((name, entry) for name in reversed(list(quotas.sources)) for entry in quotas.sources[name])
     return {
@@ -64,6 +64,10 @@ def text_of(page: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name:<{width}}  {option['value']}  ({option['source']})"
     yield f"quotas in force: {page['quota_entries']}, share {page['quota_share']:g}{', dry run' * page['dry_run']}"
     yield from (f"  {entry['quota']}  ({entry['source']})" for entry in page["quotas"])
+    if "disk_guard" in page:
+        guard = page["disk_guard"]
+        yield f"disk guard {guard['marks']}: {guard['state']}{', without new readings' * guard['is_stale']}"
     for what, reload in page.get("reloads", {}).items():
-        yield f"{what} last read {reload['at']}: {'applied' if reload['ok'] else 'refused, what applied before stays'}"
+        outcome = "applied" if reload["ok"] else "refused, the previous configuration stays in force"
+        yield f"{what} last read {reload['at']}: {outcome}"
         yield from (f"  {line}" for error in reload["errors"] for line in error.splitlines())

@@ -10,7 +10,7 @@ _header: Final = re.compile(r"[ \t]*\[\[[ \t]*[\"']?(quota|resource-group)[\"']?
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """By the place of each table, as in `quota[2]`. Text within a multi-line string is taken for a table, too."""
+    """By the place of each table, as in `quota[2]`. Text within a multi-line string also counts as a table."""
     counts, lines = defaultdict[str, int](int), dict[str, int]()
     for number, line in enumerate(text.split("\n"), 1):
         found = _header(line)

@@ -27,11 +27,11 @@ def _lines(entry: QuotaEntry, share: Fraction) -> Iterator[str]:
         names = ", ".join(f"{name}={UNLIMITED}" for name in entry.unlimited)
         still = "; resource groups and the total still apply" if isinstance(entry.entity, Entity) else ""
         yield f"{entry.entity}: {names}{still}"
-    if entry.exempt is None:
+    if entry.options.exempt is None:
         return
     for name, rate in entry.limits.items():
         if holds_clients(LIMIT_KINDS[name]):
             does = "measures but never holds" if name in THRESHOLDS else "neither counts nor holds"
             scaled = rate * share
             value = scaled.numerator if scaled.denominator == 1 else float(scaled)
-            yield f"{entry.entity}: {name}={value} {does} {entry.exempt}"
+            yield f"{entry.entity}: {name}={value} {does} {entry.options.exempt}"

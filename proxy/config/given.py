@@ -32,8 +32,8 @@ class Given:
         return None if name in self.wrong else self.params[name]
 
     def made(self, group: type[T], **computed: object) -> T:
-        """An instance of a dataclass of options: a field is what was computed, else the value of its option, or its own
-        default. A field that is such a dataclass is made in the same way.
+        """An instance of a dataclass of options: a field is what was computed, or else the value of its option or
+        its own default. A field that is such a dataclass is made in the same way.
         """
         values = dict(computed)
         for each in fields(group):  # type: ignore[arg-type]

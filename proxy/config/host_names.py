@@ -13,9 +13,9 @@ from threading import Lock
 from time import monotonic
 from typing import Final, NamedTuple
 
+from proxy.background.threads import OutsideThreads
 from proxy.config.values import parse_host
-from proxy.threads import OutsideThreads
-from quotas.problems import Refusal
+from quotas.problems import InvalidValue
 
 PATIENCE_SECONDS: Final = 1.0
 MAX_KNOWN: Final = 10_000
@@ -40,7 +40,7 @@ def addresses_of(name: str) -> list[str]:
     """
     try:
         found = socket.getaddrinfo(parse_host(name), None, type=socket.SOCK_STREAM)
-    except (Refusal, OSError, UnicodeError):
+    except (InvalidValue, OSError, UnicodeError):
         return []
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     return [str(info[4][0]) for info in found]

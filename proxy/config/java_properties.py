@@ -14,7 +14,7 @@ from typing import Final
 import javaproperties
 
 from proxy.config.files import read_file
-from quotas.problems import Refusal
+from quotas.problems import InvalidValue
 
 #: As ConfigTransformer has it: a provider, a path for some of them, and a key.
 _REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*?)\}")
@@ -22,7 +22,7 @@ _REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*?)\}")
 
 def resolved(text: str, files: list[Path]) -> str:
     """The text with references replaced, as by Kafka's config providers `env`, `file` and `dir`, which need no
-    declaration. The files that were read are added to `files`. Raises Refusal, which has
+    declaration. The files that were read are added to `files`. Raises InvalidValue, which has
     the place of a value that is not there.
     """
     return _REFERENCE.sub(lambda match: _value_of(match[1], match[2] or "", match[3], files), text)
@@ -32,21 +32,21 @@ def _value_of(provider: str, path: str, key: str, files: list[Path]) -> str:
     if provider == "env":
         value = os.environ.get(key)
         if value is None:
-            raise Refusal(f"the environment variable {key} is not set")
+            raise InvalidValue(f"the environment variable {key} is not set")
         return value
     if provider not in {"file", "dir"} or not path:
         allowed = "allowed: ${env:NAME}, ${file:PATH:KEY}, ${dir:PATH:FILE}"
-        raise Refusal(f"${{{provider}:...}} is not a reference; {allowed}")
+        raise InvalidValue(f"${{{provider}:...}} is not a reference; {allowed}")
     file = Path(path) / key if provider == "dir" else Path(path)
     files.append(file)
     try:
         text = read_file(file).decode("utf-8-sig")
         return text.rstrip("\r\n") if provider == "dir" else javaproperties.loads(text)[key]
     except KeyError:
-        raise Refusal(f"{file} has no key {key}") from None
+        raise InvalidValue(f"{file} has no key {key}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not a text in UTF-8 with valid escapes"
-        raise Refusal(f"{file}: {reason}") from None
+        raise InvalidValue(f"{file}: {reason}") from None
 
 
 #: The tokens of java.io.StreamTokenizer with the settings of Kafka's JaasConfig. A string ends with its line. One slash
@@ -66,22 +66,22 @@ _FLAGS: Final = {"REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL"}
 
 
 def jaas_options(text: str) -> dict[str, str]:
-    """The options of `sasl.jaas.config`, as Kafka's JaasConfig reads them. Raises Refusal where Kafka does."""
+    """The options of `sasl.jaas.config`, read the way Kafka's JaasConfig does. Raises InvalidValue where Kafka does."""
     tokens = _jaas_tokens(text)
     (_, module), (_, flag) = next(tokens, _END), next(tokens, _END)
     if not module or (flag or "").upper() not in _FLAGS:
-        raise Refusal("does not begin with a module and a flag such as required")
+        raise InvalidValue("does not begin with a module and a flag such as required")
     options = {}
     for sign, name in iter(lambda: next(tokens, _END), (";", None)):
         if sign == _END[0]:
-            raise Refusal("does not end with a semicolon")
+            raise InvalidValue("does not end with a semicolon")
         equals, (_, value) = next(tokens, _END)[0], next(tokens, _END)
         if equals != "=" or value is None:
-            raise Refusal("has an option without = and a value")
+            raise InvalidValue("has an option without = and a value")
         if name is not None:
             options[name] = value
     if next(tokens, _END) != _END:
-        raise Refusal("has more than one module")
+        raise InvalidValue("has more than one module")
     return options
 
 

@@ -1,7 +1,7 @@
-"""JSON Schemas of the file of `--config` and of the quotas file, for editors: made of the same definitions as `--help`.
+"""JSON Schemas of the file of `--config` and of the quotas file, for editors, from the definitions of `--help`.
 
-They know the keys, their kinds of values and their choices. What a text means (`5MB`, `broker:9092`) and how keys go
-together is known to `check-config` alone.
+They contain the keys, their kinds of values and their choices. Only `check-config` checks what a text means (`5MB`,
+`broker:9092`) and which keys go together.
 """
 
 import re
@@ -11,9 +11,11 @@ from typing import Any, Final
 import click
 
 from proxy.config.option_types import Setting, Switch
-from quotas.limit_kinds import LIMIT_KINDS
+from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
+from quotas.parsing.moving import OBSERVE, TARGET, YIELD_TO
 from quotas.parsing.names import ENTITY_KEYS, EXEMPT_KEYS, IP, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY
-from quotas.parsing.options import CHOICES
+from quotas.parsing.options import CHOICES, REQUEST_COST
+from quotas.stored.record import MAX_TEXT, REQUEST_PERCENTAGE, VERSION
 
 Schema = dict[str, Any]
 
@@ -23,7 +25,11 @@ _CHOICES: Final = re.compile(r"[a-z0-9-]+(\|[a-z0-9-]+)+")
 """The metavar of an option whose values are words."""
 _NAMES: Final = {"type": ["string", "array"], "items": {"type": "string"}}
 _NUMBER: Final = {"type": ["number", "string"]}
-_OPTIONS: Final = {key: {"enum": list(words)} for key, words in CHOICES.items()} | {"burst_seconds": _NUMBER}
+_OPTIONS: Final = {key: {"enum": list(words)} for key, words in CHOICES.items()} | dict.fromkeys(
+    ("burst_seconds", REQUEST_COST), _NUMBER
+)
+_SWITCH: Final = {"type": ["boolean", "string"]}
+_YIELD: Final = {YIELD_TO: {"type": "string"}, TARGET: {"type": "string"}, OBSERVE: _SWITCH}
 
 
 def config_schema(params: Iterable[click.Parameter]) -> Schema:
@@ -59,8 +65,12 @@ def quotas_schema() -> Schema:
         "A limit of a client, an address, a topic, a listener or the total", scopes | limits | _OPTIONS | exempt
     )
     members = dict.fromkeys(MEMBER_KEYS, _NAMES)
+    bounds = {"min": _NUMBER, "max": _NUMBER, "yield-to": _YIELD[YIELD_TO], TARGET: _YIELD[TARGET], OBSERVE: _SWITCH}
+    moving = _object("A rate that moves", bounds) | {"required": ["min", "max", "yield-to", TARGET]}
+    of_group = limits | {PRODUCER_BYTE_RATE: {"anyOf": [limits[PRODUCER_BYTE_RATE], moving]}}
     group = _object(
-        "A limit that its members share", {"name": {"type": "string"}} | members | limits | _OPTIONS | exempt
+        "A limit that its members share",
+        {"name": {"type": "string"}} | members | of_group | _OPTIONS | _YIELD | exempt,
     )
     tables = {
         "quota": {"type": "array", "items": quota},
@@ -69,6 +79,21 @@ def quotas_schema() -> Schema:
         "dry_run": {"type": ["boolean", "string"], "description": "Count and log only."},
     }
     return _object("kafka-quota-proxy: quotas", tables)
+
+
+def record_schema() -> Schema:
+    """Of the value of a record in the topic of quotas: see `quotas.stored.record`."""
+    limits = dict.fromkeys(LIMIT_KINDS, _NUMBER)
+    lists = {key: {"type": "array", "items": {"type": "string"}} for key in (*MEMBER_KEYS, *EXEMPT_KEYS)}
+    text = {"type": "string", "maxLength": MAX_TEXT}
+    scopes = {key: {**text, "type": ["string", "null"], "description": "null: <default>"} for key in ENTITY_KEYS}
+    entity = _object("The entity, which is also the record's key, as in a SPEC", scopes | {TOTAL_KEY: {"const": True}})
+    quota = _object("Its limits and options; empty: it has none any more", limits | _OPTIONS | _YIELD | lists)
+    kafka = _object("Set by Kafka's quota API, not enforced", {REQUEST_PERCENTAGE: {"type": "number"}})
+    fields = {"version": {"const": VERSION}, "entity": entity, "quota": quota, "kafka": kafka}
+    authors = {"by": text, "from": text, "at": {**text, "format": "date-time"}}
+    title = "kafka-quota-proxy: the value of a record in the topic of --quotas-topic"
+    return _object(title, fields | authors) | {"required": ["version", "entity"], "additionalProperties": True}
 
 
 def _object(title: str, properties: Schema) -> Schema:

@@ -15,7 +15,7 @@ from quotas.slips import slip_in
 
 
 class CommandWithLimits(cloup.Command):
-    """A command with the keys of SPEC at the end of its help, and its command line in the context."""
+    """A command whose help ends with the keys of SPEC, and whose context contains the command line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line, and keep it: see `ARGUMENTS`."""
@@ -55,7 +55,7 @@ class CommandWithLimits(cloup.Command):
 
 
 def values_of(command: click.Command, args: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each option that has one value, by its first flag: of several, click takes the last."""
+    """The values of each single-valued option, by its first flag; click would silently take the last of several."""
     params = [each for each in command.params if isinstance(each, click.Option) and not each.is_flag]
     options = {flag: param for param in params for flag in param.opts}
     values: dict[str, list[str]] = {}
@@ -75,8 +75,8 @@ def _meant_by(ctx: click.Context, argument: str) -> str:
         return slip
     name, equals, _ = argument.lstrip("-").partition("=")
     if name in (*LIMIT_KINDS, *ENTITY_KEYS) and equals:
-        return "a SPEC is one argument without blanks, in single quotes: --quota 'client-id=etl,producer_byte_rate=5MB'"
+        return "a SPEC is one argument without spaces, in single quotes: --quota 'client-id=etl,producer_byte_rate=5MB'"
     if argument.endswith(".toml"):
-        return f"give a file by --config {argument} or --quotas-file {argument}"
+        return f"give a file with --config {argument} or --quotas-file {argument}"
     meant = closest(f"--{name.replace('_', '-')}", [flag for each in ctx.command.params for flag in each.opts])
     return f"did you mean {meant}?" if meant else "the flag before it, if any, takes no further value"

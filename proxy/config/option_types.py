@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 
 from proxy.config import values
 from proxy.config.service_links import service_of
-from quotas.problems import Problem, Refusal, Refusals, did_you_mean
+from quotas.problems import InvalidValue, InvalidValues, Problem, did_you_mean
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[object]
@@ -66,22 +66,22 @@ class Checked(_ParamType):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         try:
             return self.parse(value)
-        except Refusals as error:
-            if isinstance(error, Refusal) and isinstance(value, str):
+        except InvalidValues as error:
+            if isinstance(error, InvalidValue) and isinstance(value, str):
                 error = self._several(value, param) or error.explained(value.strip())
             if param is not None and param.name is not None and ctx is not None:
                 problems_of(ctx)[param.name] += error.at(place_of(ctx, param.name, value))
             return None
 
-    def _several(self, value: str, param: click.Parameter | None) -> Refusal | None:
+    def _several(self, value: str, param: click.Parameter | None) -> InvalidValue | None:
         """If these are several values of an option that is given once for each."""
         parts = [part for part in re.split(r"[,;\s]+", value) if part]
         try:
             if len(parts) > 1 and param is not None and param.multiple:
                 parsed = [self.parse(part) for part in parts]
                 flags = " ".join(f"{param.opts[0]} {part}" for part in parts)
-                return Refusal(f"these are {len(parsed)} values", f"give each by a flag of its own: {flags}")
-        except Refusals:
+                return InvalidValue(f"these are {len(parsed)} values", f"give each with its own flag: {flags}")
+        except InvalidValues:
             pass
         return None
 
@@ -95,7 +95,7 @@ class Checked(_ParamType):
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
-class Switch(Checked, click.types.BoolParamType):  # type: ignore[misc]  # it returns None, too
+class Switch(Checked, click.types.BoolParamType):  # type: ignore[misc]  # it also returns None
     """A flag without value; from the environment or a file it is true or false."""
 
     def __init__(self) -> None:
@@ -107,12 +107,12 @@ class Setting(cloup.Option):
 
     @property
     def variables(self) -> Sequence[str]:
-        """One for each of its names: the first one that is set and not empty counts."""
+        """One for each of its names: the first one that is set and not empty is used."""
         return tuple(self.envvar or ())
 
     @property
     def variable_set(self) -> str | None:
-        """The variable that counts: not one that Kubernetes set for a Service whose name is like that of the option."""
+        """The variable that is used, which is not one that Kubernetes set for a Service with a similar name."""
         values = ((each, os.environ.get(each)) for each in self.variables)
         return next((each for each, value in values if value and not service_of(each, value)), None)
 
@@ -121,7 +121,7 @@ class Setting(cloup.Option):
         return None if variable is None else os.environ[variable]
 
     def get_help_record(self, ctx: click.Context) -> Any:
-        """The help text, and on a line of its own the default and the variable."""
+        """The help text, and on a separate line the default and the variable."""
         if self.hidden:
             return None
         origin = f"[default: {self.show_default}; env: {self.variables[0]}]"
@@ -165,13 +165,12 @@ def option(value: Checked, text: str, *, flags: str = "", unset: object = None, 
 
 
 def gone(flag: str) -> Callable[[Any], Any]:
-    """An option of earlier versions: without an error records would be written by another login, or elsewhere."""
+    """An option of earlier versions: without an error, records would be written with another login, or elsewhere."""
 
     def refuse(_: object) -> object:
-        hint = "all own clients connect by --own-client-config FILE, to the bootstrap.servers in it (in the environment"
-        raise Refusal(
-            "this option is gone", f"{hint} {ENVIRONMENT_PREFIX}OWN_CLIENT_CONFIG, in files own_client_config)"
-        )
+        hint = "all internal clients connect with --own-client-config FILE, to the bootstrap.servers in it"
+        names = f" (in the environment {ENVIRONMENT_PREFIX}OWN_CLIENT_CONFIG, in files own_client_config)"
+        raise InvalidValue("this option is gone", hint + names)
 
     return setting(flag, Checked("X", refuse), "", hidden=True)
 
@@ -216,15 +215,15 @@ def place_of(ctx: click.Context, name: str, given: object) -> str:
     return f"{flag} (the default)" if source is ParameterSource.DEFAULT else flag
 
 
-def one_of(*allowed: str, default: str) -> Checked:
+def one_of(*allowed: str, default: str | None = None, shown: str = "none") -> Checked:
 
     def parse(value: object) -> str:
         word = str(value).strip().lower()
         if word not in allowed:
-            raise Refusal("unknown value", did_you_mean(word, allowed))
+            raise InvalidValue("unknown value", did_you_mean(word, allowed))
         return word
 
-    return Checked("|".join(allowed), parse, default=default)
+    return Checked("|".join(allowed), parse, default=default, shown=shown)
 
 
 def quota_spec(value: object) -> object:
@@ -233,15 +232,15 @@ def quota_spec(value: object) -> object:
     from quotas.parsing.parse import parse_spec
 
     if isinstance(value, dict):
-        raise Refusal(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)
+        raise InvalidValue(_SPEC_EXPECTED, QUOTA_TABLES_ELSEWHERE)
     if not isinstance(value, str):
-        raise Refusal(_SPEC_EXPECTED)
+        raise InvalidValue(_SPEC_EXPECTED)
     return parse_spec(value, HostNames().addresses_of)
 
 
 def file_path(value: object) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise Refusal("expected the path of a file")
+        raise InvalidValue("expected the path of a file")
     return Path(value)
 
 
@@ -252,5 +251,5 @@ def mapping_rules(value: object) -> str:
         try:
             parse_rules(str(value))
         except ValueError as error:
-            raise Refusal(str(error)) from error
+            raise InvalidValue(str(error)) from error
     return str(value)

@@ -18,7 +18,7 @@ _LITERAL: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?|true|false")
 
 
 def in_toml(text: str) -> str | None:
-    """What to write; None: the text is none of the three."""
+    """What to write; None if the text has none of these formats."""
     found: dict[str, Any] = {}
 
     def keep(pairs: list[tuple[str, Any]]) -> None:

@@ -33,8 +33,8 @@ def listening_of(given: Given, servers: Servers) -> ListeningOptions:
 
 
 def _ports_of(given: Given, servers: Servers) -> tuple[range | None, dict[int, int]]:
-    """The ports of brokers, None: the kernel chooses them; and the port of each node with one of its own. A port must
-    have one use.
+    """The ports of brokers, or None if the kernel chooses them; and the port of each node that has its own. A port can
+    only be used once.
     """
     listen: Address = given.get("listen")
     is_one = given.get("sni_host") is not None
@@ -66,12 +66,12 @@ def _use_pairs(given: Given, pairs: Sequence[tuple[int, int]], nodes: dict[int, 
     for node, port in pairs:
         place = given.place("broker_port", f"{node}={port}")
         if nodes[node] != port:
-            given.problems.append(Problem(place, f"node {node} has a port already: {nodes[node]}"))
+            given.problems.append(Problem(place, f"node {node} already has a port: {nodes[node]}"))
         _use(given, place, [port], uses)
 
 
 def _range_of(given: Given, listen: Address) -> tuple[range | None, str]:
-    """The ports of brokers, and how to call them if nobody gave them."""
+    """The ports of brokers, and what to call them if no option sets them."""
     ports: range | None = given.get("broker_ports")
     if ports is not None or not listen[1]:
         return ports, ""
@@ -83,17 +83,15 @@ def _check_sni(given: Given) -> None:
     """One port for all brokers, with TLS."""
     sni_host = given.get("sni_host")
     if given.params["ssl_certificate_location"] is None and "ssl_certificate_location" not in given.wrong:
-        hint = "give --ssl-certificate-location: the server name of a client's handshake chooses the broker"
+        hint = "give --ssl-certificate-location: the server name of a client's handshake selects the broker"
         given.refuse("sni_host", sni_host, "needs TLS from clients", hint)
     for flag in ("--broker-ports", "--broker-port"):
         if given.params[flag[2:].replace("-", "_")] not in (None, ()):
-            given.refuse(
-                "sni_host", sni_host, f"and {flag} are both set", "with the first, one port is that of all brokers"
-            )
+            given.refuse("sni_host", sni_host, f"and {flag} are both set", "with the first, all brokers have one port")
 
 
 def _check_shared(given: Given, listen: Address, ports: range | None) -> None:
-    """Refuse ports that each process would have for itself."""
+    """Refuse ports that would differ between processes."""
     for name, value, is_chosen in (
         ("listen", format_address(listen), not listen[1]),
         ("broker_ports", "0", ports is not None and not ports),

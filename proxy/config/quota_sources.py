@@ -1,7 +1,7 @@
-"""The quotas of all sources, as they apply together: those of the cluster, of flags, and of the quotas file.
+"""The quotas of all sources, as they apply together: of the cluster, of the topic of quotas, of flags, and of the file.
 
 A source has entries, and a name by which problems and answers call it. A further one is added by `merged`, before the
-sources that override it; `proxy.active_config` applies a change of any source, always as a whole.
+sources that override it; `proxy.process.active_config` applies a change of any source, always as a whole.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,10 +12,17 @@ from typing import Final
 
 from proxy.config.exemptions import exemptions_of
 from quotas.entry import QuotaEntry
+from quotas.limit_kinds import THRESHOLDS
+from quotas.parsing.batch import threshold_errors
+from quotas.problems import Problem
 from quotas.registry.configured import Configured
 
 CLUSTER: Final = "--cluster-quotas"
 """The name of the weakest source: the cluster's own client quotas."""
+TOPIC: Final = "--quotas-topic"
+"""The name of the next one: the topic that all proxies follow. It never raises what stronger sources allow a client."""
+
+_THRESHOLDS: Final = {*THRESHOLDS, *THRESHOLDS.values()}
 
 QuotaSources = Mapping[str, tuple[QuotaEntry, ...]]
 """Entries by the name of their source, the weakest source first."""
@@ -25,7 +32,8 @@ QuotaSources = Mapping[str, tuple[QuotaEntry, ...]]
 class Quotas:
     """The active quotas: the entries (see `merged`), and the share that scales every rate, in (0, 1].
 
-    `dry_run`: they are not enforced. `pending`: host names in it whose addresses are not known yet.
+    `dry_run`: they are not enforced. `pending`: host names in it whose addresses are not known yet. `misfits`: why
+    thresholds of the topic were left out.
     A source may have a million entries: `prepare` and comparisons take seconds then.
     """
 
@@ -33,6 +41,7 @@ class Quotas:
     share: float
     dry_run: bool = False
     pending: frozenset[str] = field(default=frozenset(), compare=False)
+    misfits: tuple[Problem, ...] = field(default=(), compare=False)
 
     @cached_property
     def entries(self) -> tuple[QuotaEntry, ...]:
@@ -40,18 +49,27 @@ class Quotas:
 
     @property
     def own_entries(self) -> Iterator[QuotaEntry]:
-        """Those of this proxy: most names of a cluster never come here."""
-        return chain.from_iterable(entries for name, entries in self.sources.items() if name != CLUSTER)
+        """Those of this proxy: most names of a cluster and of a topic for many proxies never come here."""
+        own = (entries for name, entries in self.sources.items() if name not in {CLUSTER, TOPIC})
+        return chain.from_iterable(own)
 
-    def over(self, of_cluster: tuple[QuotaEntry, ...]) -> "Quotas":
-        """These, and what the cluster has for other entities or limits; prepared. Seconds for many."""
-        quotas = replace(self, sources=merged({CLUSTER: of_cluster, **self.sources}))
+    def over(self, others: QuotaSources) -> "Quotas":
+        """These, and what `CLUSTER` and `TOPIC` have for other entities or limits; prepared. Seconds for many.
+
+        Thresholds of the topic that do not fit to the others are left out: see `misfits`.
+        """
+        weaker = {name: others[name] for name in (CLUSTER, TOPIC) if name in others}
+        sources = merged({**weaker, **self.sources})
+        misfits = tuple(threshold_errors(chain.from_iterable(sources.values()))) if TOPIC in sources else ()
+        if misfits:
+            sources = {**sources, TOPIC: tuple(_without_thresholds(sources[TOPIC]))}
+        quotas = replace(self, sources=sources, misfits=misfits)
         quotas.prepare()
         return quotas
 
     @cached_property
     def configured(self) -> Configured:
-        return Configured(self.sources)
+        return Configured(self.sources, bounded=TOPIC)
 
     @cached_property
     def exemptions(self) -> tuple[str, ...]:
@@ -63,7 +81,7 @@ class Quotas:
 
 
 def merged(sources: QuotaSources) -> QuotaSources:
-    """The sources without the limits that a stronger one has for the same entity. Entries without any limit go."""
+    """The sources without the limits that a stronger one has for the same entity. Empty entries are dropped."""
     found: dict[str, tuple[QuotaEntry, ...]] = {}
     for name in reversed(list(sources)):
         found[name] = _without(sources[name], chain.from_iterable(found.values())) if found else sources[name]
@@ -80,3 +98,10 @@ def _without(entries: Iterable[QuotaEntry], stronger: Iterable[QuotaEntry]) -> t
             unlimited = tuple(name for name in weaker.unlimited if name not in replaced)
             left[entry.entity] = replace(weaker, limits=limits, unlimited=unlimited, group=entry.group)
     return tuple(entry for entry in left.values() if entry.limits or entry.unlimited)
+
+
+def _without_thresholds(entries: Iterable[QuotaEntry]) -> Iterator[QuotaEntry]:
+    for entry in entries:
+        limits = {name: rate for name, rate in entry.limits.items() if name not in _THRESHOLDS}
+        if limits or entry.unlimited:
+            yield replace(entry, limits=limits)

@@ -14,17 +14,17 @@ from proxy.config.host_names import HostNames
 from proxy.config.quota_sources import Quotas, QuotaSources, merged
 from proxy.config.toml_file import read_toml
 from proxy.config.values import parse_fraction, parse_switch
-from quotas.entity import DEFAULT_NAME, AnyEntity, Default, Kind, Named
+from quotas.entity import DEFAULT_NAME, AnyEntity, Default, EntityKind, Named
 from quotas.entry import QuotaEntry
-from quotas.parsing.batch import duplicates, threshold_errors
+from quotas.parsing.batch import duplicates, errors_together
 from quotas.parsing.entry import Reading
 from quotas.parsing.file import load_quotas
 from quotas.parsing.names import BOOTSTRAP, IP, entity_name, is_host_name
-from quotas.problems import Problem, Refusal
+from quotas.problems import InvalidValue, Problem
 
 FLAG: Final = "--quota"
 _SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {"quota_share": parse_fraction, "dry_run": parse_switch}
-"""Keys of the whole file, each in place of the flag of its name, and their parsers."""
+"""Keys of the whole file, each overriding the flag of its name, and their parsers."""
 
 
 def active_quotas(config: Config) -> Quotas:
@@ -69,7 +69,7 @@ def read_quotas(
     sources = merged({name: _entries(readings) for name, readings in placed.items()})
     wrong = [reading for readings in placed.values() for reading in readings if reading.entry is None]
     *_, strongest = placed
-    problems += _in(strongest, threshold_errors(chain.from_iterable(sources.values()), wrong))
+    problems += _in(strongest, errors_together(tuple(chain.from_iterable(sources.values())), wrong))
     if problems:
         raise ConfigError(problems)
     return sources, settings
@@ -88,10 +88,10 @@ def _of_flag(entry: QuotaEntry | None, names: HostNames, problems: list[Problem]
     if entry is None:
         return Reading("")
     entity = entry.entity
-    if isinstance(entity, Named) and entity.kind is Kind.IP and is_host_name(entity.name):
+    if isinstance(entity, Named) and entity.kind is EntityKind.IP and is_host_name(entity.name):
         try:
-            entity = Named(Kind.IP, entity_name(IP, entity.name, real_name=True, resolve=names.addresses_of))
-        except Refusal as error:
+            entity = Named(EntityKind.IP, entity_name(IP, entity.name, real_name=True, resolve=names.addresses_of))
+        except InvalidValue as error:
             problems += error.at(f"{FLAG} 'ip={entity.name}'")
             return Reading("")
         entry = replace(entry, entity=entity)
@@ -111,7 +111,7 @@ def _read_file(
         if key in data:
             try:
                 settings[key] = parse(data[key])
-            except Refusal as error:
+            except InvalidValue as error:
                 problems += error.at(f"{path}: {key} = {data[key]!r}")
     found = load_quotas(data, names.addresses_of, settings=tuple(_SETTINGS))
     problems += _in(str(path), found.errors)
@@ -125,9 +125,9 @@ def _with_line(reading: Reading, line: int) -> Reading:
 
 def _normalized(reading: Reading, listening: ListeningOptions) -> Reading:
     """The entry; the port of --listen becomes `listener=bootstrap`."""
-    if reading.entity != Named(Kind.LISTENER, str(listening.address[1])):
+    if reading.entity != Named(EntityKind.LISTENER, str(listening.address[1])):
         return reading
-    entity = Named(Kind.LISTENER, BOOTSTRAP)
+    entity = Named(EntityKind.LISTENER, BOOTSTRAP)
     return reading._replace(entity=entity, entry=reading.entry and replace(reading.entry, entity=entity))
 
 
@@ -163,7 +163,7 @@ def _of_one_address(by_flag: Iterable[Reading], of_file: Iterable[Reading]) -> I
 def _listener_problems(entity: AnyEntity, place: str, listening: ListeningOptions) -> Iterator[Problem]:
     """One for a port that this proxy will not listen on, as far as that is known: no connection has these limits."""
     ports, nodes = listening.broker_ports, listening.node_ports.values()
-    if not isinstance(entity, Named) or entity.kind is not Kind.LISTENER or ports is None:
+    if not isinstance(entity, Named) or entity.kind is not EntityKind.LISTENER or ports is None:
         return
     port = entity.name
     if not (isinstance(port, Default) or port == BOOTSTRAP or int(port) in ports or int(port) in nodes):

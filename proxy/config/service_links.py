@@ -1,5 +1,5 @@
-"""Tells the environment variables that Kubernetes sets for each Service of a namespace, in every pod of it, from those
-that a user sets: a Service named `kafka-quota-proxy-broker` sets `KAFKA_QUOTA_PROXY_BROKER_PORT`, which is an option.
+"""Distinguishes environment variables that Kubernetes sets in each pod, for each Service of its namespace, from those
+that a user sets. A Service named `kafka-quota-proxy-broker` sets `KAFKA_QUOTA_PROXY_BROKER_PORT`, which is an option.
 """
 
 import re

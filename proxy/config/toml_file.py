@@ -56,7 +56,7 @@ def has_only_quotas(path: Path, options: Set[str]) -> bool:
 def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> Problem:
     hint = did_you_mean(key.replace("-", "_"), sorted(known))
     if isinstance(value, dict) and not value.keys().isdisjoint(known):
-        hint = f"options stand above all tables: leave out the line [{key}]"
+        hint = f"options go above all tables: remove the line [{key}]"
     if key in {"quota", "resource-group"} and isinstance(value, list):
         hint = QUOTA_TABLES_ELSEWHERE
     return Problem(f"{path}: {key}", "unknown key", hint)
@@ -67,7 +67,7 @@ def read_toml(path: Path, *, place: str, problems: list[Problem]) -> Mapping[str
     try:
         text = read_text(path, place=place)
         if not text.strip():
-            problems.append(Problem(place, "is empty", "if it should have nothing, write a comment into it: # empty"))
+            problems.append(Problem(place, "is empty", "if that is intended, write a comment into it: # empty"))
         return tomllib.loads(text)
     except ConfigError as error:
         problems += error.problems
@@ -90,7 +90,7 @@ def _hint_of(text: str, error: str) -> str | None:
     if (slip := slip_in(line.strip(" \t\r"), plain=True)) and "remove the" not in slip:
         return slip
     if re.search(r"(?m)^\s*(?:security\.protocol|sasl\.|ssl\.|bootstrap\.servers)", text):
-        return "it is Kafka's client.properties: give it by --command-config"
+        return "it is Kafka's client.properties: give it with --command-config"
     if pair is not None and ("overwrite" in error or "twice" in error):
         above = text.split("\n")[: int(at[1]) - 1] if at else []
         first = max(

@@ -1,33 +1,37 @@
 """Parses text to values in final units: addresses, port ranges, durations, sizes.
 
-Each `parse_*` takes a str (or, from TOML, also a number) and raises `Refusal`: its message has the expected form,
+Each `parse_*` takes a str (or, from TOML, also a number) and raises `InvalidValue`: its message has the expected form,
 its hint the correction.
 """
 
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from ipaddress import ip_address, ip_network
 from typing import Final
 
 from proxy.config.addresses import Address, Network, ip_literal
+from quotas.adaptive.disk_guard import DiskMarks
+from quotas.exemption import Exemption
 from quotas.fleet.record import MAX_NAME_LENGTH, is_name
 from quotas.parsing.names import check_topic
-from quotas.problems import Refusal
-from quotas.rates import UNITS, check_bytes, kafka_rate, parse_rate
+from quotas.problems import InvalidValue
+from quotas.rates import UNITS, check_bytes, kafka_rate, parse_number, parse_rate
+from quotas.resource_groups import parse_pattern
 
 MAX_PORT: Final = 65_535
 INT32_MAX: Final = 2_147_483_647
 
 
 def parse_name(value: object) -> str:
-    """A client id or principal: any text but the empty one."""
+    """A client id or principal: any text that is not empty."""
     text = _text(value, "a name")
     if not text.strip():
-        raise Refusal(
+        raise InvalidValue(
             "expected a name, not an empty one", "leave the option out to use the name that each client sends"
         )
     if not text.isprintable():
-        raise Refusal("expected a name without control characters")
+        raise InvalidValue("expected a name without control characters")
     return text
 
 
@@ -37,15 +41,15 @@ def parse_address(value: object, *, zero_port: bool = False) -> Address:
     _check_plain(text, "HOST:PORT")
     host, colon, port_text = text.rpartition(":")
     if not colon or text.endswith("]"):
-        raise Refusal("expected HOST:PORT", _what_is_missing(text))
+        raise InvalidValue("expected HOST:PORT", _what_is_missing(text))
     host = _without_brackets(host)
     _check_host(host, "HOST:PORT")
     if host == "*" and not zero_port:
-        raise Refusal("expected HOST:PORT", "'*' is no host that a client can connect to")
+        raise InvalidValue("expected HOST:PORT", "'*' is not a host that a client can connect to")
     lowest = 0 if zero_port else 1
     port = _digits(port_text)
     if port is None or not lowest <= port <= MAX_PORT:
-        raise Refusal("expected HOST:PORT", f"the port is a number from {lowest} to {MAX_PORT}, not {port_text!r}")
+        raise InvalidValue("expected HOST:PORT", f"the port is a number from {lowest} to {MAX_PORT}, not {port_text!r}")
     return host, port
 
 
@@ -53,12 +57,12 @@ def _without_brackets(host: str) -> str:
     """The host of an address, where an IPv6 literal is in brackets and nothing else is."""
     if host.startswith("[") and host.endswith("]"):
         if ":" not in host:
-            raise Refusal("expected HOST:PORT", "brackets are for IPv6 addresses only, as in [::1]:19092")
+            raise InvalidValue("expected HOST:PORT", "brackets are for IPv6 addresses only, as in [::1]:19092")
         return host[1:-1]
     if ":" in host:
         is_literal = ip_literal(host) is not None or host.startswith("[")
         hint = "put an IPv6 address in brackets, as in [::1]:19092" if is_literal else "one address has one colon"
-        raise Refusal("expected HOST:PORT", hint)
+        raise InvalidValue("expected HOST:PORT", hint)
     return host
 
 
@@ -69,7 +73,7 @@ def parse_host(value: object) -> str:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif host.count(":") == 1:
-        raise Refusal("expected HOST without a port", "the ports are those of --listen and --broker-ports")
+        raise InvalidValue("expected HOST without a port", "the ports are those of --listen and --broker-ports")
     _check_host(host, "HOST")
     return host
 
@@ -81,21 +85,23 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 def parse_sni_host(value: object) -> str:
     """`HOST[:PORT]` in lower case, where the host has `{node}`. Clients send it as server name, so it has a domain and
-    is no address; nor has it a dot at its end, since not all clients remove that.
+    is not an address; it has no dot at its end either, because not all clients remove that.
     """
     text = _text(value, "HOST").strip().lower()
     host, colon, port_text = text.partition(":")
     if colon and not 1 <= (_digits(port_text) or 0) <= MAX_PORT:
-        raise Refusal("expected HOST or HOST:PORT", f"the port is a number from 1 to {MAX_PORT}, not {port_text!r}")
+        raise InvalidValue(
+            "expected HOST or HOST:PORT", f"the port is a number from 1 to {MAX_PORT}, not {port_text!r}"
+        )
     if host.count(NODE) != 1:
-        raise Refusal(
+        raise InvalidValue(
             f"expected a host with {NODE} once", f"it stands for a broker's id, as in broker-{NODE}.kafka.example.com"
         )
     labels = host.replace(NODE, str(INT32_MAX)).split(".")
     if len(labels) < 2 or labels[-1].isdigit() or not all(map(_LABEL.fullmatch, labels)) or len(".".join(labels)) > 253:
         end = " and no dot at its end" if host.endswith(".") else ""
         hint = f"letters, digits and hyphens, with a domain{end}, as in broker-{NODE}.kafka.example.com"
-        raise Refusal("expected a host that clients send as server name", hint)
+        raise InvalidValue("expected a host that clients send as server name", hint)
     return text
 
 
@@ -103,20 +109,20 @@ def parse_addresses(value: object) -> tuple[Address, ...]:
     """`HOST:PORT[,HOST:PORT...]`, or a list of such texts; repetitions are dropped."""
     parts: list[object] = []
     for item in value if isinstance(value, list) else [value]:
-        # As Kafka's clients do, without what is between two commas.
+        # Like Kafka's clients, without empty parts between two commas.
         parts += [part for part in _text(item, "HOST:PORT[,HOST:PORT...]").split(",") if part.strip()]
     addresses: dict[Address, None] = {}
     for part in parts:
         several = _SEPARATORS.split(str(part).strip())
         if len(several) > 1:
-            raise Refusal("expected HOST:PORT[,HOST:PORT...]", f"put commas between servers: {','.join(several)}")
+            raise InvalidValue("expected HOST:PORT[,HOST:PORT...]", f"put commas between servers: {','.join(several)}")
         try:
             addresses[parse_address(part)] = None
-        except Refusal as error:
+        except InvalidValue as error:
             hint = f"{part!r}: {error.hint}" if error.hint else f"one address is {part!r}"
-            raise Refusal("expected HOST:PORT[,HOST:PORT...]", hint) from error
+            raise InvalidValue("expected HOST:PORT[,HOST:PORT...]", hint) from error
     if not addresses:
-        raise Refusal("expected HOST:PORT[,HOST:PORT...], at least one")
+        raise InvalidValue("expected HOST:PORT[,HOST:PORT...], at least one")
     return tuple(addresses)
 
 
@@ -129,7 +135,7 @@ def _check_plain(text: str, what: str) -> None:
     url = _URL.fullmatch(text)
     if url is not None and url[1] != text:
         plain = url[1].partition(":")[0] if what == "HOST" else url[1]
-        raise Refusal(f"expected {what}", f"write {plain or what}: without a scheme and a path")
+        raise InvalidValue(f"expected {what}", f"write {plain or what}, without a scheme and a path")
 
 
 def parse_network(value: object) -> Network:
@@ -138,10 +144,10 @@ def parse_network(value: object) -> Network:
     try:
         network = ip_network(text, strict=False)
     except ValueError as error:
-        raise Refusal("expected an IP network such as 10.0.0.0/8, or an address") from error
+        raise InvalidValue("expected an IP network such as 10.0.0.0/8, or an address") from error
     address, _, length = text.partition("/")
     if length and ip_address(address) != network.network_address:
-        raise Refusal("expected an IP network", f"did you mean {network}?")
+        raise InvalidValue("expected an IP network", f"did you mean {network}?")
     return network
 
 
@@ -154,11 +160,11 @@ def parse_port_range(value: object) -> range:
     first_text, dash, last_text = text.partition("-")
     first, last = _digits(first_text.strip()), _digits(last_text.strip())
     if not dash or first is None or last is None:
-        raise Refusal(expected, None if dash or first is None else f"for one broker {text}-{text}")
+        raise InvalidValue(expected, None if dash or first is None else f"for one broker {text}-{text}")
     if not (1 <= first <= MAX_PORT and 1 <= last <= MAX_PORT):
-        raise Refusal(expected, f"ports go from 1 to {MAX_PORT}")
+        raise InvalidValue(expected, f"ports go from 1 to {MAX_PORT}")
     if last < first:
-        raise Refusal(expected, f"the last port is below the first: did you mean {last}-{first}?")
+        raise InvalidValue(expected, f"the last port is below the first: did you mean {last}-{first}?")
     return range(first, last + 1)
 
 
@@ -167,7 +173,7 @@ def parse_node_port(value: object) -> tuple[int, int]:
     node_text, _, port_text = _text(value, "NODE=PORT").partition("=")
     node, port = _digits(node_text.strip()), _digits(port_text.strip())
     if node is None or node > INT32_MAX or port is None or not 1 <= port <= MAX_PORT:
-        raise Refusal("expected NODE=PORT", f"a broker's node id and a port from 1 to {MAX_PORT}, as in 7=19200")
+        raise InvalidValue("expected NODE=PORT", f"a broker's node id and a port from 1 to {MAX_PORT}, as in 7=19200")
     return node, port
 
 
@@ -181,7 +187,7 @@ def parse_duration(value: object, lowest: float = 0, highest: float = 86_400) ->
     expected = "expected a duration such as 20s, 500ms or 2m"
     number, factor = _quantity(value, expected, _DURATION_UNITS, "ms, s, m, h")
     if not lowest <= number * factor <= highest:
-        raise Refusal(expected, f"from {lowest:g}s to {highest:g}s")
+        raise InvalidValue(expected, f"from {lowest:g}s to {highest:g}s")
     return number * factor
 
 
@@ -191,22 +197,27 @@ def parse_duration_or_off(value: object, lowest: float = 0) -> float:
         return 0.0
     try:
         return parse_duration(value, lowest)
-    except Refusal as error:
-        raise Refusal(f"{error.message}, or off", error.hint) from error
+    except InvalidValue as error:
+        raise InvalidValue(f"{error.message}, or off", error.hint) from error
 
 
 def parse_topic(value: object) -> str:
-    """A topic name, as brokers accept it."""
+    """A topic name that brokers accept."""
     name = _text(value, "a topic name").strip()
     check_topic(name)
     return name
+
+
+def parse_principal(value: object) -> str:
+    """The user of a principal: alice, or User:alice as in Kafka's ACLs."""
+    return parse_name(value).removeprefix("User:") or parse_name("")
 
 
 def parse_fleet(value: object) -> str:
     """The name of a fleet."""
     name = _text(value, "the name of a fleet").strip()
     if not is_name(name):
-        raise Refusal(f"expected the name of a fleet: 1 to {MAX_NAME_LENGTH} printable ASCII characters")
+        raise InvalidValue(f"expected the name of a fleet: 1 to {MAX_NAME_LENGTH} printable ASCII characters")
     return name
 
 
@@ -217,11 +228,11 @@ _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 def parse_label(value: object) -> tuple[str, str]:
     name, equals, text = _text(value, "NAME=VALUE").partition("=")
     if not equals or not _LABEL_NAME.fullmatch(name):
-        raise Refusal("expected NAME=VALUE", "the name: at most 64 letters, digits, '.', '_' and '-'")
+        raise InvalidValue("expected NAME=VALUE", "the name: at most 64 letters, digits, '.', '_' and '-'")
     if len(text) > 256 or not text.isprintable():
-        raise Refusal("expected NAME=VALUE", "the value: at most 256 printable characters")
+        raise InvalidValue("expected NAME=VALUE", "the value: at most 256 printable characters")
     if re.search(rf",\s*{_LABEL_NAME.pattern}=", text):
-        raise Refusal("expected one NAME=VALUE", "give each label by a flag of its own")
+        raise InvalidValue("expected one NAME=VALUE", "give each label with its own flag")
     return name, text
 
 
@@ -236,8 +247,53 @@ def parse_size(value: object, smallest: int = 1) -> int:
         check_bytes(f"{number:g}", unit)
     size = number * factor
     if not size.is_integer() or not smallest <= size <= INT32_MAX:
-        raise Refusal(expected, f"from {smallest} to {INT32_MAX} bytes")
+        raise InvalidValue(expected, f"from {smallest} to {INT32_MAX} bytes")
     return int(size)
+
+
+_DISK_UNITS: Final = _SIZE_UNITS | {"tb": 10**12, "tib": 2**40}
+
+
+def parse_disk_marks(value: object) -> DiskMarks:
+    """`SOFT..HARD`: used shares of a disk, `85%..95%`, or free bytes, `50GB..20GB`."""
+    expected = "expected SOFT..HARD, used shares such as 85%..95%, or free bytes such as 50GB..20GB"
+    text = _text(value, "SOFT..HARD").strip()
+    marks = [part.strip() for part in text.split("..")]
+    if len(marks) != 2 or not all(marks):
+        raise InvalidValue(expected, "two marks, with .. between them")
+    in_shares = [mark.endswith("%") for mark in marks]
+    if in_shares[0] != in_shares[1]:
+        raise InvalidValue(expected, "both marks are used shares, or both are free bytes")
+    soft, hard = (_mark(mark, expected) for mark in marks)
+    if in_shares[0]:
+        if not 0 < soft < hard <= 1:
+            above = "percentages go up to 100%" if max(soft, hard) > 1 else "SOFT is above 0% and below HARD"
+            raise InvalidValue(expected, above)
+    elif not soft > hard > 0:
+        raise InvalidValue(expected, "with free bytes, SOFT is more than HARD, which is above 0")
+    return DiskMarks(soft, hard, text, is_free=not in_shares[0])
+
+
+def _mark(text: str, expected: str) -> Fraction:
+    """A share of 1, or bytes."""
+    if text.endswith("%"):
+        try:
+            return parse_number(text[:-1]) / 100
+        except InvalidValue as error:
+            raise InvalidValue(expected) from error
+    if text[-1].isdigit():
+        raise InvalidValue(expected, "a mark has % or a unit of bytes")
+    number, factor = _quantity(text, expected, _DISK_UNITS, "GB, TB, GiB, TiB")
+    return Fraction(number) * int(factor)
+
+
+def parse_exempt(value: object) -> Exemption:
+    """`user=NAME` or `client-id=NAME`; the name may end with *."""
+    kind, _, name = _text(value, "user=NAME or client-id=NAME").partition("=")
+    if kind not in {"user", "client-id"} or not name:
+        raise InvalidValue("expected user=NAME or client-id=NAME", "NAME may end with *, as in client-id=ops-*")
+    parse_pattern(name)
+    return Exemption((name,)) if kind == "user" else Exemption((), (name,))
 
 
 def parse_bytes_per_second(value: object) -> int:
@@ -256,11 +312,11 @@ def parse_fraction(value: object) -> float:
         above, slash, below = str(value if _is_number(value) else _text(value, "a fraction")).partition("/")
         fraction = float(above) / float(below if slash else 1)
     except (ValueError, ZeroDivisionError) as error:
-        raise Refusal(expected) from error
+        raise InvalidValue(expected) from error
     if not 0 < fraction <= 1:
-        raise Refusal(expected)
+        raise InvalidValue(expected)
     if fraction < SMALLEST_FRACTION:
-        raise Refusal(expected, f"at least {SMALLEST_FRACTION:f}")
+        raise InvalidValue(expected, f"at least {SMALLEST_FRACTION:f}")
     return fraction
 
 
@@ -270,7 +326,7 @@ def whole_number(lowest: int, highest: int = INT32_MAX) -> Callable[[object], in
     def parse(value: object) -> int:
         number = value if isinstance(value, int) and not isinstance(value, bool) else _digits(str(value).strip())
         if number is None or not lowest <= number <= highest:
-            raise Refusal(f"expected a whole number from {lowest} to {highest}")
+            raise InvalidValue(f"expected a whole number from {lowest} to {highest}")
         return number
 
     return parse
@@ -285,7 +341,7 @@ def parse_switch(value: object) -> bool:
         return True
     if word in {"false", "no", "off", "0", ""}:
         return False
-    raise Refusal("expected true or false, or on or off")
+    raise InvalidValue("expected true or false, or on or off")
 
 
 _SPEC: Final = re.compile(r'(?:"(?:\\.|[^"])*"?|[^";\n])+', re.DOTALL)
@@ -298,7 +354,7 @@ def split_specs(text: str) -> list[str]:
 
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise Refusal(f"expected {what}, as text in quotes")
+        raise InvalidValue(f"expected {what}, as a quoted string")
     return value
 
 
@@ -316,15 +372,15 @@ def _quantity(value: object, expected: str, units: Mapping[str, float], allowed:
     text = str(value) if _is_number(value) else value
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or len(match[1]) > 20:
-        raise Refusal(expected)
+        raise InvalidValue(expected)
     factor = units.get(match[2].lower())
     if factor is None:
-        raise Refusal(expected, f"unknown unit {match[2]!r}; allowed: {allowed}")
+        raise InvalidValue(expected, f"unknown unit {match[2]!r}; allowed: {allowed}")
     return float(match[1]), factor
 
 
 def _what_is_missing(text: str) -> str | None:
-    """Of a text without a colon, in place of HOST:PORT."""
+    """For a text without a colon, instead of HOST:PORT."""
     if text.lower() in {"off", "none"}:
         return "it cannot be switched off: 127.0.0.1:0 is any free port, for this host only"
     if _digits(text) is not None:
@@ -337,11 +393,11 @@ _HOST: Final = re.compile(r"(?:[\w.:%-]|[^\x00-\x7f])+")
 
 def _check_host(host: str, what: str) -> None:
     if not host:
-        raise Refusal(f"expected {what}", "the host is missing")
+        raise InvalidValue(f"expected {what}", "the host is missing")
     if not (host == "*" or (host.isprintable() and _HOST.fullmatch(host))):
-        raise Refusal(f"expected {what}", f"{host!r} is not a host name or IP address")
+        raise InvalidValue(f"expected {what}", f"{host!r} is not a host name or IP address")
     try:
-        host.encode("idna")  # as resolvers are asked
+        host.encode("idna")  # the way resolvers are asked
     except UnicodeError as error:
         hint = f"{host[:100]!r}: each part of a name between two dots has 1 to 63 characters"
-        raise Refusal(f"expected {what}", hint) from error
+        raise InvalidValue(f"expected {what}", hint) from error

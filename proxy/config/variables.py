@@ -11,14 +11,14 @@ from proxy.config.service_links import service_of
 from quotas.problems import Problem, closest
 
 _LIKE_A_WHOLE: Final = 0.85
-"""How like an option's a name must be that begins with another prefix. It may be for another program."""
+"""How similar to an option's name a variable with another prefix must be. It may be for another program."""
 
 
 def unknown_variables(
     ctx: click.Context, commands: Mapping[str, click.Command], environment: Mapping[str, str]
 ) -> list[tuple[str, dict[str, object]]]:
-    """A warning for each variable that is like one of an option. One that begins as all of them is a problem, like a
-    misspelt flag, if it is like one. Those that Kubernetes sets for a Service are neither.
+    """A warning for each variable that is like one of an option. One with the common prefix is a problem, like a
+    misspelt flag, if it is like an option's. Those that Kubernetes sets for a Service are neither.
     """
     params = [param for command in commands.values() for param in command.params]
     known = [variable for param in params if isinstance(param, Setting) for variable in param.variables]

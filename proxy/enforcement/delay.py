@@ -1,7 +1,7 @@
 """A response that is sent later than the broker sent it."""
 
-from proxy.enforcement.identity import NS_PER_MS
 from quotas.admission.limit import Limit
+from quotas.time_units import NS_PER_MS
 
 
 class Delay:
@@ -20,3 +20,7 @@ class Delay:
         self.throttle_time_ms = throttle_time_ms
         self.until_ns = since_ns + throttle_time_ms * NS_PER_MS
         self.is_shown = is_shown
+
+    def shown_ms(self, now_ns: int) -> int:
+        """The throttle time of a response that is sent now, which may be before its delay has passed."""
+        return min(self.throttle_time_ms, -(-(now_ns - self.since_ns) // NS_PER_MS))

@@ -10,12 +10,12 @@ from quotas.admission.client_limits import ClientLimits
 from quotas.admission.limit import Limit
 from quotas.entity import ANONYMOUS
 from quotas.registry.registry import Registry
+from quotas.time_units import NS_PER_MS
 
-NS_PER_MS: Final = 1_000_000
 LEAST_LOGGED_NS: Final = 1_000_000_000
-"""The shortest wait that a client which logs each is told of, in mode `auto`."""
+"""The shortest wait that a client which logs each is notified of, in mode `auto`."""
 
-NEVER_TOLD_NS: Final = 1 << 62
+NEVER_NOTIFIED_NS: Final = 1 << 62
 """The same of a client that repeats each request whose response contains a throttle time."""
 
 #: Used before the first request, which contains the client id.
@@ -110,8 +110,9 @@ class Identity:
     limits, entity   those of `client`
     lag              how far the client is behind, if it fetches
     generation       that of the registry when `limits` were looked up
-    least_notice_ns  the shortest wait that the client is told of in mode `auto`; 0: of each
-    told_until_ns    until when a client that logs each wait was told to wait: it is told of the next one after that
+    least_notice_ns  the shortest wait that the client is notified of in mode `auto`; 0: of each
+    notified_until_ns
+                     until when a client that logs each wait was asked to wait: no notice before that
     notice           the throttle time of data responses
     request_notice   the throttle time of all others: of `request_rate` alone
     refusal_error    error code for partitions that `action=reject` refuses; 0: its client is held instead
@@ -127,10 +128,10 @@ class Identity:
         "least_notice_ns",
         "limits",
         "notice",
+        "notified_until_ns",
         "refusal_error",
         "registry",
         "request_notice",
-        "told_until_ns",
         "wire_client_id",
     )
 
@@ -149,11 +150,11 @@ class Identity:
         self.request_notice = Notice(config.enforcement.max_throttle_ms)
         self.lag = Lag()
         self.refusal_error = 0
-        self.least_notice_ns = self.told_until_ns = 0
+        self.least_notice_ns = self.notified_until_ns = 0
 
     def authenticate(self, user: str, now_ns: int) -> None:
         """Set the user of this and later requests, unless `--principal` names that of all. Nothing that waits for a
-        limit of the user before is left: no data frame is held or under way then.
+        limit of the user before is left: no data request or response is held or under way then.
         """
         if self._config.quotas.principal is not None or user == self.client.user:
             return

@@ -5,15 +5,15 @@ from typing import Final, NamedTuple
 
 from proxy.config.config import EnforcementOptions
 from proxy.enforcement.delay import Delay
-from proxy.enforcement.identity import NS_PER_MS, Client, Identity, throttle_time_ms
+from proxy.enforcement.identity import Client, Identity, throttle_time_ms
 from proxy.observability.entities import Entities
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.throttle_tallies import ThrottleTally
 from quotas.admission.limit import Limit
-from quotas.connections import Verdict
+from quotas.connections import ConnectionVerdict
 from quotas.entity import TOTAL as TOTAL_ENTITY
+from quotas.time_units import NS_PER_MS, NS_PER_SECOND
 
-NS_PER_SECOND = 1_000_000_000
 #: The values of the label and log field `mode`.
 NOTIFY, DELAY, PAUSE, REJECT = "notify", "delay", "pause", "reject"
 
@@ -106,7 +106,7 @@ class Report:
         self.is_dry_run = options.dry_run
         self._lines = RateLimited()
         #: By entity and limit.
-        self._held: dict[tuple[str, str], _Held] = {}
+        self._held: dict[tuple[object, str], _Held] = {}
 
     def throttled(
         self, client: Client, limit: Limit, mode: str, reason: str, wait_ns: int, debt_ns: int, now_ns: int
@@ -114,25 +114,25 @@ class Report:
         """A request passed or was refused, and its response contains this wait or is late by it; in a dry run, it would
         be so, or the request would be held.
         """
-        if mode != PAUSE:  # what the client was told, or waited, and no more
+        if mode != PAUSE:  # what the client was notified of, or waited, and no more
             wait_ns = min(wait_ns, self.most_ns)
         self._count(client, limit, mode, reason, wait_ns, now_ns)
         span = _Span(now_ns, now_ns, now_ns + min(wait_ns, self.most_ns))
-        self._log(_of(client, limit), mode, reason, wait_ns, debt_ns, span)
+        self._log(client, limit, mode, reason, wait_ns, debt_ns, span)
 
-    def held(self, client: Client, limit: Limit, debt_ns: int, topics: tuple[str, ...], now_ns: int) -> None:
-        """A frame is held for the first time. It is counted when the hold ends: see `released`.
+    def held(self, client: Client, limit: Limit, debt_ns: int, size: int, topics: tuple[str, ...], now_ns: int) -> None:
+        """A frame of `size` bytes is held for the first time. It is counted when the hold ends: see `released`.
 
         topics   those with records that the limit counts, if it does not count the request itself
         """
-        wait_ns = debt_ns + limit.queued_ns()
+        wait_ns = debt_ns + limit.queued_ns(limit.expected_time_of(size))
         span = _Span(now_ns, now_ns, now_ns)
-        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, span, topics)
+        self._log(client, limit, PAUSE, reason_of(limit), wait_ns, debt_ns, span, topics)
 
     def released(self, client: Client, limit: Limit, held_ns: int, now_ns: int) -> None:
         """A frame has passed that was held, first by this limit; `held_ns`: by all, and in all its parts."""
         self._count(client, limit, PAUSE, reason_of(limit), held_ns, now_ns)
-        held = self._held.get((str(limit.entity), limit.name))
+        held = self._held.get((limit.entity, limit.name))
         if held is not None:
             held.add(client.peer, now_ns - held_ns, now_ns)
 
@@ -140,7 +140,7 @@ class Report:
         """A frame is held for longer than a line is suppressed. `until`: the time of day when that ends."""
         span = _Span(now_ns, now_ns - held_ns, now_ns, until)
         debt_ns = limit.expected_ns(limit.debt_ns(now_ns), now_ns)
-        self._log(_of(client, limit), PAUSE, reason_of(limit), wait_ns, debt_ns, span)
+        self._log(client, limit, PAUSE, reason_of(limit), wait_ns, debt_ns, span)
 
     def blocked(self, client: Client, waited_ns: Mapping[tuple[str, object], int], now_ns: int) -> None:
         """What a connection has waited for since the last call: bounds of the proxy are logged, so that the log has the
@@ -150,9 +150,10 @@ class Report:
             if bound in waited_ns:
                 self._entities.throttle_reasons[reason] += 1
                 span = _Span(now_ns, now_ns - waited_ns[bound], now_ns)
-                self._log(_Throttle(*client.names, bound[0], str(bound[1]), None), PAUSE, reason, 0, 0, span)
+                of = _Throttle(*client.names, bound[0], str(bound[1]), None)
+                self._log(client, of, PAUSE, reason, 0, 0, span)
 
-    def connection_waited(self, client: Client, verdict: Verdict, now_ns: int) -> None:
+    def connection_waited(self, client: Client, verdict: ConnectionVerdict, now_ns: int) -> None:
         """A new connection has waited so long for a limit on connections; in a dry run, it would have."""
         name, wait_ns = verdict.limit_name or "", verdict.wait_ns
         self._entities.throttle_reasons[DEBT] += 1
@@ -162,7 +163,7 @@ class Report:
             tally = tallies.of(client.user, client.client_id, name, verdict.entity, verdict.limit_value)
             tally.throttled_ns += wait_ns
         of = _Throttle(*client.names, name, str(verdict.entity), verdict.limit_value)
-        self._log(of, PAUSE, DEBT, wait_ns, wait_ns, _Span(now_ns, now_ns - wait_ns, now_ns))
+        self._log(client, of, PAUSE, DEBT, wait_ns, wait_ns, _Span(now_ns, now_ns - wait_ns, now_ns))
 
     def broker_throttled(self, client: Client, throttle_ms: int, now_ns: int) -> None:
         """A response of the broker contains a throttle time: the client is above a quota of the broker."""
@@ -223,19 +224,29 @@ class Report:
         return None if tallies is None else tallies.of_limit(client.user, client.client_id, limit)
 
     def _log(
-        self, of: _Throttle, mode: str, reason: str, wait_ns: int, debt_ns: int, span: _Span, topics: Sequence[str] = ()
+        self,
+        client: Client,
+        by: Limit | _Throttle,
+        mode: str,
+        reason: str,
+        wait_ns: int,
+        debt_ns: int,
+        span: _Span,
+        topics: Sequence[str] = (),
     ) -> None:
-        now_ns, key = span.now_ns, (of.entity, of.limit)
+        now_ns = span.now_ns
+        # What a line contains is found only if there is one: nearly all are suppressed.
+        key: tuple[object, str] = (by.entity, by.name) if isinstance(by, Limit) else (by.entity, by.limit)
         held = self._held.get(key)
         if held is not None:
-            held.add(of.peer, span.begin_ns, span.end_ns)
+            held.add(client.peer, span.begin_ns, span.end_ns)
         if self._lines.admit(key, now_ns) is not None:
             if held is None and len(self._held) >= _MOST:
                 del self._held[next(iter(self._held))]
             self._held[key] = _Held(now_ns, span.end_ns if held is None else held.until_ns)
             _log.warning(
                 "would_throttle" if self.is_dry_run else "throttled",
-                **of._asdict(),
+                **(_of(client, by) if isinstance(by, Limit) else by)._asdict(),
                 debt_seconds=round(debt_ns / NS_PER_SECOND, 3),
                 throttle_ms=throttle_time_ms(wait_ns, self.most_ns),
                 mode=mode,
@@ -286,7 +297,7 @@ def throttle_status(
         return _status(_of(client, limit), DELAY, reason_of(limit), now_ns - delay.since_ns, delay.until_ns - now_ns)
     if held is not None:
         limit, since_ns, queued = held
-        remaining_ns = limit.wait_ns(now_ns, -queued)  # as the last of the queue
+        remaining_ns = limit.wait_ns(now_ns, queued)
         return _status(_of(client, limit), PAUSE, reason_of(limit), now_ns - since_ns, remaining_ns)
     if bound:
         return _status(_Throttle(*client.names, BOUNDS[bound][0], "proxy", 0), PAUSE, bound, 0, 0)
@@ -295,7 +306,7 @@ def throttle_status(
     return None
 
 
-def connection_status(client: Client, verdict: Verdict, since_ns: int, now_ns: int) -> ThrottleStatus | None:
+def connection_status(client: Client, verdict: ConnectionVerdict, since_ns: int, now_ns: int) -> ThrottleStatus | None:
     """The same, for a new connection that waits since `since_ns`; None: it is about to be served."""
     if verdict.limit_name is None:
         return None

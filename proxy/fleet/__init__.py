@@ -2,12 +2,15 @@
 
     limits of the registry ◀─ shared_limits ◀─▶ quotas.fleet.member ◀─▶ fleet ◀─▶ topic_log
 
-fleet          when to read, to state and to begin again, in the event loop
-shared_limits  lends each shared limit what the member may use of it
+fleet          when to read, when to advertise and when to start again, in the event loop
+shared_limits  grants each shared limit the rate that the member may use
 use            samples how much of a limit is used, and whether clients wait
+differences    reports what is wrong: quotas that differ, limits that a member lacks, too many members
 status         what /fleet, /metrics and the log show
-log            what a log is, and its errors
+admin_address  where the admin port of a member can be reached
+followers      the members that follow a topic of quotas, for the command `quotas`
+log            the interface of a log, and its errors
 topic_log      a Kafka topic, by aiokafka
-topic_check    creates the topic, refuses one of another kind
-clock          one that goes on while the machine sleeps
+fleet_topic    creates the topic, and refuses a topic with other settings
+clock          a clock that continues while the machine sleeps
 """

@@ -1,10 +1,10 @@
-"""A clock that goes on while the machine sleeps: a lease that is over by the time of others is over here, too."""
+"""A clock that continues while the machine sleeps: a lease that has ended for other members has ended here as well."""
 
 import time
 from typing import Final
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux only has the first; CLOCK_MONOTONIC goes on during sleep nowhere else that this runs in earnest."""
+"""Only Linux has CLOCK_BOOTTIME; elsewhere CLOCK_MONOTONIC has to do."""
 
 
 def boottime_ns() -> int:

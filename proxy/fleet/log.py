@@ -1,7 +1,7 @@
-"""A log that all members of a fleet read in one order: what the fleet needs of it, and its errors.
+"""A log that all members of a fleet read in one order: the interface that the fleet needs, and its errors.
 
 LogFailed          it cannot be read or written now
-├── LogRefused     it is of another kind: someone has to change it
+├── LogRefused     it has the wrong settings, which someone must change
 └── LogChanged     it is not the log that was read so far
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 
 class LogFailed(Exception):
-    """`reason`: the value of the metric's label. `message`: what happened, and what to do."""
+    """`reason` is the label of the metric. `message` is what happened and what to do."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason, message)
@@ -19,14 +19,14 @@ class LogFailed(Exception):
 
 
 class LogRefused(LogFailed):
-    """What it is does not do. The message says what to change."""
+    """The settings of the log do not work for a fleet. The message contains what to change."""
 
 
 class LogChanged(LogFailed):
-    """Records that were read are not in it: it was made anew, or has lost its end."""
+    """Records that were read are missing: the log was created again, or its end was lost."""
 
 
-class Place(NamedTuple):
+class Appended(NamedTuple):
     """Where a record is in the log, and when it was appended, in ms by the broker's clock."""
 
     offset: int
@@ -34,15 +34,15 @@ class Place(NamedTuple):
 
 
 class Log(Protocol):
-    """All but `close` raise LogFailed. `position`: where the next record will be read."""
+    """All methods except `close` raise LogFailed. `position` is where the next record will be read."""
 
     position: int
 
     async def open(self) -> None:
-        """Connect, and check what the log is."""
+        """Connect, and check the settings of the log."""
 
-    async def append(self, record: bytes) -> Place:
-        """Append a record. It may be in the log without this returning, more than once, and late."""
+    async def append(self, record: bytes) -> Appended:
+        """Append a record. Even if this fails, the record may be in the log, more than once and late."""
 
     async def seek(self, time_ms: int) -> bool:
         """Read from the first record appended at `time_ms` or later. Returns whether the log has older ones."""

@@ -1,6 +1,6 @@
-"""The limits of this process that a fleet shares: each earns what the member may use of it, and says what it needs.
+"""The limits of this process that a fleet shares: each earns what the member may use of it, and reports what it needs.
 
-Rates change in the buckets before a record that states less leaves: `apply` comes first (rule S2).
+Rates change in the buckets before a record that advertises less is sent: `apply` comes first (rule S2).
 """
 
 from collections import deque
@@ -16,6 +16,7 @@ from proxy.fleet.use import PER_UNIT, Use
 from proxy.observability.logs import EventLog
 from quotas.admission.limit import Limit
 from quotas.entry import QuotaEntry
+from quotas.fleet.caps import NEVER
 from quotas.fleet.member import Member
 from quotas.fleet.parameters import WHOLE
 from quotas.fleet.policy import Demand, fair_level
@@ -35,7 +36,11 @@ _log = EventLog("proxy.fleet")
 
 @dataclass(slots=True, eq=False)
 class SharedLimit:
-    """A limit, what it was configured with, and until when it has what it has. It is the `Whole` of the limit."""
+    """A limit, what it was configured with, and until when it has what it has. It is the `Whole` of the limit.
+
+    factor   what a rule that moves the limit leaves of it, at most 1: all members apply the same one, which becomes
+             `least_factor` at `factor_ends_ns`
+    """
 
     limit: Limit
     key: str
@@ -46,7 +51,10 @@ class SharedLimit:
     configured: int | Fraction = 1
     burst_ns: int = BURST_NS
     until_ns: int = 0
-    _fair: tuple[int, int] = (-1, 0)
+    factor: Fraction = Fraction(1)
+    least_factor: Fraction = Fraction(1)
+    factor_ends_ns: int = -NEVER
+    _fair: tuple[object, int] = (None, 0)
 
     @property
     def fleet(self) -> str:
@@ -54,21 +62,29 @@ class SharedLimit:
 
     @property
     def members(self) -> int:
-        return max(1, len(self.member.heard))
+        return max(1, len(self.member.seen))
 
     @property
     def rate(self) -> int | float:
-        """The lowest that a member has stated, its own included."""
+        """The lowest quota that a member has advertised, including its own; of it, what a rule leaves."""
         key = self.member.caps.keys[self.key]
-        return _rate_of(min(key.quota, key.least))
+        return rate_of(int(min(key.quota, key.least) * self.factor))
 
     @property
     def own_rate(self) -> int | float:
-        return _rate_of(self.member.caps.keys[self.key].quota)
+        return rate_of(self.member.caps.keys[self.key].quota)
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether another member has advertised a lower quota."""
+        if self.limit.whole is not self:  # it is shared no more
+            return False
+        key = self.member.caps.keys[self.key]
+        return key.least < key.quota
 
     @property
     def lowest(self) -> str:
-        """The member that has stated it, if it is another one and it is below the own one."""
+        """The member that has advertised it, if it is another member with a lower quota than this one."""
         key = self.member.caps.keys[self.key]
         if key.quota <= key.least:
             return ""
@@ -76,7 +92,7 @@ class SharedLimit:
 
     @property
     def claimants(self) -> int:
-        """The members that want some of it; this one counts in any case."""
+        """How many members want a share of it; this one always counts."""
         caps = self.member.caps
         stated = caps.keys[self.key].stated
         return 1 + sum(entry.want > 0 for name, entry in stated.items() if name != caps.name)
@@ -87,11 +103,11 @@ class SharedLimit:
         caps = self.member.caps
         key = caps.keys[self.key]
         version, level = self._fair
-        if version != key.version:
+        if version != self.member.wants_version(self.key):
             level = fair_level([*(entry.want for name, entry in key.stated.items() if name != caps.name), WHOLE])
-            self._fair = key.version, level
+            self._fair = self.member.wants_version(self.key), level
         shared, floor = key.split(caps.parameters.max_members)
-        return min(self.configured, Fraction(level * shared // WHOLE + floor, PER_UNIT))
+        return self.factor * min(self.configured, Fraction(level * shared // WHOLE + floor, PER_UNIT))
 
     @property
     def share(self) -> int | Fraction:
@@ -102,13 +118,14 @@ class SharedLimit:
         return max(rate, self.fair) if self.member.caps.is_joined(self.clock()) else rate
 
 
-def _rate_of(quota: int) -> int | float:
+def rate_of(quota: int) -> int | float:
+    """Units per second."""
     rate = Fraction(quota, PER_UNIT)
     return rate.numerator if rate.denominator == 1 else float(rate)
 
 
 class SharedLimits:
-    """A `Lender` of the registry. Called in the event loop."""
+    """A `Granter` of the registry. Called in the event loop."""
 
     def __init__(self, member: Member, registry: Registry, clock: Callable[[], int]) -> None:
         self._member = member
@@ -118,8 +135,8 @@ class SharedLimits:
         self._by_key: dict[str, SharedLimit] = {}
         self._busy: dict[SharedLimit, None] = {}
         self._idle: deque[SharedLimit] = deque()
-        #: The keys with more than a floor.
-        self._lent: set[str] = set()
+        #: The keys that are granted more than a floor.
+        self._granted: set[str] = set()
         #: Called when a request begins to wait for one of them.
         self.on_wait: Callable[[], None] = lambda: None
 
@@ -131,12 +148,12 @@ class SharedLimits:
 
     @property
     def are_at_rest(self) -> bool:
-        """Whether none is in use or has more than its floor, and each tick looks at all of them."""
-        return not self._busy and not self._lent and len(self._idle) <= SAMPLED_AT_ONCE
+        """Whether no limit is in use or has more than its floor, and each tick checks all of them."""
+        return not self._busy and not self._granted and len(self._idle) <= SAMPLED_AT_ONCE
 
-    # ---- as a lender
+    # ---- as a granter
 
-    def lend(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
+    def grant(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
         shared = self._shared.get(limit)
         if shared is None:
             shared = SharedLimit(limit, key_of(limit), self._member, Use(limit), lambda: self.on_wait(), self._clock)
@@ -155,17 +172,26 @@ class SharedLimits:
             limit.whole = None
             del self._by_key[shared.key]
             self._busy.pop(shared, None)
-            self._lent.discard(shared.key)
+            self._granted.discard(shared.key)
             self._member.set_quota(shared.key, 0)
 
     # ---- between the member and the buckets
 
+    def scale(self, limit: Limit, factor: Fraction, least: Fraction, until_ns: int, now_ns: int) -> SharedLimit:
+        """Let a shared limit have this part of what the member may use of it, until `until_ns`; then `least`. Shares
+        stay parts of the configured rate, so no factor can break the bound on their sum.
+        """
+        shared = self._shared[limit]
+        shared.factor, shared.least_factor, shared.factor_ends_ns = factor, least, until_ns
+        self._set_rate(shared, now_ns)
+        return shared
+
     def apply(self, now_ns: int) -> list[SharedLimit]:
-        """Lend what the member may use where that has changed: at once where it has used more than its floor; of the
-        others, which go to another floor when the member comes or goes, some. Returns these limits.
+        """Grant what the member may use where that has changed: at once for limits with more than a floor, and for some
+        of the others, whose floor changes when members come and go. Returns these limits.
         """
         changed = self._member.caps.changed
-        keys = [key for key in self._lent if key in changed]
+        keys = [key for key in self._granted if key in changed]
         keys += islice(changed, CHANGED_AT_ONCE)
         changed.difference_update(keys)
         found = [self._by_key[key] for key in keys if key in self._by_key]
@@ -174,7 +200,7 @@ class SharedLimits:
         return found
 
     def demand(self, now_ns: int) -> dict[str, Demand]:
-        """What the limits that are in use need. Rates that are over are set anew on the way."""
+        """What the limits in use need. Also sets rates that have expired again."""
         for _ in range(min(SAMPLED_AT_ONCE, len(self._idle))):
             shared = self._idle.popleft()
             if shared.limit not in self._shared:
@@ -193,12 +219,13 @@ class SharedLimits:
                 self._idle.append(shared)
             else:
                 is_at_floor = not self._member.caps.keys[shared.key].use
-                found[shared.key] = shared.use.demand(now_ns, is_at_floor=is_at_floor)
+                peak, is_limited = shared.use.demand(now_ns, is_at_floor=is_at_floor)
+                found[shared.key] = Demand(int(peak / shared.factor), is_limited)
         return found
 
     def small_shares(self, demand: Mapping[str, Demand]) -> Iterator[SharedLimit]:
-        """The limits that clients wait for, and of which this member's share is too small for a producer, though all of
-        it would not be: `quota_below_floor` at the start does not name them.
+        """The limits that clients wait for and whose share here is too small for a producer, although the whole limit
+        would not be: `quota_below_floor` at startup does not name them.
         """
         for name, each in demand.items():
             shared = self._by_key[name]
@@ -207,33 +234,47 @@ class SharedLimits:
                 yield shared
 
     def _renew(self, shared: SharedLimit, now_ns: int) -> None:
-        """The bucket ends a lease by itself, with the floor; the fallback may be more."""
+        """The bucket drops to the floor on its own when a lease ends; the fallback may be more."""
         if now_ns >= shared.until_ns:
             self._set_rate(shared, now_ns)
 
     def _set_rate(self, shared: SharedLimit, now_ns: int) -> None:
         member, key = self._member, shared.key
-        rate, shared.until_ns = member.allowed(key, now_ns)
+        rate, until_ns = member.allowed(key, now_ns)
+        if now_ns >= shared.factor_ends_ns:
+            shared.factor, shared.factor_ends_ns = shared.least_factor, -NEVER
+        shared.until_ns = min(until_ns, shared.factor_ends_ns)
         state = member.caps.keys[key]
         _, floor = state.split(member.caps.parameters.max_members)
-        (self._lent.add if state.use else self._lent.discard)(key)
-        shared.use.lend(rate, now_ns)
-        # Whatever others state, it never earns more than it was configured with.
+        (self._granted.add if state.use else self._granted.discard)(key)
+        shared.use.grant(int(rate * shared.factor), now_ns)
+        # Whatever other members advertise, a limit never earns more than its configured rate.
         most = shared.configured
-        lent, least = (min(most, Fraction(each, PER_UNIT)) for each in (rate, floor))
-        self._registry.set_rate(shared.limit, lent, shared.burst_ns, shared.until_ns, least, now_ns)
-        # By these lines of all members, what all might use together is known at each moment (`deploy.local.lent`).
+        granted, least = (shared.factor * min(most, Fraction(each, PER_UNIT)) for each in (rate, floor))
+        self._registry.set_rate(shared.limit, granted, shared.burst_ns, shared.until_ns, least, now_ns)
+        # From these lines of all members, `deploy.local.granted` computes what all may use together at each moment.
         fields = {"member": member.caps.name, "limit": shared.limit.name, "entity": str(shared.limit.entity)}
         times = {"until_ns": shared.until_ns, "asked_ns": now_ns, "set_ns": self._clock()}
-        _log.debug("fleet_lent", **fields, rate=float(lent), floor=float(least), **times)
+        _log.debug("fleet_lent", **fields, rate=float(granted), floor=float(least), **times)
 
 
 def key_of(limit: Limit) -> str:
-    """The name of a shared limit in records: the same in all members. Names that are too long for one are hashed."""
+    """The name of a shared limit in records, equal in all members. Names that are too long for a record are hashed."""
     key = f"{limit.entity} {limit.name}"
     if is_key(key):
         return key
     return f"{limit.name} sha256:{sha256(str(limit.entity).encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def shared_names(entries: Iterable[QuotaEntry], algorithm: str) -> Iterator[str]:
+    """The names of the limits of these entries that a fleet shares."""
+    for entry in entries:
+        yield from (f"{entry.entity} {name}" for name in entry.limits if _is_shared(entry, name, algorithm))
+
+
+def _is_shared(entry: QuotaEntry, name: str, algorithm: str) -> bool:
+    is_rate = LIMIT_KINDS[name].measure in {Measure.BYTES, Measure.RATE}
+    return is_rate and not entry.options.is_per_process and (entry.options.algorithm or algorithm) == "token-bucket"
 
 
 def shared_and_own(entries: Iterable[QuotaEntry], algorithm: str) -> tuple[list[str], list[str]]:
@@ -241,7 +282,5 @@ def shared_and_own(entries: Iterable[QuotaEntry], algorithm: str) -> tuple[list[
     found: tuple[list[str], list[str]] = [], []
     for entry in entries:
         for name, rate in entry.limits.items():
-            is_rate = LIMIT_KINDS[name].measure in {Measure.BYTES, Measure.RATE}
-            is_own = entry.is_per_process or not is_rate or (entry.algorithm or algorithm) != "token-bucket"
-            found[is_own].append(f"{entry.entity} {name}={rate}")
+            found[not _is_shared(entry, name, algorithm)].append(f"{entry.entity} {name}={rate}")
     return found

@@ -1,24 +1,32 @@
-"""What a member knows of its fleet: the page /fleet. Ratios are of a limit without its floors."""
+"""What a member knows about its fleet, for the page /fleet. Ratios refer to a limit without its floors."""
 
 from collections.abc import Iterator
+from heapq import nlargest
 from itertools import islice
 from typing import Any, Final
 
+from proxy.config.addresses import format_address
+from proxy.fleet.admin_address import address_of
 from proxy.fleet.fleet import Fleet
 from proxy.fleet.shared_limits import SharedLimit
 from quotas.fleet.caps import Key
-from quotas.fleet.parameters import NS_PER_SECOND, WHOLE
+from quotas.fleet.member import Member
+from quotas.fleet.parameters import WHOLE
 from quotas.fleet.policy import fair_level
+from quotas.time_units import NS_PER_SECOND
 
 MAX_LIMITS: Final = 100
 MAX_MEMBERS: Final = 100
-"""Of one limit that are listed: those with the largest caps."""
-REFUSED: Final = ("void", "foreign", "clashes", "overflows")
-"""Why records are refused: unreadable or superseded; of another fleet; in this member's name; too many at once."""
+"""How many members of one limit are listed."""
+MAX_LACKING: Final = 10
+"""How many limits that a member lacks are listed."""
+REFUSED: Final = ("void", "foreign", "clashes", "overflows", "missed")
+"""Why records are refused: unreadable or superseded; from another fleet; under this member's name; too many at once;
+repeating what this member has not read."""
 
 
-def stated(fleet: Fleet) -> Iterator[tuple[SharedLimit, Key]]:
-    """The shared limits of which a member has stated something lately."""
+def advertised(fleet: Fleet) -> Iterator[tuple[SharedLimit, Key]]:
+    """The shared limits that a member has advertised lately."""
     keys = fleet.member.caps.keys
     return ((shared, keys[shared.key]) for shared in fleet.limits if shared.key in keys and keys[shared.key].stated)
 
@@ -30,23 +38,46 @@ def page_of(fleet: Fleet, now_ns: int) -> dict[str, Any]:
         "fleet": caps.fleet,
         "member": caps.name,
         "joined": caps.is_joined(now_ns),
-        "members": len(fleet.member.heard),
-        "max_members": caps.parameters.max_members,
+        "why_away": fleet.why_away,
+        "members": len(fleet.member.seen),
+        "leaving": len(fleet.member.leaving),
+        "max_members": fleet.member.max_members,
+        "lacking": [
+            {"member": name, "limits": each.names[:MAX_LACKING], "at_least": each.lacks}
+            for name, each in islice(fleet.differences.lacking.items(), MAX_MEMBERS)
+        ],
         "delivery_seconds": round(delivery.sum_seconds / (delivery.count or 1), 4),
         "refused_records": {reason: caps.counts[reason] for reason in REFUSED},
         "lapses": caps.counts["lapses"],
         "shared_limits": len(fleet.limits),
-        "limits": [_limit(*each, caps.name, now_ns) for each in islice(stated(fleet), MAX_LIMITS)],
+        "admin_addresses": addresses_of(fleet, now_ns),
+        "limits": [_limit(*each, fleet.member, now_ns) for each in nlargest(MAX_LIMITS, advertised(fleet), _differs)],
     }
 
 
-def _limit(shared: SharedLimit, key: Key, me: str, now_ns: int) -> dict[str, Any]:
-    """`quota`: of all together, the lowest that a member states. `configured`: this proxy's own. `allowed`: what this
-    proxy may use now. `caps_ratio`: claimed by all; above 1, some claims are not filled yet. `fair_ratio`: what those
-    get that want more. `lease_seconds`: until `allowed` is the floor, unless it is renewed.
+def addresses_of(fleet: Fleet, now_ns: int) -> list[dict[str, Any]]:
+    """Where the admin port of each live member is; None: it advertises no address that can be asked."""
+    me, members = fleet.member.caps.name, sorted(fleet.member.live_facts(now_ns).items())
+    found = ((member, address_of(facts)) for member, facts in members)
+    return [{"member": name, "admin": at and format_address(at), "here": name == me} for name, at in found]
+
+
+def _differs(found: tuple[SharedLimit, Key]) -> bool:
+    """Whether members advertise different quotas for it: those come first."""
+    _, key = found
+    return any(entry.quota > key.least for entry in key.stated.values())
+
+
+def _limit(shared: SharedLimit, key: Key, member: Member, now_ns: int) -> dict[str, Any]:
+    """`quota` is for all members together, the lowest that a member advertises. `configured` is the quota of this
+    proxy, and `allowed` is what this proxy may use now. `caps_ratio` is what all have claimed; above 1, some claims
+    have not been met yet. `fair_ratio` is what members that want more get. `lease_seconds`: when `allowed` drops to the
+    floor, unless it is renewed. Members with the lowest quota come first if quotas differ, then those with the largest
+    caps; `lowest` marks them.
     """
     level = fair_level([entry.want for entry in key.stated.values()])
-    largest = sorted(key.stated.items(), key=lambda item: item[1].cap, reverse=True)[:MAX_MEMBERS]
+    least = key.least if _differs((shared, key)) else 0
+    first = nlargest(MAX_MEMBERS, key.stated.items(), key=lambda item: (item[1].quota == least, item[1].cap))
     return {
         "limit": shared.limit.name,
         "entity": str(shared.limit.entity),
@@ -58,14 +89,16 @@ def _limit(shared: SharedLimit, key: Key, me: str, now_ns: int) -> dict[str, Any
         "lease_seconds": round(max(0, key.lease_ns - now_ns) / NS_PER_SECOND, 1) if key.use else 0.0,
         "members": [
             {
-                "member": member,
-                "here": member == me,
+                "member": name,
+                "here": name == member.caps.name,
+                "leaving": name in member.leaving,
+                "lowest": entry.quota == least,
                 "quota": entry.quota / 1_000,
                 "cap_ratio": entry.cap / WHOLE,
                 "want_ratio": entry.want / WHOLE,
                 "above_fair": entry.cap > level,
                 "stated_seconds_ago": round((now_ns - entry.received_ns) / NS_PER_SECOND, 1),
             }
-            for member, entry in largest
+            for name, entry in first
         ],
     }

@@ -1,30 +1,46 @@
-"""How much of a limit is used, and whether clients wait for it: sampled, some times a second."""
+"""How much of a limit is used, and whether clients wait for it, sampled several times a second."""
 
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from quotas.admission.limit import Limit
-from quotas.algorithms.token_bucket import NS_PER_SECOND
 from quotas.fleet.policy import HEADROOM_PERCENT, Demand
+from quotas.time_units import NS_PER_SECOND
 
 PER_UNIT: Final = 1_000
 """Rates of `quotas.fleet` are in thousandths."""
 SLOT_NS: Final = 200_000_000
 SLOTS: Final = 4
-"""Use is measured over two slots, the highest of so many: frames do not come evenly. Over one slot, a client of ten
-batches a second would hold half as much again as it uses.
+"""Use is measured over two slots, and the highest of this many slots counts, because frames do not arrive evenly.
+Measured over one slot, a client with ten batches a second would claim half as much again as it uses.
 """
 QUEUED_NS: Final = 120_000_000
-"""Longer than a bucket needs to fill: before, a frame may wait for the one before."""
+"""Longer than a bucket needs to fill: for a shorter time, a frame may wait just for the one before it."""
 NEARLY_ALL_PERCENT: Final = 98
 IDLE_NS: Final = 2 * NS_PER_SECOND
-"""A limit that was not used for so long is idle."""
+"""A limit that has not been used for this long is idle."""
 
 
 @dataclass(slots=True, eq=False)
 class Use:
-    """Of one limit. Units are thousandths; `_earned`: what could have passed in this slot, times a second in ns."""
+    """The use of one limit. Units are thousandths.
+
+        slots     │  ≥ 200 ms  │  ≥ 200 ms  │  ≥ 200 ms  │  ≥ 200 ms  │ current
+        _peaks    │     0      │     0      │    800     │   1,200    │          rate of each, the latest one last
+        peak      the highest average of two neighbouring slots: (800 + 1,200) ÷ 2 = 1,000
+
+    rate         what may pass in a second
+    _since_ns    since when the rate has been that
+    _at_ns       when the current slot began
+    _passed      what had passed by then since the limit exists, in whole units
+    _earned      what could have passed in this slot, times a second in ns
+    _before      what passed, and what could have passed, in the previous slot, in the unit of `_earned`
+    _is_full     whether nearly everything that could pass in the last two slots did
+    _unseen      for how many slots all of a raised rate counts as used, because its use has not been measured
+    _queued_ns   the last time at which no request was queued
+    _used_ns     the last time at which something passed or waited
+    """
 
     limit: Limit
     rate: int = 0
@@ -39,8 +55,10 @@ class Use:
     _is_full: bool = False
     _queued_ns: int = 0
 
-    def lend(self, rate: int, now_ns: int) -> None:
-        """So much may pass from now on. Until a slot shows how much of more does, it counts as used."""
+    def grant(self, rate: int, now_ns: int) -> None:
+        """Set the rate that may pass from now on. Until a slot shows how much of a higher rate is used, all of it
+        counts.
+        """
         if rate > self.rate:
             self._unseen = 2
         self._earned += self.rate * (now_ns - self._since_ns)
@@ -53,23 +71,27 @@ class Use:
         return now_ns - self._used_ns >= IDLE_NS
 
     def begin(self, now_ns: int) -> None:
-        """From now on it is sampled: nothing is known of the time before."""
+        """Start sampling: nothing is known about the time before."""
         self._at_ns = self._since_ns = self._queued_ns = now_ns
         self._earned, self._passed = 0, self.limit.algorithm.passed
         self._peaks, self._before, self._is_full = (0,) * SLOTS, (0, 0), False
 
     def demand(self, now_ns: int, *, is_at_floor: bool) -> Demand:
-        """Clients wait if requests were queued for `QUEUED_NS`. Those that are told of a debt wait without a queue;
-        then all passes that may, in two slots. A debt alone shows that only of a floor: a frame that is larger than
-        the bucket leaves one, too.
+        """The demand of the last slots. Clients wait for the limit if one of these is true:
+
+        - requests have been queued for `QUEUED_NS`
+        - nearly everything that could pass in two slots did, and notices still contain a wait. Clients that are
+          notified of a debt wait without a queue
+        - there is debt while the member is at its floor. Elsewhere, a debt alone proves nothing, because a frame that
+          is larger than the bucket leaves a debt, too
         """
         limit, span_ns = self.limit, now_ns - self._at_ns
         if span_ns >= SLOT_NS:
-            self.lend(self.rate, now_ns)
+            self.grant(self.rate, now_ns)
             passed = (limit.algorithm.passed - self._passed) * PER_UNIT * NS_PER_SECOND
             if passed or limit.waiters.waiting or limit.debt_ns(now_ns):
                 self._peaks = *self._peaks[1:], passed // span_ns
-            else:  # it has stopped: others get all of it at once
+            else:  # it has stopped, so others get all of it at once
                 self._peaks = (0,) * SLOTS
             self._unseen = max(0, self._unseen - 1)
             all_passed, all_earned = self._before[0] + passed, self._before[1] + self._earned

@@ -64,7 +64,7 @@ NAMES: Final[Mapping[bytes, str]] = {asked.encode(): each.name for asked, each i
 _COMBINE: Final = {each.name: each.combine for each in REPORTED}
 
 
-class Outlook(NamedTuple):
+class BufferOutlook(NamedTuple):
     """A producer whose records are about to expire, if its delivery timeout is Java's default.
 
     buffered_bytes, buffer_bytes   of its buffer; 0: not reported
@@ -85,7 +85,7 @@ class _Report(NamedTuple):
     at_ns: int
     bytes_per_s: float
 
-    def outlook(self) -> Outlook | None:
+    def outlook(self) -> BufferOutlook | None:
         """None: no record expires soon. A buffer that is half empty is not counted: open batches take whole ones."""
         size = self.values.get("buffer-total-bytes", 0.0)
         buffered = size - self.values.get("buffer-available-bytes", size)
@@ -94,7 +94,7 @@ class _Report(NamedTuple):
         if wait_seconds < LONG_WAIT_SECONDS and queued_seconds < LONG_QUEUE_TIME_SECONDS:
             return None
         left_seconds = int(max(0.0, DELIVERY_TIMEOUT_SECONDS - queued_seconds))
-        return Outlook(int(buffered), int(size), int(min(3_600, wait_seconds)), left_seconds)
+        return BufferOutlook(int(buffered), int(size), int(min(3_600, wait_seconds)), left_seconds)
 
 
 class ClientReports:
@@ -110,7 +110,7 @@ class ClientReports:
 
     def record(
         self, client: EntityMetrics, instance: bytes, points: Iterable[tuple[str, float]], now_ns: int
-    ) -> Outlook | None:
+    ) -> BufferOutlook | None:
         """Keep what a process of a client reports: names and values. Returns its own outlook."""
         values: dict[str, float] = {}
         for name, value in points:
@@ -137,7 +137,7 @@ class ClientReports:
         """By Kafka's names, as in `REPORTED`; times in milliseconds. Empty: nothing is known."""
         return {each.name: value for each in REPORTED for value in self._values(each, client)}
 
-    def outlook(self, client: EntityMetrics) -> Outlook | None:
+    def outlook(self, client: EntityMetrics) -> BufferOutlook | None:
         """The worst of its processes; None: no record expires soon, as far as is known."""
         found = filter(None, (each.outlook() for each in self._present(client)))
         return min(found, key=attrgetter("expires_in_seconds"), default=None)

@@ -47,6 +47,7 @@ class Entities:
         #: Throttled requests and connections of all clients, by reason (see `proxy.enforcement.report`).
         self.throttle_reasons: Counter[str] = Counter()
         self._slot = clock_ns() // WINDOW_SLOT_NS
+        self._forgotten_bytes = 0
 
     def of(self, user: str, client_id: str) -> EntityMetrics:
         """The counters of (user, client id), or the shared ones of `other` when there are too many entities."""
@@ -76,7 +77,7 @@ class Entities:
         entity.window.record(seconds, now_ns // WINDOW_SLOT_NS, entity.requests)
 
     def observe(self, limit_name: str, user: str, client_id: str, mode: str, seconds: float) -> EntityMetrics:
-        """As `throttled`, for what is no request: a connection. The window of requests is without it."""
+        """Like `throttled`, for a connection, which is not a request and does not count in the window of requests."""
         entity = self.of(user, client_id)
         histogram = entity.throttles.get((limit_name, mode))
         if histogram is None:
@@ -105,11 +106,16 @@ class Entities:
         for key, entity in list(self._known.items()):
             if entity.idle_ns(now_ns) >= ENTITY_IDLE_NS and not entity.sessions:
                 del self._known[key]
+                self._forgotten_bytes += entity.produce_bytes
         self._throttles = sum(len(entity.throttles) for key, entity in self._known.items() if key != _SHARED)
         if self.throttle_tallies is not None:
             self.throttle_tallies.expire(now_ns, ENTITY_IDLE_NS)
         if self._series is not None:
             self._series.value = sum(len(entity.topics) for entity in self if entity.topics is not None)
+
+    def produced_bytes(self) -> int:
+        """All clients together have produced so far. O(clients)."""
+        return self._forgotten_bytes + sum([entity.produce_bytes for entity in self._known.values()])
 
     def __iter__(self) -> Iterator[EntityMetrics]:
         return iter(list(self._known.values()))

@@ -1,4 +1,5 @@
-"""Finds client ids that a library generated and that several jobs have: by `client-id=<default>` they share one limit.
+"""Finds client ids that a library generated and that several jobs have: with `client-id=<default>` they share one
+limit.
 
 Without `client.id` (Spark: `kafka.client.id`) the first producer of each Java process is `producer-1`.
 """
@@ -27,12 +28,12 @@ _log = EventLog(__name__)
 
 
 def maker_of(client_id: str) -> str | None:
-    """The library that made up this client id; None: none that is known."""
+    """The library that made up this client id; None if no known library did."""
     return next((maker for maker, is_of in _made_up if is_of(client_id)), None)
 
 
 class GeneratedIds:
-    """Shared by all connections. It warns once, then no more."""
+    """Shared by all connections. It warns only once."""
 
     def __init__(self) -> None:
         #: The first address of each client with such an id; None: the warning was given.
@@ -60,7 +61,7 @@ class GeneratedIds:
                 limit=limit.name,
                 entity=str(limit.entity),
                 limit_value=limit.rate,
-                effect="a client library made up this name, so clients that know nothing of each other share one limit",
+                effect="a client library made up this name, so unrelated clients share one limit",
                 hint="set client.id in each job (Spark: kafka.client.id), or limit users",
             )
 

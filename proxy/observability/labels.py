@@ -11,7 +11,7 @@ from protocol.wire import short_name
 from quotas.entity import Default, Entity, Name, Named
 
 OTHER: Final = "other"
-"""The label value of what is counted together, after a bound on the number of series."""
+"""The label value for everything above a bound on the number of series, which is counted together."""
 
 REPLACEMENT: Final = "\ufffd"
 

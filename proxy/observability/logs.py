@@ -56,7 +56,7 @@ class EventLog:
 
 
 def text_value(value: object) -> str:
-    """One logfmt value: plain where that is unambiguous, else in double quotes with JSON's escapes."""
+    """One logfmt value: plain if that is unambiguous, otherwise in double quotes with JSON's escapes."""
     text = _plain(value)
     if text and text.isprintable() and _NEEDS_QUOTES.isdisjoint(text):
         return text
@@ -64,7 +64,7 @@ def text_value(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    """A sentence with words of others, without quotes: cut and escaped as a value is."""
+    """A sentence that contains foreign words, without quotes: cut and escaped like a value."""
     return _escaped(_plain(text))
 
 
@@ -127,7 +127,7 @@ class EventFormatter(logging.Formatter):
 
 
 def configure(log_format: str, log_level: str, *, stream: TextIO | None = None) -> None:
-    """Send the events of this process to `stream` (default: stderr), in place of an earlier configuration.
+    """Send the events of this process to `stream` (default: stderr), replacing an earlier configuration.
 
     `log_format` is text or json, `log_level` debug, info, warn or error. Records of libraries (asyncio) are logged from
     level warn on, at debug all of them.
@@ -144,7 +144,7 @@ def configure(log_format: str, log_level: str, *, stream: TextIO | None = None) 
 
 
 def _report_gap(stream: str, lines: int) -> None:
-    hint = "these lines are lost: whatever reads them had stopped, or the disk was full"
+    hint = "these lines are lost because their reader had stopped or the disk was full"
     EventLog(__name__).warning("log_lines_dropped", stream=stream, lines=lines, hint=hint)
 
 

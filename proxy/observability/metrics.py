@@ -6,10 +6,10 @@ them into Prometheus families at a scrape.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -61,6 +61,8 @@ USAGE_ERROR_REASONS: Final = (
     "file",
     "defect",
 )
+DISK_STATES: Final = ("starting", "open", "slowing", "full")
+"""Of the disk guard."""
 ACCEPT_ERROR_REASONS: Final = ("descriptors_exhausted", "no_memory", "aborted", "other")
 
 
@@ -108,29 +110,69 @@ class UsageMetrics:
     errors: Counter[str] = field(default_factory=lambda: _zeros(USAGE_ERROR_REASONS))
 
 
+class DiskFigures(NamedTuple):
+    """What the disk guard knows. `disks`: broker, directory, used share, age of the reading in seconds, and by how many
+    bytes per second it grows.
+    """
+
+    state: str
+    factor: float
+    is_stale: bool
+    refused: int
+    disks: Sequence[tuple[int, str, float, float, float]]
+
+
+class MovingRate(NamedTuple):
+    """A limit whose rate moves, in units per second.
+
+    rate         it has now; while it is only observed, what it would have
+    why          why it was lowered last, in a sentence; "" if it was not in the last minute
+    state        what the last decision did
+    cuts, slow_seconds
+                 how often it was lowered, and in how many seconds too many responses of protected clients were slow
+    """
+
+    limit: Limit
+    rate: float
+    least: float
+    most: float
+    to: str
+    is_observed: bool
+    state: str
+    why: str
+    cuts: int
+    slow_seconds: int
+
+
 @dataclass(slots=True)
 class Sources:
-    """What others know, asked at a scrape.
+    """Figures from other objects, requested at a scrape.
 
     used_ratios      of limits in use: which part of each was used
     response_times   of brokers: address, Kafka's name of the requests, or `other`, and times
+    disks            of the disk guard, at most so many disks; None without --disk-guard
+    quotas_topic     what was read of the topic of quotas, by the end of the metric's name
     moved_brokers, hidden_brokers   how many are not at their own port of --broker-ports, and how many have none
+    moving           the limits whose rates move
     configured       the entities of entries with limits; `matched`: those of them that a limit in use was of, as far as
                      scrapes saw it
     """
 
     used_ratios: Callable[[], Iterable[tuple[Limit, float]]] = tuple
     response_times: Callable[[], Iterable[tuple[str, str, Histogram]]] = tuple
+    disks: Callable[[int], DiskFigures | None] = lambda _: None
+    quotas_topic: Callable[[], Mapping[str, float]] = dict
     moved_brokers: Callable[[], int] = int
     hidden_brokers: Callable[[], int] = int
+    moving: Callable[[], Iterable[MovingRate]] = tuple
     configured: Callable[[], Iterable[AnyEntity]] = tuple
     matched: set[AnyEntity] = field(default_factory=set)
 
 
 class Metrics:
-    """All that this process counts. `proxy.assemble` sets the callables `limits_in_use` and `produced`.
+    """All that this process counts. `proxy.process.assemble` sets the callables `limits_in_use` and `produced`.
 
-    `proxy.admin.exposition` says what each is. `certificates`: when they expire, in seconds since 1970, by the side
+    The catalogue describes each. `certificates`: when they expire, in seconds since 1970, by the side
     that they are shown to.
     """
 
@@ -144,7 +186,8 @@ class Metrics:
         self.connections = ConnectionMetrics()
         self.errors = ErrorCounts()
         self.loop_lag = Histogram(LAG_BUCKETS)
-        #: Of files that are watched, by `FileWatch`, and of `cluster`: whether they were applied when last read.
+        #: Of files that are watched, by `FileWatch`, of `cluster` and of `quotas_topic`: whether they were applied when
+        #: last read.
         self.reload_ok = {"config": True, "tls": True}
         #: When they were last read, and what was wrong.
         self.reloads: dict[str, dict[str, object]] = {}

@@ -1,4 +1,4 @@
-"""What the running process prints, on its way to stderr and stdout: no print ever waits for whoever reads it.
+"""The output of the running process on its way to stderr and stdout: no print ever waits for its reader.
 
 A pipe whose reader has stopped, a terminal after Ctrl-S or a hanging disk would block the event loop in a write, and
 with it all clients, `/healthz` and SIGTERM. So `install` replaces `sys.stderr` and `sys.stdout`, through which
@@ -73,7 +73,7 @@ class Output(io.RawIOBase):
         return len(chunk)
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything is written, for so long at most."""
+        """Wait until everything is written, for at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._queue, seconds)
 
@@ -106,7 +106,7 @@ class Output(io.RawIOBase):
                     missing, self._missing = self._missing, 0
             if missing:
                 self.on_gap(missing)
-            with self._changed:  # only now: who drains waits for the report, too
+            with self._changed:  # only now, so that `drain` waits for the report as well
                 self._queue.popleft()
                 self._changed.notify_all()
 
@@ -145,7 +145,7 @@ def install() -> None:
 
 
 def drain() -> None:
-    """Wait for what is queued, for `EXIT_SECONDS` at most."""
+    """Wait for what is queued, for at most `EXIT_SECONDS`."""
     end = time.monotonic() + EXIT_SECONDS
     for output in _installed.values():
         output.drain(end - time.monotonic())

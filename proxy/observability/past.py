@@ -1,4 +1,4 @@
-"""What the last minute was like: counters that only grow, as they were every ten seconds."""
+"""The last minute: counters that only grow, as they were every ten seconds."""
 
 from array import array
 from collections import deque
@@ -13,7 +13,7 @@ _LINE: Final = 60
 
 
 class Span(NamedTuple):
-    """What was counted in a time that ends now. `seconds`: its length, above 0."""
+    """What was counted in a span that ends now. `seconds` is its length, above 0."""
 
     seconds: float
     counts: tuple[float, ...]
@@ -42,7 +42,7 @@ class Past:
             self._snapshots.append((now_ns, tuple(counts)))
 
     def last(self, seconds: float, now_ns: int, counts: Sequence[float]) -> Span:
-        """What was counted in the last seconds: at least so many, if there is a snapshot, and at most ten more."""
+        """What was counted in at least the last `seconds`, if there is a snapshot, and in at most ten seconds more."""
         since_ns, before = self._snapshots[0]
         for at_ns, snapshot in self._snapshots:
             if at_ns <= now_ns - seconds * 1e9:

@@ -44,10 +44,12 @@ class Supervisor:
         """Files were read; `ok`: and applied. Nothing is sent where no reload was asked for."""
         if self._is_reloading:
             self._is_reloading = False
-            self._send("READY=1", "STATUS=serving" if ok else "STATUS=refused a changed file, the one before applies")
+            self._send(
+                "READY=1", "STATUS=serving" if ok else "STATUS=refused a changed file; the previous one stays in force"
+            )
 
     def stopping(self) -> None:
-        """The drain begins. The watchdog goes on until `close`."""
+        """The drain starts. The watchdog continues until `close`."""
         self._send("STOPPING=1", "STATUS=draining")
 
     def close(self) -> None:

@@ -50,6 +50,22 @@ class TopicTraffic:
         self.refused_bytes += size
 
 
+@dataclass(slots=True, eq=False)
+class RequestFacts:
+    """What is known of the Produce requests of one client at no cost, which the hot path increments.
+
+    unanswered     requests with acks=0
+    inspected      requests whose record batch was read anyway, for a limit or for usage by topic, if it is the only one
+    idempotent     inspected requests with a producer id
+    uncompressed   inspected requests without compression; of several read together, all are like the last one
+    """
+
+    unanswered: int = 0
+    inspected: int = 0
+    idempotent: int = 0
+    uncompressed: int = 0
+
+
 class Histogram:
     """Counts of observations in seconds, by upper bound (inclusive), as in Prometheus."""
 
@@ -135,7 +151,7 @@ class EntityMetrics:
     `data_during_notice`: data requests that found debt before a throttle time was over. `sessions`: open connections of
     the client. `times`: where their time went. `topics`: the same traffic by topic; None without `--usage-by-topic`.
     `throttles`: by limit and mode, which both come from the code. `excess`: bytes of requests and responses that found
-    a limit in debt, by its name. `past`: of `counts`.
+    a limit in debt, by its name. `past`: of `counts`. `facts`: of Produce requests.
     """
 
     user: str
@@ -147,6 +163,7 @@ class EntityMetrics:
     fetch_bytes: int = 0
     produce_requests: int = 0
     fetch_requests: int = 0
+    facts: RequestFacts = field(default_factory=RequestFacts)
     sessions: int = 0
     data_during_notice: int = 0
     times: ClientTimes = field(default_factory=ClientTimes)

@@ -1,5 +1,5 @@
-"""The bytes of a read that do not all pass in one step: the stream's steps are carried out one by one, and what cannot
-pass now is kept.
+"""The bytes of a read that do not all pass in one step. The stream's steps are carried out one by one, and bytes that
+cannot pass now are kept.
 """
 
 from typing import Final, final
@@ -14,23 +14,25 @@ from proxy.streams.steps import NEED, REPLACE, YIELD
 # Results of `Backlog.carry_out`, besides the steps at which it stops, which are negative.
 #: All bytes have passed.
 DONE: Final = 1
-#: The turn is over before that.
+#: The slice ended before that.
 BROKEN_OFF: Final = 2
 
-#: The least that is read at once after more had been read than one turn parses.
+#: The smallest read, after a connection has read more than one slice can parse.
 _SMALLEST_READ: Final = 4_096
 
 
 @final
 class Backlog:
-    """Of one direction. Its bytes stand in the shared buffer while steps are carried out, else in `kept`.
+    """The backlog of one direction. Its bytes are in `kept`, or in the shared buffer while steps are carried out.
 
-    kept         bytes that were read and not forwarded: an incomplete header, or what follows a boundary
-    unparsed     `kept` may contain more than an incomplete header: the stream parses it before the next read
-    read_limit   largest read: smaller after more was read than one turn parses
+    kept         bytes that were read but not forwarded: an incomplete header, or what follows a boundary
+    unparsed     whether `kept` may contain more than an incomplete header, so that the stream must parse it before the
+                 next read
+    read_limit   the largest read, which shrinks after more has been read than one slice can parse
+    most         `read_limit` while nothing is kept, otherwise 0
     """
 
-    __slots__ = ("_shared", "_stopped_at", "_stream", "_writer", "kept", "read_limit", "unparsed")
+    __slots__ = ("_shared", "_stopped_at", "_stream", "_writer", "kept", "most", "read_limit", "unparsed")
 
     def __init__(self, shared: PumpSet, stream: Stream, writer: Writer) -> None:
         self._shared = shared
@@ -39,7 +41,7 @@ class Backlog:
         self._stopped_at = 0
         self.kept = b""
         self.unparsed = False
-        self.read_limit = READ_SIZE
+        self.read_limit = self.most = READ_SIZE
 
     def restore(self) -> int:
         """Copy the kept bytes to the beginning of the shared buffer; returns their number."""
@@ -50,20 +52,21 @@ class Backlog:
         return size
 
     def carry_out(self, end: int, until_ns: int, step: int | None) -> int:
-        """Carry out the stream's steps for ``data[:end]``, of which the first may have been taken already.
+        """Carry out the stream's steps for ``data[:end]``. `step`: the first one, if it has been determined already.
 
-        Returns `DONE`, `BROKEN_OFF` at the time `until_ns`, or the step for which the rest has to wait: `keep_rest`.
+        Returns `DONE`, `BROKEN_OFF` if the time `until_ns` came first, or the step for which the rest has to wait. In
+        the last two cases, the caller keeps the rest with `keep_rest`.
         """
         stream = self._stream
-        take = stream.take
-        work_clock = self._shared.turns.clock
+        next_step = stream.next_step
+        work_clock = self._shared.slices.clock
         now_ns = self._shared.clock()
-        # Neighbouring steps that change nothing are sent together: `start` is the first byte that has not been sent.
+        # Consecutive steps that change nothing are sent together; `start` is the first byte that has not been sent.
         start = pos = 0
         try:
             while pos < end:
                 if step is None:
-                    step = take(pos, end, now_ns)
+                    step = next_step(pos, end, now_ns)
                 # A position: all bytes up to it pass unchanged.
                 if step > pos:
                     pos = step
@@ -72,23 +75,27 @@ class Backlog:
                     if stream.output:
                         self._writer.write(stream.output)
                     start = pos = stream.resume_at
-                # YIELD: the step has done its share of work without a byte to pass, and is taken again.
+                # YIELD: the step has done its share of work, but no byte can pass yet. It continues in the next step.
                 elif step != YIELD:
                     if step == NEED and end - pos >= READ_SIZE:  # the buffer is full: it could never be completed
                         raise MalformedFrame("a frame's head within the buffer", READ_SIZE)
                     self._stopped_at = pos
                     return step
                 step = None
-                # Steps are bounded in work, a turn is bounded in time: so the clock is read between two of them.
+                # A step is bounded in work and a slice in time, so the clock is read between two steps.
                 if pos < end and work_clock() >= until_ns:
                     self._stopped_at = pos
-                    self.read_limit = max(_SMALLEST_READ, min(pos, READ_SIZE))
+                    self._limit_reads(max(_SMALLEST_READ, min(pos, READ_SIZE)))
                     return BROKEN_OFF
         finally:
-            self._forward(start, pos)  # after an error: bytes before it were charged, and are forwarded
+            self._forward(start, pos)  # even after an error: the bytes before it have been charged
         if self.read_limit < READ_SIZE:
-            self.read_limit = min(READ_SIZE, 2 * self.read_limit)
+            self._limit_reads(min(READ_SIZE, 2 * self.read_limit))
         return DONE
+
+    def _limit_reads(self, read_limit: int) -> None:
+        self.read_limit = read_limit
+        self.most = 0 if self.kept else read_limit
 
     def _forward(self, start: int, end: int) -> None:
         if start < end:
@@ -101,6 +108,7 @@ class Backlog:
 
     def keep(self, kept: bytes) -> None:
         self.kept = kept
+        self.most = 0 if kept else self.read_limit
         self._shared.account(self._stream.holding, len(kept), self._stream.holding.pending)
 
     def drop(self) -> None:
@@ -110,6 +118,6 @@ class Backlog:
             self.keep(b"")
 
     def stop(self) -> None:
-        """The pump is done. The account of its memory is closed in one piece: see `PumpSet.forget`."""
+        """The pump has stopped. `PumpSet.forget` returns its memory."""
         self.kept = b""
         self.unparsed = False

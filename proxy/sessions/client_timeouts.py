@@ -1,40 +1,40 @@
-"""What the client of one connection has moved since the last check of the sweep, about once a second: for timeouts."""
+"""The timeouts of one client, by what it has sent and received since the sweep last checked it, about once a second."""
 
-import random
-from typing import Final, final
+from typing import final
 
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump_set import DELAY, QUOTA
-from proxy.streams.held_request import HeldRequest
-
-NS_PER_SECOND: Final = 1_000_000_000
+from quotas.time_units import NS_PER_SECOND
 
 
 @final
 class ClientTimeouts:
-    """The timeouts of one client: for its first request, without traffic, with memory that does not drain, and its age.
+    """The timeouts of one client: for its first request, for idleness, for memory that does not drain, and for its age.
 
-    retires         the connection is old, and ends: see `Session.retire`
+    retires         the connection has reached its largest age and is about to end: see `Session.retire`
     stalled_bytes   bytes in memory, unchanged since `stalled_since_ns`
     """
 
     def __init__(self, pair: ConnectionPair, now_ns: int, spent_ns: int) -> None:
         self._pair = pair
-        #: Without a complete request: the client was not read before. `spent_ns` of its time went into handshakes.
+        #: The time to the first request counts from now, because the client was not read before. Its handshakes have
+        #: used `spent_ns` of it already.
         self._spent_ns = spent_ns
         self._read_ns = now_ns - spent_ns
-        #: Of the client's connection; it has been idle since `_active_ns`.
+        #: All traffic of the client's connection, which has not changed since `_active_ns`.
         self._traffic_bytes: int | None = None
         self._active_ns = now_ns
         self.retires = False
         self.stalled_bytes = 0
         self.stalled_since_ns = 0
-        #: 0: it has no largest age. Connections that began together do not end together.
-        seconds = pair.shared.context.config.listening.max_connection_age_seconds * random.uniform(0.9, 1.1)  # noqa: S311
+        #: 0: there is no largest age. It is random, so that connections that began together do not end together.
+        seconds = pair.shared.context.config.listening.max_connection_age_seconds * pair.shared.host.random.uniform(
+            0.9, 1.1
+        )
         self._old_ns = now_ns + int(seconds * NS_PER_SECOND) if seconds else 0
 
     def check(self, now_ns: int) -> None:
-        """Note what is in memory."""
+        """Record how many bytes are in memory, and whether that has changed."""
         held_bytes = self.held_bytes
         if held_bytes != self.stalled_bytes or not held_bytes:
             self.stalled_bytes = held_bytes
@@ -42,21 +42,21 @@ class ClientTimeouts:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory because a peer does not take them or does not continue; not those that a limit holds, nor
-        those that wait for memory themselves. The larger direction counts: what arrives on one side is no sign that the
-        other side is taken.
+        """Bytes that are in memory because a peer does not take them or does not complete a frame. Bytes that a limit
+        holds, or that wait for memory, do not count. The larger direction counts, because progress in one direction
+        does not mean that there is any in the other.
         """
         requests, responses = self._pair.request_stream.holding, self._pair.response_stream.holding
         kept = requests.kept
         if self._pair.requests.paused & QUOTA:
             kept = 0
-        kept += self._pair.response_stream.answers.owed_bytes  # their memory is free when the broker responds
+        kept += self._pair.response_stream.answers.owed_bytes  # their memory is returned when the broker responds
         waits = responses.waits or self._pair.responses.paused & (DELAY | QUOTA)
         return max(kept + requests.pending, responses.total - (responses.kept if waits else 0))
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
-        """Whether no complete request has arrived, though the client has been read for `timeout_ns`."""
-        if self._pair.request_stream.has_request:  # a response may be to the proxy's own login
+        """Whether no complete request has arrived although the client has been read for `timeout_ns`."""
+        if self._pair.request_stream.has_request:  # not a response: that may be to the proxy's own login
             return False
         if self._pair.requests.paused:
             self._read_ns = now_ns - self._spent_ns
@@ -65,8 +65,8 @@ class ClientTimeouts:
     def is_idle(self, timeout_ns: int, now_ns: int) -> bool:
         """Whether there was no traffic for `timeout_ns`, and nothing was under way or throttled."""
         requests, connection = self._pair.requests, self._pair.request_stream.connection
-        # The kernel counts it: a counter of the proxy's own would cost each read, and bytes that the client has only
-        # acknowledged are traffic, too.
+        # The kernel's count: one of the proxy's own would make each read slower, and would miss bytes that the client
+        # has only acknowledged, which are traffic, too.
         traffic_bytes = requests.source.traffic_bytes
         if (
             traffic_bytes is None
@@ -83,9 +83,12 @@ class ClientTimeouts:
         return now_ns - self._active_ns >= timeout_ns
 
     def is_old(self, now_ns: int) -> bool:
-        """Whether it has its age, and may end now. Never while it logs in, since an end would look like a wrong
-        password; with a share session, whose records would be delivered again; or with acks=0 data under a limit,
-        since what waits here would pass beside what its client sends on its next connection.
+        """Whether the connection has reached its largest age and may end. It may not
+
+        - while the client logs in: to the client, that would look like a wrong password
+        - with a share session: its records would be delivered again
+        - with acks=0 data under a limit: data that waits here would pass beside what the client sends on its next
+          connection, out of order
         """
         if not 0 < self._old_ns <= now_ns:
             return False
@@ -95,4 +98,4 @@ class ClientTimeouts:
             return False
         if connection.has_share_session or (connection.sent_unanswered and connection.identity.limits.produce.limits):
             return False
-        return not isinstance(held, HeldRequest) or held.is_answered
+        return held is None or held.is_answered

@@ -1,4 +1,4 @@
-"""What breaks connections: counted, and logged, at most one line of a kind every few seconds."""
+"""Counts and logs what breaks connections, at most one line of each kind every few seconds."""
 
 import re
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from proxy.enforcement.identity import Identity
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import Metrics
 
-_log = EventLog("proxy.sessions.session")
+_log = EventLog(__name__)
 
 
 class ClosedMidFrame(ProtocolError):
-    """The client's stream ended inside of a request: it died, or it never spoke Kafka."""
+    """The client's stream ended within a request: the client died, or it never spoke Kafka."""
 
     reason = "closed_mid_frame"
 
@@ -27,9 +27,9 @@ class HandshakeFailed(ProtocolError):
     reason = "tls_handshake"
 
 
-#: OpenSSL's words for what a client sends that does not accept the certificate; Java: certificate unknown.
+#: OpenSSL's words for the alerts of clients that do not accept the certificate. Java sends "certificate unknown".
 _DISTRUSTS: Final = re.compile("alert (?:unknown ca|bad certificate|certificate (?:unknown|expired))")
-#: What helps a client that sends bytes of another protocol, or a version of an API that is refused.
+#: What to do about a client that speaks another protocol, or uses a version of an API that is refused.
 _HINTS: Final = {
     "tls": "set security.protocol=PLAINTEXT or SASL_PLAINTEXT in the client, or --ssl-certificate-location here",
     "http": "HTTP is at --metrics-listen",
@@ -48,29 +48,29 @@ class Faults:
         self._lines: Final = RateLimited()
 
     def rejected(self, reason: str, peer: str, entity: object = None, **fields: object) -> None:
-        """A connection was closed before it was served. `entity`: of the limit that is the reason."""
+        """A connection was closed before it was served. `entity`: that of the limit that refused it."""
         self._metrics.connections.rejected[reason] += 1
         fields = {"peer": peer, "reason": reason, "entity": entity and str(entity), **fields}
         self._metrics.errors.latest[reason] = self._clock(), fields
         self._event(_log.warning, "connection_rejected", (reason, entity), **fields)
 
     def header(self, peer: str, error: ProtocolError) -> None:
-        """A connection of a load balancer begins with no PROXY header."""
+        """A load balancer's connection does not begin with a PROXY header."""
         hint = "connections from --proxy-protocol-from begin with a PROXY header"
         self._refused(error, peer=peer, hint=hint)
 
     def ended_mid_frame(self) -> None:
-        """The broker ended its stream inside of a response."""
+        """The broker ended its stream within a response."""
         self._metrics.errors.upstream["closed_mid_frame"] += 1
 
     def dropped(self, identity: Identity, size: int) -> None:
-        """The client of a held request of so many bytes has gone."""
+        """A held request of `size` bytes was dropped, because its client has gone."""
         self._metrics.connections.dropped_frames += 1
         self._event(_log.info, "held_frame_dropped", "held_frame_dropped", peer=identity.client.peer, frame_bytes=size)
 
     def protocol(self, identity: Identity, error: ProtocolError, broker: str = "", certificate: str = "") -> None:
-        """One side sent what cannot be handled. `broker`: its address, if that did. `certificate`: what a client saw
-        that did not accept it, in words.
+        """One side sent something that cannot be handled. `broker`: its address, if it was the broker. `certificate`: a
+        description of the certificate that the client did not accept.
         """
         api = error.api_name if isinstance(error, UnsupportedVersion) else ""
         hint = None if broker else _HINTS.get(error.protocol if isinstance(error, NotKafka) else api)
@@ -85,7 +85,7 @@ class Faults:
         self._refused(error, **names, certificate=certificate or None, hint=hint)
 
     def defect(self, identity: Identity, error: Exception) -> None:
-        """A defect in this program, which closes only its connection."""
+        """A defect in this program, which closes only the connection where it showed."""
         self._metrics.errors.protocol["defect"] += 1
         self._event(_log.exception, "defect", type(error).__name__, peer=identity.client.peer)
 

@@ -2,18 +2,20 @@
 
     CONNECTING   no broker has been reached yet
     OPEN         both sides are connected
-    DRAINING     the proxy ends, or the connection has its age: no request begins, requests in flight are answered. What
-                 the client sends from now on and will send again, since it gets no response, is dropped; what it sends
-                 without a response (acks=0) passes
-    LINGERING    all responses are sent, and the stream to the client has ended: it closes its side soon. Not earlier,
-                 since to close a socket with unread bytes resets the connection, which may cost it the last responses
-    FLUSHING     the client sends no more: what it sent (acks=0 above all) is forwarded, and it receives the responses
-                 in flight. Then the proxy ends its stream to the broker, which ends its own when it has read everything
+    DRAINING     the proxy shuts down, or the connection has reached its largest age: no request begins, and requests in
+                 flight are answered. What else the client sends is dropped, because it gets no response and will send
+                 it again, except data that needs no response (acks=0), which passes
+    LINGERING    all responses have been sent, and so has the end of the stream, so the client will close its side soon.
+                 The proxy does not close first: closing a socket with unread bytes resets the connection, and the
+                 client could lose its last responses
+    FLUSHING     the client has ended its stream: what it sent (above all, acks=0 data) is forwarded, and it receives
+                 the responses in flight. Then the proxy ends its stream to the broker, which ends its own when it has
+                 read everything
     CLOSED       both sockets are closed
 
-Reads report that a stream ended or failed. A write that fails changes no state: its bytes are dropped, and the peer is
-read to its end, for what it sent before. While the client does not take bytes the broker is not read, so at the end of
-the broker's stream its last response has been forwarded.
+Only reads report that a stream ended or failed. A write that fails changes no state: its bytes are dropped, and the
+peer is read to the end, because it may have sent something before. While the client does not take bytes, the broker is
+not read, so when the broker's stream ends, its last response has been forwarded.
 """
 
 from collections.abc import Mapping
@@ -42,7 +44,7 @@ _S = State
 _E = Event
 
 TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
-    # The next state while something is under way, and the next state when nothing is. Other events change nothing.
+    # The next state while data or requests are under way, and the next state otherwise. Other events change nothing.
     _S.CONNECTING: {
         _E.BROKER_CONNECTED: (_S.OPEN, _S.OPEN),
         _E.CLIENT_ENDED: (_S.CLOSED, _S.CLOSED),
@@ -69,6 +71,6 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, tuple[State, State]]]] = {
 
 
 def next_state(state: State, event: Event, *, is_busy: bool) -> State:
-    """The state after `event`; `is_busy`: data or requests are under way that closing now could lose."""
+    """The state after `event`. `is_busy`: whether data or requests are under way that closing now could lose."""
     while_busy, when_idle = TRANSITIONS[state].get(event, (state, state))
     return while_busy if is_busy else when_idle

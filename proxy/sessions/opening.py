@@ -1,4 +1,4 @@
-"""The first part of a session: the client's wire is opened, then a broker is connected."""
+"""The first part of a session: opens the client's wire, then connects to a broker."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,7 +6,6 @@ from typing import Final, final
 
 from proxy.brokers.upstream import Attempt
 from proxy.config.addresses import Address, format_address
-from proxy.observability.wait_clock import BROKER
 from proxy.sessions.faults import HandshakeFailed
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.wire import Wire
@@ -17,19 +16,23 @@ SILENT_NS: Final = 60_000_000_000
 
 @final
 class Opening:
-    """Opens the client's wire and connects to a broker, then calls ``connected(spent_ns, began_ns, wire, address)``; or
-    closes the pair, when either fails. `spent_ns`: how long the client's handshakes took; `began_ns`: when connecting
-    began.
+    """Opens the client's wire and connects to a broker, then calls ``connected(spent_ns, began_ns, wire, address)``. If
+    either fails, it closes the pair.
+
+    spent_ns             how long the client's handshakes took
+    began_ns             when connecting began
+    connecting_since_ns  `began_ns` until a broker is connected; None before connecting begins
     """
 
     def __init__(self, pair: ConnectionPair, connected: Callable[[int, int, Wire, str], None]) -> None:
         self._pair = pair
         self._connected = connected
-        #: Since when a handshake of the client is under way: that of TLS, after the PROXY header.
+        #: When the client's current handshake began: that of TLS, which follows the PROXY header.
         self._since_ns: int | None = None
+        self.connecting_since_ns: int | None = None
         self._attempt: Attempt[Wire] | None = None
 
-    def begin(self, route: Callable[[Wire], Sequence[Address]], header_ns: int) -> None:
+    def start(self, route: Callable[[Wire], Sequence[Address]], header_ns: int) -> None:
         """Connect to the first broker of the route that answers. `header_ns`: how long the PROXY header took."""
         self._since_ns = since_ns = self._pair.shared.clock() - header_ns
         self._pair.client.open(partial(self._on_open, route, since_ns), self._on_not_open)
@@ -42,7 +45,7 @@ class Opening:
         user = None if certificate is None else shared.tls.principal_of(certificate)
         if user is not None:
             self._pair.connection.identity.authenticate(user, now_ns)
-        self._pair.connection.waits.turn(BROKER, now_ns, now_ns, stands=True)
+        self.connecting_since_ns = now_ns
         self._attempt = shared.upstream.connect(
             self._silent_last(route(self._pair.client), now_ns),
             shared.wires.to_broker,
@@ -52,7 +55,7 @@ class Opening:
         )
 
     def _silent_last(self, brokers: Sequence[Address], now_ns: int) -> Sequence[Address]:
-        """Clients would wait for `NEXT_ADDRESS_SECONDS` at each bootstrap server that drops packets."""
+        """Silent brokers last, because clients would wait `NEXT_ADDRESS_SECONDS` for each that drops packets."""
         health = self._pair.shared.health
         recent = health.outages(now_ns - SILENT_NS) if len(brokers) > 1 else ()
         silent = {each for each in recent if health.failing(each) == "connect_timeout"}
@@ -65,7 +68,7 @@ class Opening:
         self._pair.close()
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
-        """Whether the client has had `timeout_ns` for its handshakes. Not while a broker is connected."""
+        """Whether the client has exceeded `timeout_ns` with its handshakes. Connecting to a broker does not count."""
         return self._since_ns is not None and now_ns - self._since_ns >= timeout_ns
 
     def cancel(self) -> None:

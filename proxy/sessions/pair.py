@@ -1,4 +1,9 @@
-"""What the parts of a session know of it: both connections, and the two pumps between them."""
+"""The session as its parts see it.
+
+A session is built from parts (`opening`, `ending`, `throttling`, `broker_watch`, `client_timeouts`, `broker_login`,
+`wait_states`), and each part needs both connections and the two pumps between them. The session creates its parts, so
+they cannot import it. Instead, they import this base class, which declares what they may use.
+"""
 
 from abc import abstractmethod
 
@@ -14,8 +19,8 @@ from proxy.streams.response_stream import ResponseStream
 class ConnectionPair(Owner):
     """One client connection and its broker connection.
 
-    requests    the pump from client to broker; `responses`: the one back; each with its stream. They exist while a
-                broker is connected.
+    requests    the pump from client to broker; `responses`: the one from broker to client; each with its stream. They
+                exist while a broker is connected.
     """
 
     __deletable__ = ("requests", "responses")
@@ -33,8 +38,8 @@ class ConnectionPair(Owner):
 
     @abstractmethod
     def on(self, happened: Event) -> None:
-        """Go to the state that the table gives."""
+        """Change to the state that the table of `lifecycle` gives for this event."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close both connections at once and give back everything; does nothing the second time."""
+        """Close both connections at once and return everything that the session uses. Further calls have no effect."""

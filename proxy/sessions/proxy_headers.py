@@ -1,4 +1,4 @@
-"""Reads the PROXY header of connections from load balancers, before anything else is done with them."""
+"""Reads the PROXY header of connections from load balancers before anything else happens to them."""
 
 import socket
 from asyncio import AbstractEventLoop
@@ -14,9 +14,9 @@ from proxy.config.addresses import format_address, unmapped
 from proxy.config.config import Config
 from proxy.observability.metrics import PROXY_HEADER_TIMEOUT
 from proxy.sessions.faults import Faults
+from quotas.time_units import NS_PER_SECOND
 
-NS_PER_SECOND: Final = 1_000_000_000
-#: Most connections that one `expire` closes.
+#: The most connections that one call of `expire` closes.
 EXPIRED_AT_ONCE: Final = 64
 
 Accepted = Callable[[socket.socket, tuple[Any, ...], int, int], None]
@@ -24,7 +24,7 @@ Accepted = Callable[[socket.socket, tuple[Any, ...], int, int], None]
 
 @dataclass(slots=True)
 class PartialHeader:
-    """A connection without its whole header: its address, its port of the proxy, and the bytes that were read."""
+    """A connection whose header is incomplete: its address, the proxy's port, and the bytes read so far."""
 
     peer: tuple[Any, ...]
     port: int
@@ -33,10 +33,10 @@ class PartialHeader:
 
 
 class ProxyHeaders:
-    """Calls ``accepted(socket, peer, port, time_ns)`` when the client's address is known, after that time; elsewhere
-    than from ``--proxy-protocol-from`` that is at once.
+    """Calls ``accepted(socket, peer, port, time_ns)`` when the client's address is known, which took `time_ns`.
+    Connections that do not come from ``--proxy-protocol-from`` are accepted at once.
 
-    At most ``--max-connections`` wait for their header, each for ``--handshake-timeout``.
+    At most ``--max-connections`` wait for their header, each for at most ``--handshake-timeout``.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class ProxyHeaders:
         self._networks = config.listening.proxy_protocol_from
         self._max_waiting = config.security.max_connections
         self._timeout_ns = int(config.security.handshake_timeout_seconds * NS_PER_SECOND)
-        #: In the order of their arrival.
+        #: In order of arrival.
         self._waiting: dict[socket.socket, PartialHeader] = {}
 
     def accept(self, client: socket.socket, peer: tuple[Any, ...], port: int) -> None:
-        """Take a new non-blocking socket, its peer and the port that it came to."""
+        """Take a new non-blocking socket, its peer, and the port on which it arrived."""
         if not self._networks or not self._is_load_balancer(peer[0]):
             self._accepted(client, peer, port, 0)
         elif len(self._waiting) >= self._max_waiting:
@@ -64,7 +64,7 @@ class ProxyHeaders:
             self._loop.add_reader(client.fileno(), self._on_readable, client)
 
     def expire(self, now_ns: int) -> None:
-        """Close connections that have waited for too long, the oldest first, at most `EXPIRED_AT_ONCE`."""
+        """Close connections that have waited too long, oldest first, at most `EXPIRED_AT_ONCE` of them."""
         if not self._timeout_ns:
             return
         for client, waiting in list(islice(self._waiting.items(), EXPIRED_AT_ONCE)):
@@ -85,7 +85,7 @@ class ProxyHeaders:
         return any(address in network for network in self._networks)
 
     def _on_readable(self, client: socket.socket) -> None:
-        """Read no further than to the end of the header: what follows belongs to the session."""
+        """Read the header and nothing after it, because the rest belongs to the session."""
         waiting = self._waiting[client]
         before = len(waiting.data)
         try:

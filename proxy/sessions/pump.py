@@ -1,7 +1,8 @@
-"""One direction of a session: reads a wire into the shared buffer, asks the stream, writes to the other wire.
+"""One direction of a session: reads a wire into the shared buffer, asks the stream what to do, and writes to the other
+wire.
 
-Level-triggered, one ``recv`` for each wake-up. The common case stands here: all bytes pass in one step. The rest is in
-`backlog` and `writer`.
+Reading is level-triggered, with one ``recv`` for each wake-up. This module has the common case, in which all bytes pass
+in one step. `backlog` and `writer` have the rest.
 """
 
 from abc import abstractmethod
@@ -16,41 +17,41 @@ from proxy.sessions.pump_set import (
     QUOTA,
     REASON_NAMES,
     RESPONSE_MEMORY,
+    SLICE,
     STOPPED,
-    TURN,
     WAITS,
     Direction,
     PumpSet,
 )
-from proxy.sessions.turns import FAST_TURN_NS, HEAVY_NS, ROUND_NS, TURN_NS, WORTH_COUNTING_NS, Turn
+from proxy.sessions.slices import FAST_SLICE_NS, HEAVY_NS, ROUND_NS, SLICE_NS, WORTH_COUNTING_NS, LoopUser
 from proxy.sessions.wire import Wire
 from proxy.sessions.writer import Writer
 from proxy.streams.connection import Stream
 from proxy.streams.memory import HEAD_READ_SIZE, READ_SIZE
 from proxy.streams.steps import DELAY_RESPONSE, FULL, HOLD, NEED, WAIT
 
-#: With more than this left of its frame a pump moves bulk, and takes turns with others that do.
+#: A pump with more than this left of its frame moves bulk, so its slices count as expensive.
 BULK: Final = 65_536
 
 
 class Owner(Protocol):
-    """What a pump calls of its session."""
+    """The methods of a session that its pumps call."""
 
     @abstractmethod
     def after_step(self) -> None:
-        """`Connection.needs_session` is set, or the sink took all bytes."""
+        """Called when `Connection.needs_session` is set, or when the sink has taken all bytes."""
 
     @abstractmethod
     def on_hold(self, pump: "Pump") -> None:
-        """A limit holds what this pump moves: see `held` of its stream. The pump has been paused."""
+        """A limit holds a frame of this pump (`held` of its stream), and the pump has been paused."""
 
     @abstractmethod
     def on_delay(self) -> None:
-        """A response is delayed: see `ResponseStream.delay`. The pump has been paused."""
+        """A response is delayed (`ResponseStream.delay`), and its pump has been paused."""
 
     @abstractmethod
     def on_wait(self, pump: "Pump", reason: int) -> None:
-        """A wait of this pump has begun or ended that may change where the connection's time goes."""
+        """A wait of this pump has begun or ended, which may change the state that the connection's time counts for."""
 
     @abstractmethod
     def on_source_ended(self, pump: "Pump", error: OSError | None = None) -> None:
@@ -62,21 +63,23 @@ class Owner(Protocol):
 
     @abstractmethod
     def close_for(self, error: Exception, pump: "Pump | None" = None) -> None:
-        """Close because of what the source of this pump sent, or of a defect in this program. None: the broker."""
+        """Close because of what the source of `pump` (None: the broker) sent, or of a defect in this program."""
 
 
 @final
-class Pump(Turn, Direction):
+class Pump(LoopUser, Direction):
     """Moves the bytes of one direction as its stream decides.
 
     stream    decides what happens to the bytes
-    paused    the reasons for which its source is not read
-    backlog   what was read and has not passed; `writer`: what has passed and was not taken
+    paused    the reasons for which the source is not read
+    backlog   the bytes that were read and have not passed
+    writer    the bytes that have passed and that the sink has not taken
     """
 
     __slots__ = (
         "_byte_cost",
         "_connection",
+        "_decrypts",
         "_owner",
         "_recv_into",
         "_shared",
@@ -97,8 +100,9 @@ class Pump(Turn, Direction):
         self._recv_into = source.recv_into
         self.writer = Writer(shared, self, stream.holding, sink)
         self.backlog = Backlog(shared, stream, self.writer)
-        #: Of a byte that passes, in quarters of a nanosecond.
+        #: What a byte that passes costs, in quarters of a nanosecond.
         self._byte_cost = 1 + source.byte_cost + sink.byte_cost
+        self._decrypts = source.byte_cost > 0
         self.paused = CONNECTING
         shared.paused["connecting"] += 1
         self.is_heavy = False
@@ -106,7 +110,7 @@ class Pump(Turn, Direction):
     # ---- when to read
 
     def pause(self, reason: int) -> None:
-        """Stop reading for `reason`; no effect if it is set already."""
+        """Stop reading for `reason`. No effect if the reason is set already."""
         before = self.paused
         if before & (reason | STOPPED):
             return
@@ -118,7 +122,7 @@ class Pump(Turn, Direction):
             self._owner.on_wait(self, reason)
 
     def resume(self, reason: int) -> None:
-        """Remove `reason`; reading resumes when it was the last."""
+        """Remove `reason`. Reading resumes if it was the last one."""
         if not self.paused & reason:
             return
         self.paused &= ~reason
@@ -126,26 +130,26 @@ class Pump(Turn, Direction):
         if reason & WAITS:
             self._owner.on_wait(self, reason)
         if not self.paused:
-            # The loop reports what is in the socket, not what was read from it. And a turn of its own, not this one:
-            # the caller is in the middle of another connection's, perhaps.
+            # The loop reports bytes in the socket, but not those that were read from it. They are handled in a later
+            # slice, because the caller may be in the middle of another connection's slice.
             if self.backlog.unparsed or self.source.buffers:
-                self._wait_for_turn()
+                self._wait_for_slice()
             else:
                 self.source.when_readable(self.on_readable)
 
-    def _wait_for_turn(self) -> None:
-        if not self.paused & TURN:
-            self.pause(TURN)
-            self._shared.turns.wait(self)
+    def _wait_for_slice(self) -> None:
+        if not self.paused & SLICE:
+            self.pause(SLICE)
+            self._shared.slices.wait(self)
 
-    def on_turn(self) -> None:
-        """See `Turn`."""
-        if self.paused & STOPPED or not self.paused & TURN:
+    def on_slice(self) -> None:
+        """See `LoopUser`."""
+        if self.paused & STOPPED or not self.paused & SLICE:
             return
-        self.paused &= ~TURN
+        self.paused &= ~SLICE
         self._shared.paused["turn"] -= 1
         if self.paused:
-            return  # the resume that removes the last reason handles `unparsed`
+            return  # `resume` handles `unparsed` when it removes the last reason
         self.source.when_readable(self.on_readable)
         self.read_on()
 
@@ -156,16 +160,19 @@ class Pump(Turn, Direction):
     # ---- reading
 
     def on_readable(self) -> None:
-        """One wake-up: at most one ``recv``."""
-        shared, backlog = self._shared, self.backlog
-        turns = shared.turns
-        # Not one more `recv` after the round's time is used: the kernel keeps the bytes, and the peer is slowed down.
-        if turns.is_busy and (self.is_heavy or turns.used_ns >= ROUND_NS) and not turns.may_begin(self):
-            self._wait_for_turn()
+        """Handle one wake-up, with at most one ``recv``. Nearly always, all its bytes pass in one step, and the sink
+        takes them. That case is in this one function, because function calls are much of its cost.
+        """
+        shared, stream, writer = self._shared, self.stream, self.writer
+        slices, memory, clock = shared.slices, shared.memory, shared.clock
+        # No further `recv` once the round's time is used up: the bytes stay in the kernel, which slows the peer down.
+        if (slices.used_ns >= ROUND_NS or self.is_heavy) and not slices.may_begin(self):
+            self._wait_for_slice()
             return
-        # Not counted as memory: the bytes leave the shared buffer before this call ends, or are kept and counted then.
-        memory, receive, want = shared.memory, self._recv_into, self.stream.want
-        if backlog.kept or memory.is_tight or backlog.read_limit < want:
+        # The read is not counted as memory: its bytes leave the shared buffer before this call ends, or they are kept,
+        # and counted then.
+        want, receive = stream.want, self._recv_into
+        if self.backlog.most < want or memory.is_tight:
             self._read_less(want)
             return
         try:
@@ -173,44 +180,52 @@ class Pump(Turn, Direction):
         except OSError as error:
             self._on_unread(error)
             return
-        if size:
-            self._run_whole(size)
-        else:
+        if not size:
             self._owner.on_source_ended(self)
-
-    def _run_whole(self, size: int) -> None:
-        """As `_run`, for the common case: all bytes pass in one step."""
-        shared, stream = self._shared, self.stream
-        clock, views = shared.clock, shared.memory.views  # to call an attribute that is no method is slow
+            return
         try:
-            step = stream.take(0, size, clock())
+            step = stream.next_step(0, size, clock())
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
             self._owner.close_for(error, self)
             return
         if step != size:
             self._run(size, step)
             return
-        self.writer.write(views[size] if size in views else shared.memory.first(size))
-        turns = shared.turns
-        # Assumed, not measured: to read the clock twice would cost as much as all of this accounting.
-        cost_ns = FAST_TURN_NS + (size * self._byte_cost >> 2)
-        turns.used_ns = used_ns = turns.used_ns + cost_ns
-        if used_ns > WORTH_COUNTING_NS and not turns.is_busy:
-            turns.begin_round()
-        # The next reads belong to a long frame: they take turns with other bulk, not with short requests.
-        if stream.remaining > BULK:
+        send, data = writer.send, memory.views[size]
+        try:
+            sent = send(data)
+        except OSError as error:
+            sent = writer.on_unsent(error)
+        if sent < size:
+            writer.keep(data[sent:])
+        self._count_slice(size)
+
+    def _count_slice(self, size: int) -> None:
+        """Account for a slice in which `size` bytes have passed in one step."""
+        slices = self._shared.slices
+        # Estimated, not measured, because reading the clock twice would cost as much as all of this accounting.
+        cost_ns = FAST_SLICE_NS + (size * self._byte_cost >> 2)
+        slices.used_ns = used_ns = slices.used_ns + cost_ns
+        if used_ns > WORTH_COUNTING_NS and not slices.is_busy:
+            slices.begin_round()
+        # The next reads belong to a long frame, so they share time with other bulk, not with short requests.
+        if self.stream.remaining > BULK:
             self.is_heavy = True
-            turns.heavy_used_ns += cost_ns
+            slices.heavy_used_ns += cost_ns
         elif self.is_heavy:
             self.is_heavy = False
         if self._connection.needs_session:
             self._owner.after_step()
-        # TLS has decrypted more than was asked for. The loop does not know of it.
+        if self._decrypts:
+            self._read_decrypted()
+
+    def _read_decrypted(self) -> None:
+        """Read what TLS has decrypted beyond the size of the last read, which the loop does not report."""
         if self.source.buffers and not self.paused:
-            self._wait_for_turn()
+            self._wait_for_slice()
 
     def _read_less(self, want: int) -> None:
-        """The wake-up of a pump that kept bytes, or reads less than `want`."""
+        """Handle a wake-up of a pump that has kept bytes, or that must read less than `want`."""
         shared, backlog, stream = self._shared, self.backlog, self.stream
         memory = shared.memory
         want = min(want, backlog.read_limit)
@@ -219,7 +234,7 @@ class Pump(Turn, Direction):
             if want <= 0:
                 self._wait_for_memory()
                 return
-        # Read to where it will stand after the kept bytes. These are copied only when the read has brought something.
+        # Read to the place that follows the kept bytes. These are copied in front of it only if something was read.
         kept_size = len(backlog.kept)
         try:
             size = self._recv_into(memory.view[kept_size:], min(want, READ_SIZE - kept_size))
@@ -235,16 +250,16 @@ class Pump(Turn, Direction):
         """A read failed, or there was nothing to read."""
         if not isinstance(error, BlockingIOError | InterruptedError):
             self._owner.on_source_ended(self, error)
-        elif self.source.buffers and not self.paused:
-            self._wait_for_turn()
+        else:
+            self._read_decrypted()
 
     def parse_kept(self) -> None:
-        """Let the stream parse the kept bytes, before the next read."""
+        """Let the stream parse the kept bytes before the next read."""
         if self.backlog.kept:
             self._run(self.backlog.restore())
 
     def read_on(self) -> None:
-        """Read what has arrived, without waiting for the loop to report it; no effect while paused."""
+        """Read what has arrived without waiting for the loop to report it. No effect while paused."""
         if not self.paused:
             if self.backlog.unparsed:
                 self.parse_kept()
@@ -254,34 +269,33 @@ class Pump(Turn, Direction):
     # ---- what the stream asks for
 
     def _run(self, end: int, first_step: int | None = None) -> None:
-        """Carry out the stream's steps for ``data[:end]``; the first of them may have been taken already."""
+        """Carry out the stream's steps for ``data[:end]``. `first_step`: the first one, if it is known already."""
         shared = self._shared
-        turns = shared.turns
-        started_ns = turns.clock()
+        slices = shared.slices
+        started_ns = slices.clock()
         step = BROKEN_OFF
         try:
-            step = self.backlog.carry_out(end, started_ns + TURN_NS, first_step)
+            step = self.backlog.carry_out(end, started_ns + SLICE_NS, first_step)
             if step != DONE and not self.paused & STOPPED:
                 self._stop_for(step, end)
         except Exception as error:  # noqa: BLE001 - a defect may cost its own connection, never the process
             self._owner.close_for(error, self)
-        used_ns = turns.clock() - started_ns + (end * self.source.byte_cost >> 2)  # it was decrypted before
+        used_ns = slices.clock() - started_ns + (end * self.source.byte_cost >> 2)  # with its decryption, before
         self.is_heavy = step == BROKEN_OFF or used_ns > HEAVY_NS
-        turns.used(self, used_ns)
-        if shared.short or shared.queued:  # a frame that was collected may have been sent
+        slices.used(self, used_ns)
+        if shared.short or shared.queued:  # a collected frame may have been sent
             shared.memory_returned()
         if self._connection.needs_session:
             self._owner.after_step()
-        if self.source.buffers and not self.paused:
-            self._wait_for_turn()
+        self._read_decrypted()
 
     def _stop_for(self, step: int, end: int) -> None:
-        """Keep the rest of ``data[:end]``, for the reason that the step gives."""
+        """Keep the rest of ``data[:end]`` for the reason that the step gives."""
         self.backlog.keep_rest(end, unparsed=step != NEED)
         if step == BROKEN_OFF:
-            self.is_heavy = True  # before it waits: there is a queue for these
+            self.is_heavy = True  # before it waits, because expensive slices have their own queue
             if not self.paused:
-                self._wait_for_turn()
+                self._wait_for_slice()
         elif step == HOLD:
             self.pause(QUOTA)
             self._owner.on_hold(self)
@@ -295,7 +309,7 @@ class Pump(Turn, Direction):
             self.pause(RESPONSE_MEMORY)
             self._shared.queued[self.stream.holding] = self
 
-    # ---- what the writer tells, and the end
+    # ---- what the writer reports, and the end
 
     def on_sent(self) -> None:
         self._owner.after_step()

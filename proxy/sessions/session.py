@@ -1,4 +1,4 @@
-"""One client connection and its connection to a broker: carries out what streams decide."""
+"""One client connection and its connection to a broker. The session carries out what the streams decide."""
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -8,41 +8,44 @@ from proxy.brokers.nodes import Place
 from proxy.config.addresses import Address, format_address
 from proxy.enforcement.identity import Identity
 from proxy.enforcement.report import ThrottleStatus, throttle_status
-from proxy.observability.wait_clock import CLIENT
+from proxy.sessions.broker_login import BrokerLogin
 from proxy.sessions.broker_watch import BrokerWatch
 from proxy.sessions.client_timeouts import ClientTimeouts
 from proxy.sessions.ending import Ending
 from proxy.sessions.lifecycle import Event, State, next_state
-from proxy.sessions.login import BrokerLogin
 from proxy.sessions.opening import Opening
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump import Pump
 from proxy.sessions.pump_set import CONNECTING, IN_FLIGHT, QUOTA, WRITE_BACKPRESSURE
 from proxy.sessions.shared import ClientAddress, Shared
 from proxy.sessions.throttling import Throttling
-from proxy.sessions.wait_states import bound_of, turn
+from proxy.sessions.wait_states import bound_of, observe
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
-from proxy.streams.held_request import HeldRequest, HoldOwner
+from proxy.streams.limited_request import HoldOwner, LimitedRequest
+from proxy.streams.pending import nothing
 from proxy.streams.request_stream import RequestStream
 from proxy.streams.response_stream import ResponseStream
+from quotas.adaptive.producer_guard import HOLD_NS
 from quotas.admission.limit import Limit
 
 
 @final
 class Session(ConnectionPair, HoldOwner):
-    """One client connection, from its first byte until both sides are closed: then it calls `on_closed`, once.
+    """One client connection, from its first byte until both sides are closed. Then it calls `on_closed`, once.
 
-    opening     None: it has not begun, a broker is connected, or both sides are closed
-    stray       where it arrived, if no node was known there then: it has a bootstrap server in place of that
+    opening     None before it begins, while a broker is connected, and when both sides are closed
+    unexpected_at
+                the place where the client arrived, if no node was known there: it was connected to a bootstrap server
 
-    These exist while a broker is connected (`upstream`). They refer to the session, and it to them, until `_close`:
+    The following exist while a broker is connected (`upstream`). They refer to the session, and it to them, until
+    `_close`:
 
     requests, responses
                 the pumps
     watch, timeouts, throttling, ending
-                the broker's health, the client's timeouts and delays, what is done when one of them has gone
-    login       of the proxy itself; None: SASL passes through
+                the broker's health, the client's timeouts, its delays, and what happens after one side has gone
+    login       the proxy's own login; None: clients' logins pass through
     """
 
     __deletable__ = ("ending", "throttling", "timeouts", "watch")
@@ -61,7 +64,7 @@ class Session(ConnectionPair, HoldOwner):
         self.origin = origin
         self._on_closed = on_closed
         self.opening: Opening | None = None
-        self.stray: Place | None = None
+        self.unexpected_at: Place | None = None
         self.upstream: Wire | None = None
         self.login: BrokerLogin | None = None
 
@@ -71,7 +74,7 @@ class Session(ConnectionPair, HoldOwner):
 
     @property
     def buffered_bytes(self) -> int:
-        """In memory, of both directions."""
+        """The bytes that both directions keep in memory."""
         return self.request_stream.holding.total + self.response_stream.holding.total
 
     @property
@@ -81,7 +84,7 @@ class Session(ConnectionPair, HoldOwner):
 
     @property
     def limits(self) -> Iterator[Limit]:
-        """Those of its client, and of the topics that it produced to last."""
+        """The limits of the client, and of the topics to which it produced last."""
         yield from self.identity.limits.all()
         topics = self.connection.topics
         if topics is not None:
@@ -98,26 +101,23 @@ class Session(ConnectionPair, HoldOwner):
         if self.upstream is None:
             return throttle_status(self.identity, None, None, "", now_ns)
         held = self.response_stream.held or self.request_stream.held
-        hold = held.hold if isinstance(held, HeldRequest) else None
+        hold = None if held is None else held.hold
         return throttle_status(self.identity, self.response_stream.delay, hold, bound_of(self), now_ns)
 
     # ---- opening
 
     def connect(self, route: Callable[[Wire], Sequence[Address]]) -> None:
         """Open the client's wire, then connect to the first broker of its route that answers."""
-        now_ns = self.shared.clock()
-        self.connection.waits.turn(CLIENT, now_ns, now_ns)  # a limit on connections kept it waiting, perhaps
         self.opening = Opening(self, self._on_connected)
-        self.opening.begin(route, self.origin.header_ns)
+        self.opening.start(route, self.origin.header_ns)
 
     def _on_connected(self, spent_ns: int, began_ns: int, upstream: Wire, address: str) -> None:
         self.opening = None
         self.upstream = upstream
         shared = self.shared
         now_ns = shared.clock()
-        self.connection.waits.turn(CLIENT, now_ns, 0)
+        self.connection.observer.connected(began_ns, now_ns, shared.brokers.times_of(address))
         self.connection.broker = address
-        self.connection.timer.times = shared.brokers.times_of(address)
         self.response_stream = ResponseStream(self.connection)
         self.request_stream = RequestStream(self.connection, self.response_stream, shared.kinds)
         self.requests = Pump(shared.pumps, self, self.request_stream, self.client, upstream)
@@ -126,10 +126,11 @@ class Session(ConnectionPair, HoldOwner):
         self.timeouts = ClientTimeouts(self, now_ns, spent_ns)
         self.throttling = Throttling(self)
         self.ending = Ending(self, self.throttling, self.watch)
+        self.response_stream.answers.wake = self._go_on
         self.on(Event.BROKER_CONNECTED)
         if shared.context.config.upstream.login is not None:
             self.login = BrokerLogin(self, now_ns - began_ns)
-            self.login.begin()
+            self.login.start()
         self.responses.resume(CONNECTING)
         self.requests.resume(CONNECTING)
 
@@ -151,16 +152,17 @@ class Session(ConnectionPair, HoldOwner):
             self._close()
 
     def drain(self) -> None:
-        """Begin no new request; close when requests in flight are done. A held frame that the client would send again
-        is dropped; one with acks=0 is delivered. One that is partly forwarded is cut: its connections close at once.
+        """Begin no new request, and close when the requests in flight have been answered. A held frame that the client
+        would send again is dropped; one with acks=0 is delivered. A frame that is partly forwarded is cut, and both
+        connections close at once.
         """
         if self.upstream is not None and self.request_stream.held is not None:
             self.ending.drain_held()
         self._finish()
 
     def retire(self) -> None:
-        """The connection is old: as `drain`, but what is held is served. The first call waits for a moment with nothing
-        under way, since a client reports the end of a connection that owes it a response.
+        """The connection has reached its largest age: like `drain`, but held frames are served. It takes effect once
+        nothing is under way, because clients report a connection that ends before all their responses have arrived.
         """
         if self.timeouts.retires or not self.ending.is_busy:
             self._finish()
@@ -175,22 +177,23 @@ class Session(ConnectionPair, HoldOwner):
 
     def _close(self) -> None:
         shared = self.shared
-        self._count_waits(shared.clock())
         if self.opening is not None:
             self.opening.cancel()
         if self.login is not None:
             self.login.close()
         now_ns = shared.clock()
         if self.upstream is not None:
+            self._count(now_ns)
             self.throttling.end_delay()
             self.watch.check(now_ns)
             self.ending.stop(now_ns)
             self.requests.stop()
             self.responses.stop()
             self.upstream.close()
-            # So that reference counting frees all of a closed connection at once: full collections hardly ever come
-            # (`proxy.ticks`). What calls a method of the session from further up the stack finds it `CLOSED`.
+            # Break all reference cycles, so that reference counting frees a closed connection at once: full garbage
+            # collections hardly ever run (`proxy.process.ticks`). Callers further up the stack find the state `CLOSED`.
             del self.requests, self.responses, self.watch, self.timeouts, self.throttling, self.ending
+            self.response_stream.answers.wake = nothing
         self.opening = self.login = self.upstream = None
         self.client.close()
         self.identity.leave()
@@ -201,12 +204,16 @@ class Session(ConnectionPair, HoldOwner):
 
     def on_hold(self, pump: Pump) -> None:
         held = self.request_stream.held if pump is self.requests else self.response_stream.held
-        if isinstance(held, HeldRequest):
-            self.shared.wakeups.add(held, self)
+        if held is not None:
+            guard, until_ns = self.shared.context.registry.guard, 0
+            if guard is not None and held.limit is guard.limit:
+                has_begun = self.request_stream.remaining > 0
+                until_ns = held.since_ns + HOLD_NS if has_begun else self.connection.held_until_ns
+            self.shared.wakeups.add(held, self, until_ns)
 
-    def release(self, request: HeldRequest, reads: int) -> None:
-        """See `HoldOwner`. A request whose client has disconnected and will send it again is dropped: forwarding would
-        duplicate it.
+    def release(self, request: LimitedRequest, reads: int) -> None:
+        """See `HoldOwner`. If the client has disconnected and will send the request again, it is dropped, because
+        forwarding it would create a duplicate.
         """
         is_request = self.request_stream.current is request
         if is_request and request.is_answered and self.client.peer_has_gone:
@@ -214,37 +221,34 @@ class Session(ConnectionPair, HoldOwner):
             return
         pump = self.requests if is_request else self.responses
         stream = self.request_stream if is_request else self.response_stream
-        pump.parse_kept()  # which may close the session: then nothing below has an effect
+        pump.parse_kept()  # this may close the session; then nothing below has an effect
         if stream.held is None:
             pump.resume(QUOTA)
-        else:  # at another limit, perhaps
+        else:  # perhaps at another limit
             self.on_wait(pump, QUOTA)
         for _ in range(reads):
             pump.read_on()
 
-    # ---- what pumps tell
+    # ---- what pumps report
 
     def on_delay(self) -> None:
         self.throttling.begin_delay()
 
     def on_wait(self, pump: Pump, reason: int) -> None:
         if self.upstream is not None and self.state is not State.CLOSED:
-            # What waits now is not the broker's time, unless later requests wait: these delay no response.
+            # This wait delays the response that is timed, so drop the sample. If only later requests wait, nothing is
+            # delayed.
             if pump is self.responses or reason == WRITE_BACKPRESSURE:
-                self.connection.timer.left = 0
-            self._turn(self.shared.clock())
+                self.connection.observer.delayed()
+            self._observe(self.shared.clock())
 
-    def _turn(self, now_ns: int) -> None:
-        turn(self, now_ns, is_late=self.watch.waits_ns(now_ns) > 0)
+    def _observe(self, now_ns: int) -> None:
+        observe(self, now_ns, is_late=self.watch.waits_ns(now_ns) > 0)
 
-    def _count_waits(self, now_ns: int) -> None:
-        """Add the time since the last call to that of the client. Before the first request there is none."""
-        if self.upstream is not None:
-            self._turn(now_ns)
-        if self.identity.wire_client_id is not None:
-            spent_ns, limits_ns = self.connection.waits.take()
-            self.identity.entity.times.add(spent_ns, limits_ns)
-            self.shared.context.measures.report.blocked(self.identity.client, limits_ns, now_ns)
+    def _count(self, now_ns: int) -> None:
+        """Count the time up to now, and everything else that was observed."""
+        self._observe(now_ns)
+        self.connection.observer.count(now_ns)
 
     def after_step(self) -> None:
         """See `Connection.needs_session`."""
@@ -256,8 +260,8 @@ class Session(ConnectionPair, HoldOwner):
             self.login.after_step()
         if self.requests.paused & IN_FLIGHT and self.response_stream.has_room_again:
             self.requests.resume(IN_FLIGHT)
-        # Ask for a call after the next step, too, while something waits for it. Answers of the proxy wait for responses
-        # of the broker before them: the step that ends the last of these may be followed by no other event.
+        # While something waits for the end of a step, ask to be called after the next one, too. The proxy's own answers
+        # wait for earlier responses of the broker, and no other event may follow the step that ends the last of these.
         waits = self.requests.paused & IN_FLIGHT or not connection.max_in_flight
         is_ending = connection.is_closing or self.timeouts.retires
         connection.needs_session = bool(is_ending or self.response_stream.answers.owed_bytes or waits)
@@ -266,8 +270,13 @@ class Session(ConnectionPair, HoldOwner):
         if self.state is State.FLUSHING:
             self.ending.end_requests()
 
+    def _go_on(self) -> None:
+        """See `Answers.wake`."""
+        if self.upstream is not None:
+            self.after_step()
+
     def _progress(self) -> None:
-        """Something has finished, for which the end of the connection may have waited."""
+        """Something has finished. If the end of the connection was waiting for it, continue."""
         if self.state is State.OPEN and not self.ending.is_busy:
             self._finish()
         self.on(Event.PROGRESS)
@@ -276,7 +285,7 @@ class Session(ConnectionPair, HoldOwner):
         """Send the proxy's own responses that are due, while no other response is partly sent."""
         responses = self.responses
         if responses.writer.pending is None and not responses.backlog.kept and not responses.stream.remaining:
-            frames = self.response_stream.answers.take(self.shared.clock())
+            frames = self.response_stream.answers.pop_due(self.shared.clock())
             if frames:
                 responses.writer.write(frames)
                 self.shared.pumps.memory_returned()
@@ -288,7 +297,7 @@ class Session(ConnectionPair, HoldOwner):
         self.ending.on_sink_failed(pump, error)
 
     def close_for(self, error: Exception, pump: Pump | None = None) -> None:
-        if self.state is State.CLOSED:  # by the same turn, before this error
+        if self.state is State.CLOSED:  # earlier in the same slice
             self.shared.faults.defect(self.identity, error)
             return
         self.ending.report(error, pump)
@@ -297,20 +306,19 @@ class Session(ConnectionPair, HoldOwner):
     # ---- once a second
 
     def sweep(self, now_ns: int) -> None:
-        """Detect what no callback reports: clients that have gone while they are not read, and requests that stall."""
+        """Detect what no callback reports: clients that left while they were not read, and requests that stall."""
         if self.state is State.CONNECTING:
             if self.client.peer_has_gone:
                 self.on(Event.CLIENT_ENDED)
-        elif self.state is not State.CLOSED and self.ending.check():  # closed: since the sweep began
+        elif self.state is not State.CLOSED and self.ending.check():  # it may have closed since the sweep began
             self.throttling.check(now_ns)
             self.timeouts.check(now_ns)
             self.watch.check(now_ns)
-            self._count_waits(now_ns)
-            self.connection.timer.arm()
+            self._count(now_ns)
             self.identity.lag.is_due = True
 
     def lacks_request(self, timeout_ns: int, now_ns: int) -> bool:
-        """Whether the client has had `timeout_ns` for its handshakes and its first request, which is not complete."""
+        """Whether the client has used up `timeout_ns` for its handshakes and its first request, which is incomplete."""
         if self.upstream is None:
             return self.opening is not None and self.opening.lacks_request(timeout_ns, now_ns)
         return self.timeouts.lacks_request(timeout_ns, now_ns)

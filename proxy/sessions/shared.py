@@ -1,25 +1,26 @@
-"""What all sessions of one proxy share, and where a client comes from."""
+"""What all sessions of one proxy share, and the address from which a client comes."""
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from proxy.background.host import Host
 from proxy.brokers.health import Health
 from proxy.brokers.response_times import BrokerTimes
 from proxy.brokers.upstream import Upstream
+from proxy.files.tls import TlsContexts
 from proxy.sessions.faults import Faults
 from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.tls_wire import Wires
 from proxy.sessions.wakeups import Wakeups
-from proxy.streams.context import Context
+from proxy.streams.connection import Context
 from proxy.streams.request import Kinds
-from proxy.tls import TlsContexts
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAddress:
-    """Address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY header
-    took.
+    """The address of a client, and the names of the `listener` that it connected to. `header_ns`: how long its PROXY
+    header took to arrive.
     """
 
     ip: str
@@ -30,9 +31,10 @@ class ClientAddress:
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """The proxy's parts as a session sees them. `clock` returns monotonic nanoseconds."""
+    """The parts of the proxy that sessions use. `clock`: the host's clock."""
 
     loop: AbstractEventLoop
+    host: Host
     clock: Callable[[], int]
     context: Context
     kinds: Kinds

@@ -1,5 +1,5 @@
-"""Checks every session about once a second, a part of them in each tick of the server, and ends those that exceed a
-timeout, or have a bootstrap server in place of a node that is known now.
+"""Checks every session about once a second, some of them in each tick of the server. It ends sessions that exceed a
+timeout, and those that were connected to a bootstrap server instead of a node that is known by now.
 """
 
 from collections.abc import Collection
@@ -12,22 +12,22 @@ from proxy.observability.metrics import HANDSHAKE_TIMEOUT, MAX_AGE, MAX_IDLE, ST
 from proxy.sessions.lifecycle import State
 from proxy.sessions.proxy_headers import ProxyHeaders
 from proxy.sessions.session import Session
-from proxy.streams.context import Context
+from proxy.streams.connection import Context
+from quotas.time_units import NS_PER_SECOND
 
-NS_PER_SECOND: Final = 1_000_000_000
-#: Parts of a sweep: with ten ticks a second each session is checked once a second.
+#: A sweep has this many parts. With ten ticks a second, each session is checked once a second.
 PARTS: Final = 10
-#: Sessions that are checked in one round of the event loop, and closed if they exceed a timeout: the checks take 2 ms.
+#: The most sessions that are checked in one round of the event loop, which takes 2 ms.
 CHECKED_AT_ONCE: Final = 100
 
 _log = EventLog("proxy.sessions.sweep")
 
 
 class Sweep:
-    """Closes sessions that exceed a timeout. Stalled sessions are closed while memory is short only.
+    """Closes sessions that exceed a timeout. Stalled sessions are closed only while memory is short.
 
-    A session is stalled when the number of its bytes in memory has not changed for `--stalled-client-timeout`. The one
-    with most bytes is closed first, until a quarter of the pool is free.
+    A session is stalled when the number of its bytes in memory has not changed for `--stalled-client-timeout`. Those
+    with the most bytes are closed first, until a quarter of the pool is free.
     """
 
     def __init__(self, sessions: Collection[Session], headers: ProxyHeaders, context: Context) -> None:
@@ -43,13 +43,13 @@ class Sweep:
         self._lines = RateLimited()
         self._part = 0
         self._current: list[Session] = []
-        #: The rest of the part.
+        #: The sessions of the current part that have not been checked.
         self._due: list[Session] = []
 
     def tick(self, now_ns: int, *, is_short: bool) -> bool:
-        """Check some sessions of the next part; `is_short`: some are not read because memory is used up.
+        """Check some sessions of the next part. `is_short`: some sessions are not read because memory is used up.
 
-        Returns whether sessions of this part are left: call it again in the loop's next round.
+        Returns whether sessions of this part are left. If so, call it again in the loop's next round.
         """
         if not self._due:
             self._begin_part(now_ns, is_short=is_short)
@@ -59,8 +59,8 @@ class Sweep:
             session.sweep(now_ns)
             if session.state in {State.CONNECTING, State.OPEN}:
                 self._close_overdue(session, now_ns)
-            if session.stray is not None and session.state is State.OPEN:
-                self._drain_stray(session, session.stray, now_ns)
+            if session.unexpected_at is not None and session.state is State.OPEN:
+                self._drain_unexpected(session, session.unexpected_at, now_ns)
         return bool(self._due)
 
     def _begin_part(self, now_ns: int, *, is_short: bool) -> None:
@@ -84,13 +84,13 @@ class Sweep:
                 self._report(session, MAX_AGE, now_ns)
             session.retire()
 
-    def _drain_stray(self, session: Session, place: Place, now_ns: int) -> None:
-        """If its node is known now, another broker would tell its client for ever that it is not the leader: a client
-        asks for metadata then, and keeps the connection.
+    def _drain_unexpected(self, session: Session, place: Place, now_ns: int) -> None:
+        """Drain the session if the node that its client expected is known now. Otherwise the bootstrap server would
+        keep answering that it is not the leader, and the client would ask for metadata but keep the connection.
         """
         broker = self._nodes.broker_at(place)
         if broker is not None and format_address(broker) != session.watch.broker:
-            session.stray = None
+            session.unexpected_at = None
             peer, address = session.identity.client.peer, format_address(broker)
             self._lines.event(_log.info, "connection_rerouted", "stray", now_ns, peer=peer, broker=address)
             session.drain()

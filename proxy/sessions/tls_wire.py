@@ -1,10 +1,11 @@
-"""TLS between a pump and a socket: a handshake by turns, then a wire that decrypts and encrypts.
+"""TLS between a pump and a socket: a handshake in slices, then a wire that decrypts and encrypts.
 
-OpenSSL sees memory, no socket, and as much of it as one turn may take: by itself it would read on for as long as
-records without data come (TLS 1.3's KeyUpdate). The wire receives and sends many records at once.
+OpenSSL reads from memory instead of the socket, and receives only as much as one slice may take: on its own, it would
+keep reading for as long as records without data arrive (TLS 1.3's KeyUpdate). The wire receives and sends many records
+at once.
 
-A byte counts as sent when its record has left. What the socket did not take of a record is kept, so the next send must
-begin with the same bytes, and may go on with more. `Pump.pending` does that.
+A byte counts as sent when its record has left. If the socket takes only a part of a record, the rest is kept, so the
+next send must begin with the same bytes, but may have more. `Writer.pending` ensures that.
 """
 
 import socket
@@ -14,32 +15,32 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, final
 
-from proxy.sessions.turns import Turns
+from proxy.files.tls import TlsContexts, failure_of
+from proxy.sessions.slices import Slices
 from proxy.sessions.wire import Wire
 from proxy.streams.memory import aligned
-from proxy.tls import TlsContexts, failure_of
 
-#: Records of one read, which may be of one byte each, and the time of one besides that of its bytes.
+#: The most records of one read, which may have one byte each, and what a record costs in addition to its bytes.
 _RECORDS_AT_ONCE: Final = 64
 _RECORD_NS: Final = 3_000
-#: What OpenSSL is given at once: the largest record, with its head.
+#: How much OpenSSL is given at once: the largest record, with its header.
 _LARGEST_RECORD: Final = 16_384 + 320
-#: Most bytes of one `recv`, and most that are encrypted for one `send`.
+#: The most bytes of one `recv`, and the most that are encrypted for one `send`.
 _AT_ONCE: Final = 262_144
-#: Bytes that a client may send after its handshake failed, before it has read why.
+#: How many bytes a client may send after its handshake has failed, before it has read the alert.
 _MAX_DISCARDED: Final = 262_144
 
 Failed = Callable[[str, str], None]
 
 
 class TlsWire(Wire):
-    """A connection with TLS, after `open`. `host`: the server's name, with which its certificate must fit; None: this
-    side is the server.
+    """A connection with TLS, after `open`. `host`: the server's name, which its certificate must match; None: this side
+    is the server.
 
-    handshake   None: it is done, or the wire is closed
-    _rest       encrypted bytes that OpenSSL has not seen
-    _unsent     encrypted bytes that the socket did not take: of the first `_owed` bytes of the next send
-    _end        how the stream ended, after what the last read returned
+    handshake   None once it has succeeded, or when the wire is closed
+    _rest       encrypted bytes that OpenSSL has not received
+    _unsent     encrypted bytes that the socket did not take. They are the first `_owed` bytes of the next send
+    _end        how the stream ended, after the bytes that the last read returned
     """
 
     __slots__ = ("_context", "_end", "_host", "_owed", "_rest", "_shared", "_tls", "_unsent", "handshake")
@@ -60,15 +61,15 @@ class TlsWire(Wire):
         self.send = self._send
 
     def open(self, done: Callable[[], None], failed: Failed) -> None:
-        self.handshake = Handshake(self, self._shared.turns, done, failed)
+        self.handshake = Handshake(self, self._shared.slices, done, failed)
         if self.is_server:
             self.when_readable(self.handshake.on_ready)
         else:
-            self._shared.turns.wait_for_handshake(self.handshake)
+            self._shared.slices.wait_for_handshake(self.handshake)
 
     def step(self) -> None:
-        """A step of the handshake. Raises OSError, ssl.SSLWantReadError and ssl.SSLWantWriteError among them, and
-        EOFError for a client that ended its stream without a byte.
+        """Take one step of the handshake. Raises OSError, including ssl.SSLWantReadError and ssl.SSLWantWriteError, and
+        EOFError if the client ended its stream without sending a byte.
         """
         shared = self._shared
         with suppress(BlockingIOError):
@@ -79,7 +80,7 @@ class TlsWire(Wire):
         if not self.has_begun:
             self._tls = self._context.wrap_bio(shared.incoming, shared.outgoing, self.is_server, self._host)
         is_done = is_sent = False
-        # All wires share both BIOs: what OpenSSL has not read is taken out again, and what it wrote is sent or kept.
+        # All wires share both BIOs, so what OpenSSL has not read is taken out again, and what it wrote is sent or kept.
         shared.incoming.write(self._rest)
         try:
             self._tls.do_handshake()
@@ -90,14 +91,14 @@ class TlsWire(Wire):
             self._rest = shared.incoming.read()
             with suppress(OSError):  # the next step reports it
                 is_sent = self._flush()
-        # Done or not: what the peer waits for leaves first, else both would wait.
+        # Whether it is done or not, first send what the peer is waiting for; otherwise both sides would wait.
         if not is_sent:
             raise ssl.SSLWantWriteError
         if not is_done:
             raise ssl.SSLWantReadError
         self.handshake = None
         self.server_name = getattr(self._tls, "server_name", None)
-        self.buffers = bool(self._rest)  # the peer's first data may have come with the end of its handshake
+        self.buffers = bool(self._rest)  # the peer's first data may have arrived with its last message
 
     @property
     def is_server(self) -> bool:
@@ -105,11 +106,11 @@ class TlsWire(Wire):
 
     @property
     def has_begun(self) -> bool:
-        """Whether a first step was taken."""
+        """Whether a first step has been taken."""
         return self._tls is not None
 
     def discard(self) -> int:
-        """Read encrypted bytes and drop them; their number, 0 at the end of the stream. Raises OSError."""
+        """Read encrypted bytes and drop them. Returns their number, 0 at the end of the stream. Raises OSError."""
         return len(self._sock.recv(_LARGEST_RECORD))
 
     @property
@@ -121,7 +122,7 @@ class TlsWire(Wire):
 
     def _recv_into(self, buffer: Any, size: int) -> int:
         if self._end is None:
-            turns = self._shared.turns
+            slices = self._shared.slices
             data: bytes | memoryview = self._rest
             filled = len(data)
             if not self.buffers:
@@ -129,14 +130,14 @@ class TlsWire(Wire):
                 filled = self._sock.recv_into(data, size if size < _AT_ONCE else _AT_ONCE)
                 if not filled:
                     return 0
-            started_ns = turns.clock()
+            started_ns = slices.clock()
             got, given = self._decrypt(data, filled, buffer, size)
             self._settle(data[given:filled] if given < filled else b"", is_full=got == size)
             if got:
                 return got
-            # Nothing for the pump, which would count its turn: KeyUpdates, tickets, or a part of a record.
-            turns.used_ns += turns.clock() - started_ns
-            turns.begin_round()
+            # There is nothing for the pump, which would count its slice: only KeyUpdates, tickets, or part of a record.
+            slices.used_ns += slices.clock() - started_ns
+            slices.begin_round()
         if self._end is None:
             raise BlockingIOError
         if isinstance(self._end, ssl.SSLZeroReturnError):
@@ -144,16 +145,16 @@ class TlsWire(Wire):
         raise self._end
 
     def _decrypt(self, data: bytes | memoryview, filled: int, buffer: Any, size: int) -> tuple[int, int]:
-        """Decrypt `data[:filled]`, as much as one turn may and `size` allows. Returns the number of bytes in `buffer`,
-        and of those that OpenSSL was given.
+        """Decrypt as much of `data[:filled]` as fits into one slice and into `size`. Returns how many bytes are in
+        `buffer`, and how many bytes OpenSSL was given.
 
-        A turn is over when OpenSSL, which is given `_LARGEST_RECORD` bytes at most, finds no data in them.
+        The slice ends when OpenSSL finds no data in what it was given, which is at most `_LARGEST_RECORD` bytes.
         """
         incoming, read = self._shared.incoming, self._tls.read
         got = given = count = 0
         try:
             while got < size and count < _RECORDS_AT_ONCE and (given < filled or incoming.pending or not count):
-                # Never more than one record's worth: OpenSSL reads on by itself over all records that have no data.
+                # Never more than one record's worth, because OpenSSL skips all records that have no data in one call.
                 room = _LARGEST_RECORD - incoming.pending
                 if room > filled - given:
                     room = filled - given
@@ -168,28 +169,28 @@ class TlsWire(Wire):
             pass
         except OSError as error:
             self._end = error
-        self._shared.turns.used_ns += count * _RECORD_NS
+        self._shared.slices.used_ns += count * _RECORD_NS
         return got, given
 
     def _settle(self, left: bytes | memoryview, *, is_full: bool) -> None:
-        """Leave nothing in the memory of all wires: keep what OpenSSL has not read and was not given, send alerts."""
+        """Empty the BIOs that all wires share: keep what OpenSSL has not read or was not given, and send alerts."""
         incoming, outgoing = self._shared.incoming, self._shared.outgoing
         self._rest = incoming.read() + left if left or incoming.pending else b""
-        # OpenSSL answers while it reads: a KeyUpdate that asks for one, a wrong record. A peer that floods the proxy
-        # with these and reads nothing would make `_unsent` grow.
+        # OpenSSL answers while it reads, for example a KeyUpdate that requests another, or a wrong record. A peer that
+        # floods the proxy with these and reads nothing would otherwise make `_unsent` grow.
         if outgoing.pending and not self._flush():
             self._end = self._end or ConnectionAbortedError("it does not read alerts")
-        # OpenSSL keeps the rest of a decrypted record only if the pump's buffer is full.
+        # OpenSSL has the rest of a decrypted record only if the pump's buffer is full.
         self.buffers = bool(self._rest or self._end or (is_full and self._tls.pending()))
 
     def _send(self, data: Any) -> int:
         size, taken = len(data), 0
         while taken < size:
-            if not self._unsent:  # else these bytes are encrypted already, and go on with what is left of that
+            if not self._unsent:  # otherwise these bytes are encrypted already: send the rest of that
                 is_all = not taken and size <= _AT_ONCE
                 try:
                     self._owed = self._tls.write(data if is_all else data[taken : taken + _AT_ONCE])
-                finally:  # also what it wrote before it failed belongs to no other wire
+                finally:  # even after a failure, so that no other wire sends what it wrote
                     self._unsent = self._shared.outgoing.read()
             if not self._flush():
                 break
@@ -217,14 +218,14 @@ class TlsWire(Wire):
         self.handshake = None
         self._notify()
         super().close()
-        # References to itself: its methods, and the frames in the traceback of an error that was kept.
+        # Break references to this object: those of its methods, and of the traceback of a kept error.
         self.recv_into, self.send = self._sock.recv_into, self._sock.send
         self._end = None
 
     def _notify(self) -> None:
-        """Send TLS's own end of the stream. Without it OpenSSL 3 reports a cut connection to the peer."""
+        """Send TLS's own end of stream, without which OpenSSL 3 reports a truncated connection to the peer."""
         if self._tls is not None:
-            with suppress(OSError, ValueError):  # it waits for the peer's own end
+            with suppress(OSError, ValueError):  # it would wait for the peer's own end
                 self._tls.unwrap()
             with suppress(OSError):  # the connection may be broken
                 self._flush()
@@ -232,16 +233,16 @@ class TlsWire(Wire):
 
 @final
 class Handshake:
-    """The handshake of a wire: a `Turn`, but no subclass, since that one is compiled and this module is not. Each step
-    is an expensive turn: a server's takes 0.6 to 1.4 ms.
+    """The handshake of a wire. It is a `LoopUser` without being a subclass, because that class is compiled and this
+    module is not. Each step is an expensive slice: a server's takes 0.6 to 1.4 ms.
 
-    A client whose handshake fails is read, unparsed, until it ends its stream: to close a socket with unread bytes
-    would reset the connection, and the client would not see the alert.
+    After a failure, what the client sends is read and dropped until it ends its stream: closing a socket with unread
+    bytes would reset the connection, and the client would not receive the alert.
     """
 
-    def __init__(self, wire: TlsWire, turns: Turns, done: Callable[[], None], failed: Failed) -> None:
+    def __init__(self, wire: TlsWire, slices: Slices, done: Callable[[], None], failed: Failed) -> None:
         self._wire = wire
-        self._turns = turns
+        self._slices = slices
         self._done = done
         self._failed = failed
         self._failure = ("", "")
@@ -249,18 +250,18 @@ class Handshake:
         self.is_heavy = True
 
     def on_ready(self) -> None:
-        """The socket can be read, or written to."""
+        """Called when the socket can be read or written."""
         self._wire.stop_reading()
         self._wire.stop_writing()
-        if self._turns.may_begin(self):
-            self.on_turn()
+        if self._slices.may_begin(self):
+            self.on_slice()
         else:
-            self._turns.wait_for_handshake(self)
+            self._slices.wait_for_handshake(self)
 
-    def on_turn(self) -> None:
+    def on_slice(self) -> None:
         if self._wire.handshake is not self:  # closed
             return
-        started_ns = self._turns.clock()
+        started_ns = self._slices.clock()
         try:
             self._wire.step()
         except EOFError:
@@ -269,11 +270,11 @@ class Handshake:
             self._wire.when_readable(self.on_ready)
         except ssl.SSLWantWriteError:
             self._wire.when_writable(self.on_ready)
-        except (OSError, ValueError) as error:  # ValueError: a name that cannot stand in a certificate
+        except (OSError, ValueError) as error:  # ValueError: a host name that no certificate can contain
             self._fail(error)
         else:
             self._done()
-        self._turns.used(self, self._turns.clock() - started_ns)
+        self._slices.used(self, self._slices.clock() - started_ns)
 
     def _fail(self, error: OSError | ValueError) -> None:
         wire = self._wire
@@ -299,15 +300,15 @@ class Handshake:
 
 @final
 class Wires:
-    """Makes the wires of new connections, with the contexts that are in force then, and has what all of them share.
+    """Creates the wires of new connections, with the TLS contexts that are in force, and has what all wires share.
 
-    OpenSSL reads from `incoming` and writes to `outgoing`; both are empty between two calls of a wire. `received`:
-    where a socket's bytes go.
+    OpenSSL reads from `incoming` and writes to `outgoing`. Both are empty between two calls of a wire. `received`: the
+    buffer for a socket's bytes.
     """
 
-    def __init__(self, loop: AbstractEventLoop, turns: Turns, contexts: TlsContexts) -> None:
+    def __init__(self, loop: AbstractEventLoop, slices: Slices, contexts: TlsContexts) -> None:
         self.loop = loop
-        self.turns = turns
+        self.slices = slices
         self._contexts = contexts
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.received = memoryview(aligned(_AT_ONCE))

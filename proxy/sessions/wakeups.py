@@ -1,4 +1,4 @@
-"""Releases what limits hold, in turn, with one timer for each limit with waiters; ends delays of responses."""
+"""Releases what limits hold, with one timer for each limit that has waiters, and ends delays of responses."""
 
 from asyncio import AbstractEventLoop, Handle, TimerHandle
 from collections import deque
@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from proxy.enforcement.delay import Delay
-from proxy.enforcement.identity import NS_PER_MS
-from proxy.streams.held_request import HeldRequest, HoldOwner
+from proxy.streams.limited_request import HoldOwner, LimitedRequest
 from quotas.admission.limit import Limit
+from quotas.time_units import NS_PER_MS
 
-NS_PER_SECOND: Final = 1_000_000_000
-#: Longest time for which held requests are released at once; then the loop serves others for at least a millisecond.
+#: The longest time for which held requests are released at once. Then the loop serves others for a millisecond or more.
 LONGEST_PASS_NS: Final = 5_000_000
-#: Most requests that are decided again, and queues that are emptied, in that time.
+#: The most requests that are decided again, and the most queues that are emptied, in that time.
 MOST_AT_ONCE: Final = 100
-#: Reads until the next decision of a connection: the rest of the released frame, the next header, what is decided on.
+#: How many reads a connection needs to its next decision: the rest of its frame, the next header, the next chunk.
 READS_TO_NEXT_FRAME: Final = 3
 
 
@@ -25,40 +24,62 @@ class Wakeups:
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], int]) -> None:
         self._loop = loop
         self._clock = clock
-        #: Of each limit with waiters: a timer, and the time for which it is set, when the limit should be out of debt.
+        #: For each limit with waiters, a timer, and the time for which it is set, when the debt should have been paid.
         self._timers: dict[Limit, TimerHandle] = {}
         self._due_ns: dict[Limit, int] = {}
-        #: The connections of held requests.
-        self._owners: dict[HeldRequest, HoldOwner] = {}
+        #: The connection of each held request.
+        self._owners: dict[LimitedRequest, HoldOwner] = {}
+        #: Of those that are not held for longer than until a certain time.
+        self._ends: dict[LimitedRequest, TimerHandle] = {}
         self._delays: dict[Delay, TimerHandle] = {}
-        #: Requests that are decided again at once.
-        self._asking_again: deque[HeldRequest] = deque()
-        #: Limits with queues that are to be decided again after those.
+        #: Requests that must be decided again as soon as possible.
+        self._asking_again: deque[LimitedRequest] = deque()
+        #: Limits whose queues must be decided again after these requests.
         self._changed_limits: dict[Limit, None] = {}
         self._next_pass: Handle | None = None
 
-    def add(self, request: HeldRequest, owner: HoldOwner) -> None:
-        """The request is held from now on: it is in the queue of its limit."""
+    def add(self, request: LimitedRequest, owner: HoldOwner, until_ns: int = 0) -> None:
+        """The request is held now, and is in the queue of its limit. `until_ns`: when it is decided again even if it is
+        not due; 0: never.
+        """
         self._owners[request] = owner
+        if until_ns:
+            self._ends[request] = self._after(until_ns - self._clock(), self._end_hold, request)
         limit = request.limit
         if limit is not None and limit not in self._timers:
             self._arm(limit)
 
-    def forget(self, request: HeldRequest) -> None:
-        """The request will not pass: it leaves its queue."""
+    def forget(self, request: LimitedRequest) -> None:
+        """The request will not pass: remove it from its queue."""
+        if self._owner_of(request) is not None:
+            self._leave_queue(request)
+
+    def _end_hold(self, request: LimitedRequest) -> None:
+        """It has been held for long enough."""
+        self._leave_queue(request)
+        self._release(request, READS_TO_NEXT_FRAME)
+
+    def _leave_queue(self, request: LimitedRequest) -> None:
         limit = request.limit
-        if self._owners.pop(request, None) is not None and limit is not None:
+        if limit is not None:
             limit.waiters.discard(request)
             if not limit.waiters.waiting:
                 self._disarm(limit)
 
+    def _owner_of(self, request: LimitedRequest) -> HoldOwner | None:
+        """The connection of a request whose hold ends now."""
+        timer = self._ends.pop(request, None)
+        if timer is not None:
+            timer.cancel()
+        return self._owners.pop(request, None)
+
     def limits_changed(self) -> None:
-        """Limits or the measures have changed: decide all held requests again, those of a limit in order."""
+        """The limits or the mode have changed: decide all held requests again, those of each limit in order."""
         self._ask_again(self._timers)
 
     def rate_changed(self, limit: Limit) -> None:
-        """The rate of this limit has changed: its waiters are due at another time. A timer that is too early now is set
-        anew when it fires, so that a rate that changes four times a second costs half as much.
+        """The rate of this limit has changed, so its waiters are due at another time. A timer that is too early now is
+        not touched until it fires, which halves the cost of a rate that changes four times a second.
         """
         if limit in self._timers:
             now_ns = self._clock()
@@ -67,17 +88,17 @@ class Wakeups:
                 self._set_timer(limit, wait_ns, now_ns)
 
     def limits_with_waiters(self) -> Iterable[Limit]:
-        """Those for which something waits; not to be kept."""
+        """The limits for which something waits. Do not keep the result, which changes."""
         return self._timers
 
     # ---- delays
 
     def delay(self, delay: Delay, end: Callable[[], None]) -> None:
-        """Call `end` when the delay is over."""
+        """Call `end` when the delay has passed."""
         self._delays[delay] = self._after(delay.until_ns - self._clock(), self._end_delay, delay, end)
 
     def forget_delay(self, delay: Delay) -> None:
-        """It has ended: its response passes from now on."""
+        """The delay has ended, and its response may pass."""
         delay.until_ns = 0
         timer = self._delays.pop(delay, None)
         if timer is not None:
@@ -108,12 +129,12 @@ class Wakeups:
             del self._due_ns[limit]
 
     def _after(self, wait_ns: int, callback: Callable[..., None], *arguments: object) -> TimerHandle:
-        # The loop's timers count in milliseconds. A late timer costs nothing: the bucket fills meanwhile.
+        # The loop's timers count in milliseconds. A late timer costs nothing, because the bucket keeps filling.
         wait_ms = max(1, -(-wait_ns // NS_PER_MS))
         return self._loop.call_later(wait_ms / 1000, callback, *arguments)
 
     def _pass(self, limit: Limit) -> None:
-        """The debt should be paid: release waiters, one frame each, until there is debt again or the time is over."""
+        """The debt should be paid. Release a frame of each waiter, until there is debt again or the time is used up."""
         now_ns = self._clock()
         ends_ns = now_ns + LONGEST_PASS_NS
         while self._serve_round(limit, now_ns):
@@ -121,31 +142,32 @@ class Wakeups:
             if now_ns >= ends_ns:
                 self._dissolve(limit, now_ns)
                 break
-        # Not before: requests that come back meanwhile need no timer of their own.
+        # Set the timer only now, because requests that come back during the pass do not need one.
         if limit.waiters.waiting:
             self._arm(limit)
         else:
             self._disarm(limit)
 
     def _serve_round(self, limit: Limit, now_ns: int) -> bool:
-        """Release the waiter whose turn it is. Returns whether there was one."""
+        """Release the next waiter in the queue. Returns whether there was one."""
         if not limit.waiters.waiting or limit.debt_ns(now_ns):
             return False
         has_room = limit.has_room_for_all(now_ns)  # before its frame is charged
-        # It reads its next frame now, so that it is back in the queue before the next waiter is released. The queue is
-        # fair only among its members: a session of small frames that came back in the loop's next round would pass one
-        # for each large frame of another.
+        # The connection reads its next frame now, so that it is back in the queue before the next waiter is released,
+        # because the queue is fair only among its members: if a session with small frames came back in the loop's next
+        # round, it would pass only one small frame for each large frame of another session.
         #
-        # Where the limit has room for all, the connection reads on in its own turn, and no more comes back than what it
-        # has read already. So the queue ends: otherwise clients that never stop sending would queue for each other
-        # without end, a frame at a time, however little of the limit that uses. Until then the queue stays: a
-        # connection can have read hundreds of frames before its limit was in debt, and would use all of the room.
+        # If the limit has room for all waiters, the connection reads on in a slice of its own instead, and only frames
+        # that it has read already come back, so the queue empties. Otherwise clients that never stop sending would
+        # queue for each other forever, a frame at a time, however little of the limit they use. The queue is not
+        # dropped before that, because a connection may have read hundreds of frames before its limit went into debt,
+        # and would use all of the room.
         self._release(limit.waiters.pop(), 0 if has_room else READS_TO_NEXT_FRAME)
         return True
 
     def _dissolve(self, limit: Limit, now_ns: int) -> None:
-        """End a queue that is too long for one pass, if the limit has room for all. The waiters that were released
-        would come back to its end before the next pass, so by passes alone it would never end.
+        """Empty a queue that is too long for one pass, if the limit has room for all of it. With passes alone it would
+        never become empty, because released waiters come back to its end before the next pass.
         """
         if limit.waiters.waiting and not limit.debt_ns(now_ns) and limit.has_room_for_all(now_ns):
             self._ask_again((limit,))
@@ -157,8 +179,8 @@ class Wakeups:
             self._ask_some_again()
 
     def _ask_some_again(self) -> None:
-        """For the time of one pass, at most `MOST_AT_ONCE` requests and limits; the rest in the loop's next round."""
-        # The next queue is emptied when all requests of the one before have been decided again.
+        """Decide at most `MOST_AT_ONCE` requests and limits, for the time of one pass; the rest in the next round."""
+        # A queue is emptied only when all requests of the previous one have been decided again.
         requests, limits = self._asking_again, self._changed_limits
         ends_ns = self._clock() + LONGEST_PASS_NS
         for _ in range(MOST_AT_ONCE):
@@ -168,16 +190,16 @@ class Wakeups:
                 limit = next(iter(limits))
                 del limits[limit]
                 requests.extend(limit.waiters.take_all())
-                self._disarm(limit)  # as of the time before the change
+                self._disarm(limit)  # it was set before the change
             else:
                 break
             if self._clock() >= ends_ns:
                 break
         self._next_pass = self._loop.call_soon(self._ask_some_again) if requests or limits else None
 
-    def _release(self, request: HeldRequest, reads: int) -> None:
+    def _release(self, request: LimitedRequest, reads: int) -> None:
         """Decide the request again, if it is still held."""
-        owner = self._owners.pop(request, None)
+        owner = self._owner_of(request)
         if owner is not None and request.is_held:
             request.on_release(self._clock())
             owner.release(request, reads)

@@ -1,45 +1,53 @@
-"""The interface between a pump and a socket. The plain wire exposes the socket's own methods; `tls_wire` has that of
-TLS.
+"""The interface between a pump and a socket. The plain wire exposes the socket's own methods; `tls_wire` adds TLS.
 
-`remove_reader` and `remove_writer` come before `close`: libuv aborts the process otherwise.
+Call `remove_reader` and `remove_writer` before `close`; otherwise libuv aborts the process.
 """
 
-import fcntl
 import socket
-import termios
-from array import array
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
-#: tcpi_state, the first byte of Linux's TCP_INFO, while the peer has not ended: established, this side has ended
-#: (FIN_WAIT1, FIN_WAIT2), or not known.
+#: The values of tcpi_state, the first byte of Linux's TCP_INFO, while the peer has not ended its stream: established,
+#: ended by this side (FIN_WAIT1, FIN_WAIT2), or unknown.
 _TCP_OPEN: Final = frozenset({b"\x01", b"\x04", b"\x05", b""})
 _TCP_CLOSE: Final = b"\x07"
 #: tcpi_bytes_acked and tcpi_bytes_received of TCP_INFO, since Linux 4.1.
 _TRAFFIC_AT: Final = 120
 _unpack_traffic: Final = Struct("=QQ")
+#: tcpi_unacked, and tcpi_notsent_bytes of TCP_INFO, since Linux 4.6.
+_unpack_unsent: Final = Struct("=24xI116xI")
 
 
 class Wire:
     """A plaintext connection. Each has one reader and one writer at a time.
 
-    ``recv_into(buffer, size)``   as of a socket: bytes read, 0 at the end of the stream
-    ``send(data)``                as of a socket: bytes taken
-    Both raise BlockingIOError when nothing can be read or taken now, and OSError when the connection is broken.
+    ``recv_into(buffer, size)``   like a socket's: returns how many bytes were read, 0 at the end of the stream
+    ``send(data)``                like a socket's: returns how many bytes were taken
+    Both raise BlockingIOError if nothing can be read or taken now, and OSError if the connection is broken.
     """
 
-    __slots__ = ("_is_read", "_is_written", "_loop", "_sock", "buffers", "fd", "recv_into", "send", "server_name")
+    __slots__ = (
+        "_is_read",
+        "_is_written",
+        "_loop",
+        "_sock",
+        "buffers",
+        "fd",
+        "recv_into",
+        "send",
+        "server_name",
+    )
 
     recv_into: Callable[[Any, int], int]
     send: Callable[[Any], int]
-    #: Whether there is more to `recv_into` that was received before: the event loop does not report it.
+    #: Whether `recv_into` has more bytes that were received earlier, which the event loop does not report.
     buffers: bool
-    #: What a byte costs besides its way through the kernel, in quarters of a nanosecond.
+    #: What a byte costs in addition to its way through the kernel, in quarters of a nanosecond.
     byte_cost = 0
-    #: The host that the client has named in its TLS handshake (SNI), neither checked nor normalized; None: no name.
+    #: The host name in the client's TLS handshake (SNI), neither checked nor normalized; None: it has no name.
     server_name: str | None
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket) -> None:
@@ -54,12 +62,12 @@ class Wire:
         self.send = sock.send
 
     def open(self, done: Callable[[], None], failed: Callable[[str, str], None]) -> None:
-        """Call `done` when bytes can be read and sent, or `failed` with a reason and a sentence; after `close` none."""
+        """Call `done` when bytes can be read and sent, or `failed` with a reason and a sentence. Neither if closed."""
         done()
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The verified certificate that the peer has shown, as DER."""
+        """The peer's certificate, as DER, if it was verified."""
         return None
 
     def when_readable(self, callback: Callable[[], None]) -> None:
@@ -83,8 +91,8 @@ class Wire:
             self._loop.remove_writer(self.fd)
 
     def shutdown(self) -> None:
-        """Send no more: the peer sees the end of the stream."""
-        with suppress(OSError):  # the connection is gone: the next read reports it
+        """Send nothing more, so that the peer reads the end of the stream."""
+        with suppress(OSError):  # the connection has gone, and the next read reports that
             self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -95,15 +103,15 @@ class Wire:
 
     @property
     def peer_has_gone(self) -> bool:
-        """Whether the peer has ended its stream, closed or reset the connection, even if data before that has not been
-        read. TCP does not tell the first from the second.
+        """Whether the peer has ended its stream, or closed or reset the connection, even if data before that has not
+        been read. TCP cannot tell an ended stream from a closed connection.
         """
         return tcp_info(self._sock, 1) not in _TCP_OPEN
 
     @property
     def traffic_bytes(self) -> int | None:
-        """Bytes received from the peer and acknowledged by it, since the connection exists; None on other systems than
-        Linux, and on kernels that do not count them.
+        """How many bytes have been received from the peer or acknowledged by it since the connection was opened. None
+        on systems other than Linux, and on kernels that do not count them.
         """
         size = _TRAFFIC_AT + _unpack_traffic.size
         fields = tcp_info(self._sock, size)
@@ -111,15 +119,13 @@ class Wire:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether the peer has received all that was sent; False where the system does not tell."""
-        unsent = array("i", [1])
-        with suppress(OSError):
-            fcntl.ioctl(self.fd, termios.TIOCOUTQ, unsent)
-        return not unsent[0]
+        """Whether the peer has received everything that was sent. False if the system does not report it."""
+        fields = tcp_info(self._sock, _unpack_unsent.size)
+        return len(fields) == _unpack_unsent.size and not any(_unpack_unsent.unpack(fields))
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection is over, both ways."""
+        """Whether the connection has ended in both directions."""
         return tcp_info(self._sock, 1) == _TCP_CLOSE
 
 

@@ -1,4 +1,4 @@
-"""The writing half of a pump. While the other side does not take bytes, nothing is read: that is the memory bound."""
+"""The writing half of a pump. While the other side takes no bytes, nothing is read, and that bounds the memory."""
 
 from typing import Final, final
 
@@ -6,19 +6,22 @@ from proxy.sessions.pump_set import WRITE_BACKPRESSURE, Direction, PumpSet
 from proxy.sessions.wire import Wire
 from proxy.streams.memory import Holding
 
+#: Larger than any write.
+ALL: Final = 1 << 62
 _FIRST_BYTE: Final = b"\0"
 
 
 @final
 class Writer:
-    """Writes to the sink of one direction, and keeps what that does not take.
+    """Writes to the sink of one direction, and keeps what the sink does not take.
 
-    has_probed   see `probe`: the first byte of the next response has been sent
-    pending      bytes that the sink did not take; None: it has taken all
-    discarding   the sink has gone, or its stream was ended: bytes are dropped
+    has_probed   whether the first byte of the next response has been sent already: see `probe`
+    pending      bytes that the sink has not taken; None: it has taken all
+    send         the wire's, which returns how many bytes it took; `len` while bytes are dropped
+    discarding   bytes are dropped, because the sink has gone or its stream was ended
     """
 
-    __slots__ = ("_holding", "_pump", "_send", "_shared", "_sink", "discarding", "has_probed", "pending")
+    __slots__ = ("_holding", "_pump", "_shared", "_sink", "discarding", "has_probed", "pending", "send")
 
     __deletable__ = ("_pump",)
 
@@ -27,30 +30,37 @@ class Writer:
         self._pump = pump
         self._holding = holding
         self._sink = sink
-        self._send = sink.send
+        self.send = sink.send
         self.pending: bytearray | None = None
         self.discarding = False
         self.has_probed = False
 
     def write(self, data: memoryview | bytes | bytearray) -> None:
-        """Send now what the sink takes, keep the rest and stop reading until it is gone."""
+        """Send what the sink takes now. Keep the rest, and stop reading until it has been sent."""
         if self.pending is not None:
             self.pending += data
             self._account()
             return
-        send = self._send
         try:
-            sent = send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
+            sent = self.send(data)
         except OSError as error:
-            self._pump.on_sink_failed(error)
-            return
+            sent = self.on_unsent(error)
         if sent < len(data):
-            self.pending = bytearray(data[sent:])  # a copy: `data` is the buffer into which others are read next
-            self._account()
-            self._pump.pause(WRITE_BACKPRESSURE)
-            self._sink.when_writable(self._on_writable)
+            self.keep(data[sent:])
+
+    def on_unsent(self, error: OSError) -> int:
+        """The sink took nothing, for now or for good. Returns how many bytes need not be kept."""
+        if isinstance(error, BlockingIOError | InterruptedError):
+            return 0
+        self._pump.on_sink_failed(error)
+        return ALL
+
+    def keep(self, rest: memoryview | bytes | bytearray) -> None:
+        """Keep bytes that the sink did not take."""
+        self.pending = bytearray(rest)  # a copy, because the next read overwrites the buffer that has `rest`
+        self._account()
+        self._pump.pause(WRITE_BACKPRESSURE)
+        self._sink.when_writable(self._on_writable)
 
     def _on_writable(self) -> None:
         if (pending := self.pending) is not None:
@@ -59,8 +69,8 @@ class Writer:
             self._on_written()
 
     def _on_written(self) -> None:
-        """A method of its own: in `_on_writable`, mypyc would take `pending` for None, as it was before `write`."""
-        if self.pending is None:  # all was taken, or the sink has gone
+        """A separate method, because in `_on_writable` mypyc assumes that `pending` is None, as before `write`."""
+        if self.pending is None:  # all bytes were taken, or the sink has gone
             self._drop_pending()
             self._pump.on_sent()
 
@@ -77,44 +87,44 @@ class Writer:
     # ---- whether the sink is still there
 
     def probe(self) -> None:
-        """Send the first byte of the next frame, which is 0 up to 16 MB, before the rest of it is known.
+        """Send the first byte of the next frame, which is 0 for any frame below 16 MB, before the rest of it is known.
 
-        A peer that has closed its connection answers it with a reset. Otherwise TCP does not tell: its end is queued
-        behind what it sent before, and it acknowledges all else until that is read.
+        If the peer has closed its connection, it answers with a reset. TCP gives no other sign: the peer's FIN is
+        queued behind the data that it sent before, and its kernel acknowledges everything until that data is read.
         """
         if self.pending is None and not self.has_probed and self._sink.is_flushed:
             try:
-                self._send(_FIRST_BYTE)
+                self.send(_FIRST_BYTE)
             except OSError:
-                return  # it is read, or asked again
+                return  # the next read, or the next probe, handles that
             self.has_probed = True
-            self._send = self._send_rest
+            self.send = self._send_rest
 
     def _send_rest(self, data: memoryview | bytes | bytearray) -> int:
-        """As `send`, of a frame whose first byte has been sent."""
+        """Like `send`, for a frame whose first byte has been sent already."""
         if data[0]:
             raise ConnectionAbortedError
         rest = data[1:]
         sent = self._sink.send(rest) if rest else 0
         self.has_probed = False
-        self._send = self._sink.send
+        self.send = self._sink.send
         return 1 + sent
 
     # ---- ends
 
     def _drop_all(self) -> None:
-        """Bytes are dropped from now on. `len` takes all of them, so `write` need not ask for each."""
+        """Drop bytes from now on. `len` takes all of them, so `write` needs no condition for that."""
         self.discarding = True
-        self._send = len
+        self.send = len
 
     def discard(self) -> None:
-        """The sink has gone: drop pending bytes, and all that follow."""
+        """The sink has gone: drop the pending bytes, and all bytes that follow."""
         self._drop_all()
         if self.pending is not None:
             self._drop_pending()
 
     def end(self) -> None:
-        """Nothing follows what the sink has taken: end its stream."""
+        """Nothing follows the bytes that the sink has taken: end its stream."""
         self._drop_all()
         self._sink.shutdown()
 
@@ -124,4 +134,4 @@ class Writer:
         if self.pending is not None:
             self.pending = None
             self._sink.stop_writing()
-        del self._pump  # which refers to this object: see `Session._close`
+        del self._pump  # it refers to this object: see `Session._close`

@@ -4,19 +4,18 @@
           └─▶ request, or the handler of its kind             ▲
                     └──────── in flight: requests that wait for their response
 
-- `steps`            what the pump is to do next
-- `request_stream`   client to broker: finds the frames, and lets the request or its kind decide
-- `response_stream`  broker to client: matches responses with what is in flight, which answers for itself
-- `request`          a request that carries data; the kind of requests that are alike; what handlers share
-- `held_request`     the life of such a request as a table, and how it passes its limits
-- `handlers/`        one for each treatment of `protocol.apis`
-- `connection`       what both streams share
-- `batches`          requests of one kind that pass together, without a decision for each
-- `batch_plan`       such Produce requests whose records are charged, or counted by topic
-- `topic_charges`    what the records of a topic are charged to
-- `sent_records`     records of requests in flight: those that the broker refuses are taken back
-- `fetch_ledger`     what a fetch may bring
-- `groups`           how often consumer groups rebalance, and who joins them
+- `steps`            what the pump must do next
+- `request_stream`   client to broker: finds the frames, and lets each request or its kind decide
+- `response_stream`  broker to client: matches responses with the requests in flight, which handle them
+- `pending`          anything in flight, and what it may do with its response
+- `request`          a request that carries data; the kind that similar requests share; the base of handlers
+- `limited_request`  the life of such a request as a table, and how it passes its limits
+- `handlers/`        one handler for each treatment of `protocol.apis`
+- `connection`       what both streams of a connection share, and what all connections share
+- `batches`          requests of one kind that pass together, without a decision for each of them
+- `batch_plan`       batches of Produce requests whose records are charged, or counted by topic
+- `topic_charges`    the limits that the records of a topic are charged to
+- `sent_records`     the records of requests in flight, so that those that the broker refuses can be subtracted
+- `observer`         receives each event of a connection's requests once
 - `memory`           the shared read buffer, and the account of bytes in memory
-- `context`          what all connections of one proxy share
 """

@@ -1,20 +1,22 @@
-"""Produce requests of one read whose records are read and that pass together, whatever limits apply, or none.
+"""Batches of Produce requests that pass together and whose records are read, because limits charge them or because
+usage is counted by topic.
 
-Consecutive requests of a producer for one partition of a topic are the same bytes from the client id to the partition
-count: their prefix. Of each further request only the length of its records and the header of its batch are read:
+Consecutive requests of a producer for one partition of a topic have equal bytes from the client id to the partition
+count. These are their prefix. In each further request, only the length of its records and the header of its batch are
+read:
 
     length, API, version | correlation id | client id ... partition count | partition | size | batch header ...
     compared             |                | compared: the prefix          |           | read | read
 
-A `PartitionPlan` has such a prefix, and the limits of the topic. Requests for several partitions vary: a `TopicsPlan`
-reads all of each, in flexible versions.
+A `PartitionPlan` has such a prefix, and the limits of the topic. Requests for several partitions vary, so a
+`TopicsPlan` reads each of them completely, in flexible versions.
 
-The sums of a batch are charged with one call for each limit. Decisions one by one have the same result if no limit gets
-into debt by it. Otherwise nothing is charged, and the requests are decided one by one.
+The sums of a batch are charged with one call for each limit. The result is the same as with a decision for each
+request, provided that no limit goes into debt. Otherwise nothing is charged, and the requests are decided one by one.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 from struct import Struct
@@ -23,6 +25,7 @@ from typing import Any, Final, final
 from protocol.produce_walk import (
     FIRST_FLEXIBLE,
     FIRST_WITH_TOPIC_IDS,
+    LastBatchWalk,
     PlainTopic,
     one_partition,
     read_plain_body,
@@ -30,6 +33,7 @@ from protocol.produce_walk import (
 from protocol.record_batch import (
     BATCH_HEADER,
     BEFORE_SIZE,
+    CODEC,
     PLAIN_WIDTH,
     claimed_messages,
     length_field,
@@ -37,24 +41,25 @@ from protocol.record_batch import (
 )
 from protocol.request_header import PREFIX_SIZE, unpack_prefix
 from protocol.topics import Topic
-from proxy.observability.tallies import TopicTraffic
+from protocol.walk import UNBOUNDED
+from proxy.enforcement.identity import Identity
+from proxy.observability.tallies import RequestFacts, TopicTraffic
 from proxy.streams.connection import Connection
-from proxy.streams.handlers.produce_content import PIECES
+from proxy.streams.pending import InFlight
 from proxy.streams.request import Kind
-from proxy.streams.response_stream import InFlight
-from proxy.streams.sent_records import SentRequest, Traffic, list_plain_body, most_kept
+from proxy.streams.sent_records import SentRequest, list_plain_body, most_kept
 from proxy.streams.steps import PIECES_PER_STEP
-from proxy.streams.topic_charges import TopicChargesCache
+from proxy.streams.topic_charges import PIECES, TopicChargesCache, Traffic
 from quotas.admission.client_limits import ClientLimits, TopicCharges
-from quotas.admission.frame import Charge
+from quotas.admission.limit_set import MESSAGES, RECORD_BYTES, spend_all, spend_charges
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 #: The longest prefix.
 MAX_PREFIX: Final = 1_024
-#: Prefixes that are kept for one connection.
+#: How many prefixes are kept for one connection.
 MAX_PLANS: Final = 8
 
-#: Bytes of a partition's index.
+#: The size of a partition's index, in bytes.
 _INDEX: Final = 4
 #: The tags of the partition, the topic and the body, at the end of a request of a flexible version.
 _NO_TAGS: Final = bytes(3)
@@ -62,9 +67,11 @@ _NO_TAGS: Final = bytes(3)
 
 @lru_cache(maxsize=256)
 def _layout(prefix_size: int, width: int) -> tuple[Callable[[bytearray, int], tuple[Any, ...]], int, int]:
-    """Reads a request of a plan: length, API key and version, correlation id, prefix; the length of the records in the
-    last `width` of four bytes; size, magic and attributes of the batch, producer id, records count. With the mask of
-    that length, and the bytes before the batch.
+    """A function that unpacks a request of a plan, the mask of the records' length, and the number of bytes before the
+    batch.
+
+    The fields are length, API key and version, correlation id, prefix; the length of the records, in the last `width`
+    of four bytes; size, magic and attributes of the batch, producer id and number of records.
     """
     unpack = Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
     return unpack, (1 << 8 * width) - 1, PREFIX_SIZE + prefix_size + _INDEX + width
@@ -73,11 +80,10 @@ def _layout(prefix_size: int, width: int) -> tuple[Callable[[bytearray, int], tu
 class BatchPlan:
     """Finds requests that pass together, and charges them.
 
-    count        requests that `scan` has found
-    producer_id  of all of them; -1: none
+    count        how many requests `scan` has found
+    producer_id  the producer id of all of them; -1: none
+    rest         the walk over the rest of the last one, if it has not arrived completely
     """
-
-    __slots__ = ("_in_flight", "_known", "_longest", "count", "producer_id")
 
     def __init__(self, connection: Connection, in_flight: InFlight) -> None:
         self._in_flight: Final = in_flight
@@ -85,31 +91,37 @@ class BatchPlan:
         self._longest: Final = connection.context.config.security.max_request_bytes
         self.count = 0
         self.producer_id = -1
-        #: A producer id, until when it is known, and which limit knows it.
+        self.rest: LastBatchWalk | None = None
+        #: A producer id, the time until which it counts as known, and the limit that knows it.
         self._known: tuple[int, int, ProducerIdQuota | None] = (-1, 0, None)
 
     @abstractmethod
     def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
-        """Find the whole requests of `kind` from `pos` on, `most` at most, and add them to those in flight. Returns
-        where the last one ends.
+        """Find at most `most` requests of `kind`, starting at `pos`, and put them in flight. Returns where the last one
+        ends, which is after `end` if there is a `rest` of it.
         """
 
     def fit(self, buf: bytearray, pos: int) -> bool:
-        """Adapt to the request at `pos`. Returns whether `scan` may find now what it did not find before."""
+        """Adapt to the request at `pos`. Returns whether `scan` may now find requests that it did not find before."""
         return False
 
     @abstractmethod
-    def charges_of(self, client: ClientLimits, size: int, now_ns: int) -> list[Charge]:
-        """What the requests found, of `size` bytes together, are charged."""
+    def spend(self, client: ClientLimits, size: int, surcharges: Sequence[int], now_ns: int) -> int:
+        """Charge the requests found, which have `size` bytes in total, if there is room for all: see `spend_all`, and
+        `ClientLimits.surcharges`.
+        """
 
     @abstractmethod
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> tuple[list[SentRequest], Traffic]:
-        """The requests found pass: count their records by topic. Returns those that will be answered, and where they
-        were counted.
+        """Count the records of the requests found by topic, because these pass. Returns the requests that will be
+        answered, and where their records were counted.
         """
 
+    def count_facts(self, facts: RequestFacts) -> None:
+        """The requests found pass: count what is known of them besides."""
+
     def is_known(self, client: ClientLimits, now_ns: int) -> bool:
-        """Whether no limit counts their producer id as a new one: a batch has that of its first request."""
+        """Whether no limit counts the producer id as new. All requests of a batch have that of the first."""
         producer_ids, producer_id = client.producer_ids, self.producer_id
         if producer_ids is None or producer_id < 0:
             return True
@@ -124,28 +136,20 @@ class BatchPlan:
 
 @final
 class PartitionPlan(BatchPlan):
-    """Requests with one prefix. The limits are those of their client and topic.
+    """Requests with the same prefix. The limits are those of their client and topic.
 
-    kind         of the requests
-    client, generation   of the limits
+    kind                the kind of the requests
+    client, generation  the client whose limits these are, and the generation of the limits
     """
 
-    __slots__ = (
-        "_field",
-        "_layout",
-        "_records",
-        "_tags",
-        "_topic",
-        "_units",
-        "_width",
-        "client",
-        "generation",
-        "kind",
-        "prefix",
-    )
-
     def __init__(
-        self, connection: Connection, in_flight: InFlight, kind: Kind, prefix: bytes, charges: TopicCharges
+        self,
+        connection: Connection,
+        in_flight: InFlight,
+        kind: Kind,
+        prefix: bytes,
+        topic: Topic,
+        charges: TopicCharges,
     ) -> None:
         super().__init__(connection, in_flight)
         identity = connection.identity
@@ -154,30 +158,35 @@ class PartitionPlan(BatchPlan):
         self.prefix: Final = prefix
         self.client: Final = client
         self.generation: Final = identity.generation
+        #: The topic; None if a request must arrive completely before it is charged.
+        self._name: Final = topic if connection.identity.entity.topics is None else None
         self._topic: Final = charges.topic
-        records = [(limit, 2) for limit in charges.bytes_in] + [(limit, 3) for limit in charges.messages_in]
-        #: The sums are bytes, requests, bytes of records, messages.
+        records = [(limit, RECORD_BYTES) for limit in charges.bytes_in]
+        records += [(limit, MESSAGES) for limit in charges.messages_in]
         self._units: Final = [*client.units, *records]
-        #: At the end of each request.
+        #: The bytes at the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
-        #: Bytes of the length of the records, and what reads a request where it has so many.
+        #: The size of the length of the records, and the layout of requests with that size.
         self._width = PLAIN_WIDTH
         self._layout = _layout(len(prefix), PLAIN_WIDTH)
-        #: The latest size of records, and its length field.
+        #: The latest size of records, and the length field that encodes it.
         self._field = (-1, -1)
-        #: Bytes of records and messages of each request found.
-        self._records: tuple[list[int], list[int]] = ([], [])
+        #: The bytes of records and the messages of each request found, and the attributes of the last batch seen.
+        self._records: tuple[list[int], list[int], int] = ([], [], 0)
 
     def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
-        """A request is found if it has one batch, and no tags."""
+        """A request is found if it has exactly one batch, and no tags. The records of the last one may be incomplete,
+        unless usage is counted by topic.
+        """
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
         unpack, mask, before = self._layout
         in_flight, longest = self._in_flight, self._longest
         known_size, field = self._field
         last = end - before - BATCH_HEADER
         around = before + len(tags) - 4
+        parts_end = UNBOUNDED if self._name is None else end + len(tags)
         producer_id = -1
-        count = 0
+        count = attributes = 0
         sizes: list[int] = []
         messages: list[int] = []
         while pos <= last and count < most:
@@ -187,26 +196,43 @@ class PartitionPlan(BatchPlan):
             size = length - around
             if seen != key or head != prefix or magic != 2 or batch_size + BEFORE_SIZE != size:
                 break
-            # For a run of records of one size the length field is computed once, then compared: no varint is decoded.
+            # In a run of records of the same size, the length field is computed once, then compared, so no varint is
+            # decoded.
             if size != known_size:
                 self._field = known_size, field = size, length_field(size, self._width, longest - around)
             if written & mask != field or (seen_id != producer_id and count):
                 break
             frame_end = pos + 4 + length
-            if frame_end > end or not buf.startswith(tags, frame_end - len(tags)):
+            if frame_end < parts_end if frame_end > end else not buf.startswith(tags, frame_end - len(tags)):
                 break
             if answered:
                 in_flight.append((correlation_id, kind))
             count += 1
             sizes.append(size)
-            # A wrong count would charge a topic's messages of a year for one small batch.
-            if not 0 <= claimed <= size - BATCH_HEADER >> 3:  # as in few batches
+            # A false count could charge a year's worth of messages to a topic for one small batch.
+            if not 0 <= claimed <= size - BATCH_HEADER >> 3:  # true of few real batches
                 claimed = claimed_messages(claimed, attributes, size)
             messages.append(claimed)
             producer_id = seen_id
             pos = frame_end
-        self.count, self.producer_id, self._records = count, producer_id, (sizes, messages)
+        self.count, self.producer_id, self._records = count, producer_id, (sizes, messages, attributes)
+        self.rest = self._rest_of_last(around, pos - end)
         return pos
+
+    def _rest_of_last(self, around: int, missing: int) -> LastBatchWalk | None:
+        """If `missing` bytes of the last request have not arrived, count only the others. Returns the rest's walk."""
+        if missing <= 0 or self._name is None:
+            return None
+        sizes, messages, _ = self._records
+        size, number = sizes[-1], messages[-1]
+        rest = LastBatchWalk(self.kind.version, size + around, missing, self._name, size, number)
+        late_bytes, late_messages = rest.late
+        sizes[-1], messages[-1] = size - late_bytes, number - late_messages
+        return rest
+
+    def is_valid(self, identity: Identity) -> bool:
+        """Whether the limits still apply to this client."""
+        return self.client is identity.limits and self.generation == identity.generation
 
     def fit(self, buf: bytearray, pos: int) -> bool:
         if not self._tags:
@@ -218,13 +244,19 @@ class PartitionPlan(BatchPlan):
         self._width, self._layout, self._field = width, _layout(len(self.prefix), width), (-1, -1)
         return True
 
-    def charges_of(self, client: ClientLimits, size: int, now_ns: int) -> list[Charge]:
+    def spend(self, client: ClientLimits, size: int, surcharges: Sequence[int], now_ns: int) -> int:
         self._topic.last_ns = now_ns
-        sums = (size, self.count, *map(sum, self._records))
-        return [(limit, sums[at]) for limit, at in self._units]
+        sizes, messages, _ = self._records
+        sums = (size, self.count, sum(sizes), sum(messages), *[size + more for more in surcharges])
+        return spend_all(self._units, sums, size, now_ns)
+
+    def count_facts(self, facts: RequestFacts) -> None:
+        facts.inspected += self.count
+        facts.idempotent += self.count if self.producer_id >= 0 else 0
+        facts.uncompressed += 0 if self._records[2] & CODEC else self.count
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> tuple[list[SentRequest], Traffic]:
-        counted, (sizes, messages) = traffic[self._topic.name], self._records
+        counted, (sizes, messages, _) = traffic[self._topic.name], self._records
         counted.add_produced(sum(sizes), sum(messages))
         newest = islice(reversed(self._in_flight), self.count if self.kind.answered else 0)
         each = zip(newest, reversed(sizes), reversed(messages), strict=False)
@@ -234,14 +266,12 @@ class PartitionPlan(BatchPlan):
 
 @final
 class TopicsPlan(BatchPlan):
-    """Requests of one producer for any topics. One object for each connection."""
-
-    __slots__ = ("_found", "_sent", "_topics")
+    """Requests of one producer for any topics. There is one object for each connection."""
 
     def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         super().__init__(connection, in_flight)
         self._topics: Final = topics
-        #: Records of the requests found: their topic, where they are charged, bytes, messages.
+        #: The records of the requests found: their topic, their charges, their bytes, and their messages.
         self._found: list[tuple[Topic, TopicCharges, int, int]] = []
         self._sent: list[SentRequest] = []
 
@@ -269,13 +299,13 @@ class TopicsPlan(BatchPlan):
         return pos
 
     def _keep(self, correlation_id: int, buf: bytearray, pos: int, end: int, *, by_id: bool) -> None:
-        """Keep what the body at `pos` contains for the response."""
+        """Keep the contents of the body at `pos`, which the response will refer to."""
         if self._topics.counts_topics:
             partitions = list_plain_body(buf, pos, end, by_id)[: most_kept(len(self._in_flight))]
             self._sent.append((correlation_id, partitions))
 
     def _add(self, found: list[PlainTopic], now_ns: int) -> bool:
-        """Add the topics of a request to those found, if all have the producer id of the batch. That is not charged."""
+        """Add the topics of a request to those found, if all have the batch's producer id, which is not charged."""
         if not self.count:
             self.producer_id = found[0][3]
         added = []
@@ -287,12 +317,12 @@ class TopicsPlan(BatchPlan):
         self._found += added
         return True
 
-    def charges_of(self, client: ClientLimits, size: int, now_ns: int) -> list[Charge]:
-        amounts = dict(client.charges_of(size, self.count))
+    def spend(self, client: ClientLimits, size: int, surcharges: Sequence[int], now_ns: int) -> int:
+        amounts = dict(client.charges_of(size, self.count, surcharges))
         for _, charges, record_bytes, messages in self._found:
             charges.topic.last_ns = now_ns
             charges.add_to(amounts, record_bytes, messages)
-        return list(amounts.items())
+        return spend_charges(list(amounts.items()), size, now_ns)
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> tuple[list[SentRequest], Traffic]:
         counted: Traffic = {}
@@ -304,22 +334,21 @@ class TopicsPlan(BatchPlan):
 
 @final
 class BatchPlans:
-    """The plans of one connection."""
+    """The plans of one connection. `known`: the plans for one partition, latest first."""
 
     def __init__(self, connection: Connection, in_flight: InFlight, topics: TopicChargesCache) -> None:
         self._connection: Final = connection
         self._in_flight: Final = in_flight
         self._topics: Final = topics
-        #: The latest one first.
-        self._plans: list[PartitionPlan] = []
+        self.known: Final[list[PartitionPlan]] = []
         self._topics_plan: Final = TopicsPlan(connection, in_flight, topics)
 
     def find(self, kind: Kind, buf: bytearray, pos: int, end: int, now_ns: int) -> BatchPlan | None:
-        """The plan of the requests from `pos` on, if the first is of this kind. None: that one is decided alone."""
-        plans, identity = self._plans, self._connection.identity
+        """The plan for the requests that start at `pos`, if the first is of `kind`. None: it is decided alone."""
+        plans, identity = self.known, self._connection.identity
         for index, known in enumerate(plans):
             if known.kind is kind and buf.startswith(known.prefix, pos + PREFIX_SIZE):
-                if known.generation != identity.generation or known.client is not identity.limits:
+                if not known.is_valid(identity):
                     del plans[index]
                     break
                 if index:
@@ -336,7 +365,7 @@ class BatchPlans:
         return plan
 
     def _plan_at(self, kind: Kind, buf: bytearray, pos: int, end: int, now_ns: int) -> PartitionPlan | None:
-        """A plan for requests such as the one at `pos`; None: it has several partitions, or a long or unknown topic."""
+        """A plan for requests like the one at `pos`. None: it has several partitions, or a long or unknown topic."""
         found = one_partition(buf, pos + kind.header.body_offset, end, kind.version)
         if found is None:
             return None
@@ -345,4 +374,4 @@ class BatchPlans:
         charges = self._topics.lasting(topic, now_ns)
         if charges is None or prefix_end - start > MAX_PREFIX:
             return None
-        return PartitionPlan(self._connection, self._in_flight, kind, bytes(buf[start:prefix_end]), charges)
+        return PartitionPlan(self._connection, self._in_flight, kind, bytes(buf[start:prefix_end]), topic, charges)

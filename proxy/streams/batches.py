@@ -1,105 +1,114 @@
 """Requests of one kind that pass together, without a decision for each.
 
-Decisions one by one would have the same result, while the limits have room for all of them. Where records are charged
+A decision for each of them would have the same result as long as the limits have room for all. If records are charged,
 or counted by topic, a `BatchPlan` finds the requests of a batch.
 """
 
+from collections.abc import Sequence
 from typing import Final, final
 
+from protocol.produce_walk import LastBatchWalk
+from protocol.request_header import unpack_prefix
 from proxy.streams.batch_plan import BatchPlan, BatchPlans
 from proxy.streams.handlers.produce import ProduceRequest, notify_early
-from proxy.streams.handlers.produce_content import topics_of
+from proxy.streams.handlers.produce_content import ProduceContent, topics_of
 from proxy.streams.handlers.reject.refusals import waits_for_refused
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.request import Kind, Requests
-from quotas.admission.limit_set import spend_all
+from quotas.admission.client_limits import ClientLimits
+from quotas.admission.limit_set import spend_charges
 
 
 @final
 class Batches:
-    """The batches of one connection. `longest`: length of the longest request that is accepted."""
+    """The batches of one connection. `longest`: the length of the longest request that is accepted."""
 
-    __slots__ = ("_length", "_most", "_plans", "longest")
+    __slots__ = ("_length", "_most", "_plans", "_rest", "longest")
 
     def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
         self._plans: BatchPlans | None = None
-        #: Requests that the next batch may have: fewer after there was no room for one.
+        #: How many requests the next batch may have, which is fewer after the limits had no room for one.
         self._most = max_in_flight
-        #: Length of the latest request that was found.
+        #: The length of the latest request that was found.
         self._length = 0
+        #: The walk over the rest of the latest one, if its records count and it has not arrived completely.
+        self._rest: LastBatchWalk | None = None
 
-    def take(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
-        """Pass the requests from `pos` on that are of `kind`, `most` at most, if the limits have room for all of them
-        together. The last one may not have arrived whole: it is `requests.current` then if the rest is charged.
+    def pass_together(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
+        """Pass at most `most` requests of `kind`, starting at `pos`, if the limits have room for all of them together.
 
-        Returns where the last of them ends, which may be after `end`; `pos` where none passes this way.
+        Returns where the last of them ends, or `pos` if none passes this way and nothing was charged. The last one may
+        be incomplete, so that it ends after `end`. If its rest must be charged, it becomes `requests.current`.
+
+            requests  |──────A──────|──────B──────|──────C──────|──────D─ ─ ─ ─ ─|
+                      ▲ pos                                            ▲ end     ▲ returned
+            found     count = 4, and `missing`, the bytes of D that have not arrived
+            charged   one sum for A, B and C, and for the part of D that has arrived
+            room      what the tightest limit has left afterwards, in bytes
         """
-        # After a refusal half as many are tried, then twice as many each time: so near a limit few are found in vain.
+        # After a batch that did not fit, half as many are tried, and then twice as many each time. So close to a limit,
+        # few requests are found in vain.
         if self._most < most:
             most = self._most
             self._most *= 2
-        identity = requests.connection.identity
-        limits, missing = identity.limits, 0
         if kind.produce_version < 0:
-            return self._take_others(requests, kind, pos, end, most, now_ns)
-        # Where records count, only whole requests pass this way. Else the last may have arrived in part: what is
-        # missing is charged as it arrives.
+            return self._pass_others(requests, kind, pos, end, most, now_ns)
+        identity = requests.connection.identity
+        limits = identity.limits
+        # `count` requests have been found, which end at `passed_to`, and what has arrived of them has been charged.
+        # `room` is -1 if they did not fit; then nothing was charged.
         if limits.walks:
             passed_to, count, room = self._spend_records(requests, kind, pos, end, most, now_ns)
-            size = passed_to - pos - 4 * count
+            size = min(passed_to, end) - pos - 4 * count
         else:
             passed_to, count = self._scan(requests, kind, pos, end, most)
-            if passed_to > end:  # what has not arrived is not charged
-                missing = passed_to - end
-            size = passed_to - pos - 4 * count - missing
-            if limits.requests.limits:
-                room = spend_all(limits.charges_of(size, count), size, now_ns)
-            else:
+            size = (passed_to if passed_to < end else end) - pos - 4 * count
+            if limits.is_by_bytes:
                 room = limits.produce.spend(size, now_ns)
+            else:
+                surcharges = _surcharges(limits, requests.buf, pos, count)
+                room = spend_charges(limits.charges_of(size, count, surcharges), size, now_ns)
         if not count:
             return pos
-        # Nothing was charged. `room` 0 makes the stream decide the next request alone.
         if room < 0:
-            requests.room = 0
+            requests.room = 0  # the stream must decide the next request alone
             return self._undo(requests, kind, pos, count)
         requests.room = room
         kind.counter.value += count
         entity = identity.entity
         entity.produce_bytes += size
         entity.produce_requests += count
-        if not kind.answered:
-            requests.connection.sent_unanswered = True
-        else:
-            self._begin(requests, kind, count)
-        # Its notice is sent when it has passed whole: it may leave debt before.
-        if missing:
-            self._go_on(requests, kind, missing)
+        # If the last one is incomplete, its notice is sent when it is complete, because it may leave debt by then.
+        if passed_to > end:
+            self._go_on(requests, kind, passed_to - end)
         elif room < READ_SIZE:
             notify_early(requests.connection, kind, now_ns)
+        if kind.answered:
+            before = len(requests.responses.in_flight) - count
+            if before <= requests.connection.observer.attention:
+                requests.forwarded(kind, before)
+        else:
+            requests.connection.sent_unanswered = True
+            entity.facts.unanswered += count
         return passed_to
 
-    def _take_others(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
-        """The same for requests without data, which are only counted."""
+    def _pass_others(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
+        """Pass requests without data, which are only counted: see `pass_together`."""
         passed_to, count = self._scan(requests, kind, pos, end, most)
         if requests.connection.identity.limits.requests.spend(count, now_ns) < 0:
             return self._undo(requests, kind, pos, count)
         kind.counter.value += count
-        if count:
-            self._begin(requests, kind, count)
-        return passed_to
-
-    def _begin(self, requests: Requests, kind: Kind, count: int) -> None:
-        """So many have passed, and are in flight."""
         before = len(requests.responses.in_flight) - count
-        if before <= requests.connection.timer.attention:
-            requests.begin(kind, before)
+        if count and before <= requests.connection.observer.attention:
+            requests.forwarded(kind, before)
+        return passed_to
 
     def _spend_records(
         self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int
     ) -> tuple[int, int, int]:
-        """Find and charge whole requests whose records are read. Returns where the last of them ends, their number, and
-        how many bytes more of them fit; -1: they are not charged.
+        """Find and charge requests whose records are read. Returns where the last of them ends, their number, and how
+        many more bytes would fit; -1 if nothing was charged.
         """
         identity = requests.connection.identity
         plan, passed_to = self._scan_records(requests, kind, pos, end, most, now_ns)
@@ -107,29 +116,37 @@ class Batches:
             return pos, 0, -1
         room = -1
         if plan.is_known(identity.limits, now_ns):
-            size = passed_to - pos - 4 * plan.count
-            room = spend_all(plan.charges_of(identity.limits, size, now_ns), size, now_ns)
+            self._rest = plan.rest
+            size, limits = min(passed_to, end) - pos - 4 * plan.count, identity.limits
+            surcharges = _surcharges(limits, requests.buf, pos, plan.count)
+            room = plan.spend(limits, size, surcharges, now_ns)
         traffic = identity.entity.topics
+        if room >= 0:
+            plan.count_facts(identity.entity.facts)
         if room >= 0 and traffic is not None:
             sent, counted = plan.count_topics(traffic)
             if sent and (records := requests.responses.answers.sent_records) is not None:
                 records.extend((correlation_id, partitions, counted) for correlation_id, partitions in sent)
-                while len(records) > len(requests.responses.in_flight):  # the oldest have been answered
+                while len(records) > len(requests.responses.in_flight):  # forget the oldest, which have been answered
                     records.popleft()
         return passed_to, plan.count, room
 
     def _go_on(self, requests: Requests, kind: Kind, missing: int) -> None:
-        """The last request found has not arrived whole: from now on it is an object, in flight as well."""
+        """Turn the last request found, which is incomplete, into an object, in flight as well."""
         client, in_flight = requests.connection.identity.client, requests.responses.in_flight
-        requests.current = request = ProduceRequest(kind, client, self._length, missing)
+        rest, self._rest = self._rest, None
+        size = self._length if rest is None else rest.frame_length
+        requests.current = request = ProduceRequest(kind, client, size, missing)
+        if rest is not None:
+            request.content = ProduceContent(kind, size, lists_partitions=False, rest=rest)
         if kind.answered:
             in_flight[-1] = (in_flight[-1][0], request)
 
     def _scan(self, requests: Requests, kind: Kind, pos: int, end: int, most: int) -> tuple[int, int]:
-        """Find the requests from `pos` on that are of `kind`, `most` at most, and add them to those in flight.
+        """Find at most `most` requests of `kind`, starting at `pos`, and put them in flight.
 
-        Returns where the last of them ends, and their number. This is the hot path: its loop makes no decision, since
-        decisions one by one would have the same result.
+        Returns where the last of them ends, and their number. This is the hot path: the loop makes no decision, because
+        a decision for each request would have the same result.
         """
         key, tail, needed, shortest, answered = kind.key, kind.tail, kind.needed, kind.shortest, kind.answered
         buf, unpack, longest, in_flight = requests.buf, kind.unpack, self.longest, requests.responses.in_flight
@@ -149,13 +166,18 @@ class Batches:
     def _scan_records(
         self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int
     ) -> tuple[BatchPlan | None, int]:
-        """As `_scan`, by a plan of the requests from `pos` on; None: the first of them is decided alone."""
+        """Like `_scan`, with a plan for the requests that start at `pos`. None: the first is decided alone."""
         plans, connection = self._plans, requests.connection
-        if waits_for_refused(connection):  # those have to pass first
+        if connection.refused is not None and waits_for_refused(connection):  # the refused ones must pass first
             return None, pos
         if plans is None:
             plans = self._plans = BatchPlans(connection, requests.responses.in_flight, topics_of(connection))
         buf = requests.buf
+        # Try the latest plan before searching, because the topic is nearly always the same as before.
+        if plans.known and (latest := plans.known[0]).kind is kind and latest.is_valid(connection.identity):
+            passed_to = latest.scan(kind, buf, pos, end, most, now_ns)
+            if passed_to > pos:
+                return latest, passed_to
         plan = plans.find(kind, buf, pos, end, now_ns)
         if plan is None:
             return None, pos
@@ -165,9 +187,22 @@ class Batches:
         return plan, passed_to
 
     def _undo(self, requests: Requests, kind: Kind, pos: int, count: int) -> int:
-        """There was no room for so many requests: the next one is decided alone, and then half as many are tried."""
+        """Take the requests back, because they did not fit. The next is decided alone, then half as many are tried."""
         self._most = max(1, count >> 1)
+        self._rest = None
         if kind.answered:
             for _ in range(count):
                 requests.responses.in_flight.pop()
         return pos
+
+
+def _surcharges(limits: ClientLimits, buf: bytearray, pos: int, count: int) -> Sequence[int]:
+    """`ClientLimits.surcharges` of the requests from `pos` on, which are so many."""
+    if not limits.costs:
+        return ()
+    lengths = []
+    for _ in range(count):
+        length: int = unpack_prefix(buf, pos)[0]
+        lengths.append(length)
+        pos += 4 + length
+    return limits.surcharges(lengths)

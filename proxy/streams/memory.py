@@ -1,18 +1,18 @@
 """The shared read buffer, and the account of bytes that connections keep in memory.
 
-All sockets are read into the same 512 KiB: a read is parsed and sent on before the next one begins, so no payload is
-copied, except what the other side's socket did not take and what a connection keeps for later. These copies count
-against ``--max-buffered-bytes``. Rules by which memory can always drain:
+All sockets are read into the same 512 KiB. The bytes of a read are parsed and sent on before the next read begins, so
+payload is copied only if the other side's socket does not take it, or if a connection keeps it for later. These copies
+count against ``--max-buffered-bytes``. The following rules ensure that memory can always drain:
 
-- Each direction of a connection has `OWN_SIZE` bytes outside of the pool, so short requests and responses pass while
-  the pool is used up.
-- The bytes that were read and not forwarded (`kept`), of all directions, use at most half of the pool; above that a
-  direction reads only to the end of its current frame and the next header.
-- A response that must be collected allocates its announced length before the first byte is collected; requests for
-  memory are granted in order, except those that fit into the direction's own `OWN_SIZE`, which need none of the pool.
-  One above a quarter of the pool is refused.
-- Allocations of at most `SHORT` bytes have a queue of their own and an eighth more of memory: large responses that are
-  stuck do not delay Metadata.
+- Each direction of a connection has `OWN_SIZE` bytes outside of the pool, so that short requests and responses pass
+  while the pool is used up.
+- The bytes that were read and not forwarded (`kept`) use at most half of the pool, for all directions together. Above
+  that, a direction reads only to the end of its current frame and the next header.
+- A response that must be collected allocates its announced length before its first byte is collected. Allocations are
+  granted in order, except those that fit into the direction's own `OWN_SIZE`, which need no memory of the pool. A
+  response larger than a quarter of the pool is refused.
+- Allocations of at most `SHORT` bytes have a queue of their own, and an additional eighth of the pool, so that large
+  responses that are stuck do not delay Metadata.
 """
 
 import ctypes
@@ -21,26 +21,26 @@ from typing import Final
 
 from protocol.errors import ProtocolError
 
-#: One read takes at most this much. The cost of 1 MiB frames stops falling here: with 64, 128, 256, 512 and 1024 KiB it
-#: is 1.20, 0.75, 0.62, 0.55 and 0.59 of HAProxy's (`python -m bench --only against_haproxy --scenario "1 MiB"`).
+#: The most that one read takes. The cost of 1 MiB frames stops falling here: with 64, 128, 256, 512 and 1024 KiB it is
+#: 1.20, 0.75, 0.62, 0.55 and 0.59 times HAProxy's (`python -m bench --only against_haproxy --scenario "1 MiB"`).
 READ_SIZE: Final = 524_288
 SMALLEST_READ_SIZE: Final = 8_192
-#: The same until a connection has sent its first request, which is short.
+#: The most that one read takes until a connection has sent its first request, which is short.
 FIRST_READ_SIZE: Final = READ_SIZE // 2
-#: Close to its limit a connection reads to the end of the current frame and this many bytes of the next.
+#: Close to its limit, a connection reads to the end of the current frame and this many bytes of the next.
 HEAD_READ_SIZE: Final = 128
-#: The kernel copies 80 KiB into a buffer that begins 16 bytes beyond a multiple of this, as what `malloc` maps does, in
-#: 41 µs in place of 15 (AMD EPYC): a proxy of 16 KiB requests costs 60 % more then.
+#: The buffer begins at a multiple of this. Memory that `malloc` maps begins 16 bytes later, and the kernel then takes
+#: 41 µs instead of 15 to copy 80 KiB into it (AMD EPYC), so that 16 KiB requests cost 60 % more.
 ALIGNMENT: Final = 64
 MAX_VIEWS: Final = 1_024
-#: Bytes that each direction may keep outside of the pool.
+#: How many bytes each direction may keep outside of the pool.
 OWN_SIZE: Final = 1_024
-#: Largest allocation that does not wait for longer ones.
+#: The largest allocation that does not wait for larger ones.
 SHORT: Final = 65_536
 
 
 class ResponseTooLarge(ProtocolError):
-    """A response that has to be collected before it can be sent is larger than a quarter of the pool."""
+    """A response that must be collected before it can be sent is larger than a quarter of the pool."""
 
     reason = "response_too_large"
 
@@ -57,7 +57,8 @@ class ResponseTooLarge(ProtocolError):
 def aligned(size: int) -> bytearray:
     """A buffer that begins at a multiple of `ALIGNMENT` in memory.
 
-    CPython drops the first bytes of a bytearray by moving its beginning, not the rest. Elsewhere it is just a buffer.
+    CPython drops the first bytes of a bytearray by moving its beginning instead of its contents. In other
+    implementations, the buffer may not be aligned.
     """
     data = bytearray(size + ALIGNMENT)
     beyond = ctypes.addressof(ctypes.c_char.from_buffer(data)) % ALIGNMENT
@@ -67,7 +68,7 @@ def aligned(size: int) -> bytearray:
 
 
 class Holding:
-    """What one direction of one connection keeps in memory, in bytes; `counted` of these count against the pool."""
+    """What one direction of one connection keeps in memory, in bytes. `counted` of them count against the pool."""
 
     __slots__ = ("allocated", "counted", "kept", "pending", "waits")
 
@@ -76,7 +77,7 @@ class Holding:
         self.pending = 0
         self.allocated = 0
         self.counted = 0
-        #: Bytes it is queued for; see `MemoryPool.allocate`.
+        #: How many bytes it is waiting for: see `MemoryPool.allocate`.
         self.waits = 0
 
     @property
@@ -84,18 +85,32 @@ class Holding:
         return self.kept + self.pending + self.allocated
 
 
+class _Views(dict[int, memoryview]):
+    """Views of the first bytes of the buffer, by their number, because most reads have one of a few sizes."""
+
+    def __init__(self, whole: memoryview) -> None:
+        super().__init__()
+        self._whole: Final = whole
+
+    def __missing__(self, size: int) -> memoryview:
+        if len(self) >= MAX_VIEWS:
+            self.clear()
+        view = self[size] = self._whole[:size]
+        return view
+
+
 class MemoryPool:
     """Shared by all connections of one event loop.
 
-    ``read_size`` is what one read may take now, 0 when the pool is used up. ``is_tight``: reads must ask `allowance`.
+    ``read_size``: how much one read may take now, 0 if the pool is used up. ``is_tight``: reads must ask `allowance`.
     """
 
     def __init__(self, limit: int) -> None:
         self.data = aligned(READ_SIZE)
         self.view = memoryview(self.data)
-        self.views: dict[int, memoryview] = {}
+        self.views = _Views(self.view)
         self.limit = limit
-        #: All bytes that are kept, with what is outside of the pool.
+        #: All bytes that are kept, including those outside of the pool.
         self.buffered_bytes = 0
         #: Bytes that count against the limit.
         self.used = 0
@@ -120,14 +135,8 @@ class MemoryPool:
         """The longest response that may be collected, in bytes."""
         return self.limit // 4
 
-    def first(self, size: int) -> memoryview:
-        """The first bytes of the buffer, which are in `views` from now on: most reads have one of few sizes."""
-        if len(self.views) >= MAX_VIEWS:
-            self.views.clear()
-        return self.views.setdefault(size, self.view[:size])
-
     def update(self, holding: Holding, kept: int, pending: int, allocated: int) -> None:
-        """Record what the direction keeps from now on."""
+        """Record what the direction keeps now."""
         self.kept_bytes += kept - holding.kept
         total = kept + pending + allocated
         self.buffered_bytes += total - holding.kept - holding.pending - holding.allocated
@@ -140,7 +149,9 @@ class MemoryPool:
     def allowance(self, holding: Holding, want: int, remaining: int, head_size: int) -> int:
         """How many bytes a direction may read now; 0 or less: none.
 
-        want, remaining, head_size   bytes it would read; the rest of its current frame; the header of the next one
+        want        how many bytes it would read
+        remaining   the rest of its current frame
+        head_size   the header of the next frame
         """
         if holding.allocated:  # its memory is allocated already
             return want
@@ -152,7 +163,7 @@ class MemoryPool:
         return want
 
     def allocate(self, holding: Holding, size: int) -> bool:
-        """Allocate `size` bytes for a response that is to be collected. False: it has been queued for them."""
+        """Allocate `size` bytes to collect a response. False: there is no room, and it has been queued."""
         waiting = self._queue_of(size)
         if holding.total + size <= OWN_SIZE or (not waiting and self._has_room(size)):
             self.update(holding, holding.kept, holding.pending, holding.allocated + size)
@@ -162,12 +173,12 @@ class MemoryPool:
         return False
 
     def grow(self, holding: Holding, size: int) -> None:
-        """A response that is collected takes `size` bytes, which may be more than it allocated."""
+        """Record that a collected response takes `size` bytes, which may be more than it allocated."""
         if size > holding.allocated:
             self.update(holding, holding.kept, holding.pending, size)
 
     def grant(self) -> list[Holding]:
-        """Allocate for the queued directions, in order, as far as memory is free; returns these."""
+        """Allocate for queued directions, in order, as long as there is free memory. Returns these directions."""
         granted = []
         for waiting in (self._waiting_short, self._waiting):
             while waiting and self._has_room(waiting[0].waits):
@@ -178,7 +189,7 @@ class MemoryPool:
         return granted
 
     def release(self, holding: Holding) -> None:
-        """Give back what was allocated."""
+        """Return what was allocated."""
         self.update(holding, holding.kept, holding.pending, 0)
 
     def _queue_of(self, size: int) -> deque[Holding]:
@@ -188,7 +199,7 @@ class MemoryPool:
         return self.used + size <= self.limit + (self.limit // 8 if size <= SHORT else 0)
 
     def forget(self, holding: Holding) -> None:
-        """The direction is closed: give back all its memory."""
+        """Return all memory of a direction that is closed."""
         if holding.waits:
             self._queue_of(holding.waits).remove(holding)
             holding.waits = 0

@@ -1,9 +1,9 @@
-"""Requests: what those of one kind have in common, and one that carries data, from its head to the end of its response.
+"""What requests of one kind have in common, and requests that carry data, from the header to the end of the response.
 
-kind      API, version, client id: parsed once, compared afterwards. In flight it stands for each request that needs
-          no object of its own
-request   a Produce request that is decided alone or arrives in parts, or a fetch: held, charged, delayed
-handler   what is done with the requests and responses of one treatment
+kind      API, version and client id, which are parsed once and compared afterwards. It stands in flight for each
+          request that needs no object of its own
+request   a fetch, or a Produce request that is decided alone or arrives in parts. It can be held, charged and delayed
+handler   handles the requests and responses of one treatment
 """
 
 from abc import abstractmethod
@@ -17,22 +17,21 @@ from protocol.apis import FETCH, PRODUCE, SHARE_FETCH, Treatment
 from protocol.request_header import PREFIX_SIZE, RequestHeader, unpack_prefix
 from protocol.throttle_time import clients_wait, throttle_needs
 from proxy.enforcement.identity import Client
-from proxy.enforcement.measures import Reply
+from proxy.enforcement.throttle_actions import Reply
+from proxy.observability.client_times import BROKER, DATA
 from proxy.observability.metrics import Metrics
 from proxy.observability.tallies import Cell
-from proxy.observability.wait_clock import BROKER, DATA
-from proxy.streams.connection import Connection, Stream
-from proxy.streams.context import Context
-from proxy.streams.held_request import HeldRequest
+from proxy.streams.connection import Connection, Context, Stream
+from proxy.streams.limited_request import LimitedRequest
 from proxy.streams.memory import READ_SIZE
-from proxy.streams.response_stream import LONGEST_FETCH_NS, UNLIMITED_NS, Pending, ResponseStream
+from proxy.streams.pending import LONGEST_FETCH_NS, UNLIMITED_NS, Pending, Responses, Timed
 from proxy.streams.steps import REPLACE
 
-#: Number of kinds kept, and the longest header of one. Together they bound the memory: a client with another client id
-#: or header tags in each request slows down only itself.
+#: The most kinds that are kept. With the longest header of one, this bounds the memory. A client that uses another
+#: client id or other header tags in each request slows down only itself.
 MAX_KINDS: Final = 4_096
 MAX_TAIL_BYTES: Final = 512
-#: The key of a kind that no request is compared with.
+#: The key of a kind with which no request is compared.
 _NO_KEY: Final = 1 << 32
 _JOIN_GROUP: Final = 11
 _SYNC_GROUP: Final = 14
@@ -49,18 +48,18 @@ _layout = lru_cache(maxsize=1024)(lambda tail_size: Struct(f">iii{tail_size}s").
 class Requests(Stream):
     """The stream from client to broker, as requests see it.
 
-    responses      the other direction, with what is in flight
-    kind           of the latest request
-    current        the request under way, if it has an object: it is held, or has not arrived whole
-    room           bytes more of its data requests that fitted after the latest one, before a limit is in debt; 0: it
-                   left debt or was held, so the next one is decided alone
+    responses      the other direction, which has what is in flight
+    kind           the kind of the latest request
+    current        the current request, if it has an object because it is held or incomplete
+    room           how many more bytes of data requests fitted after the latest one before a limit would be in debt; 0:
+                   it left debt or was held, so the next one is decided alone
     has_request    a complete request has passed
     is_discarding  the current frame is not forwarded: see `discard`
     """
 
     __slots__ = ("current", "has_request", "is_discarding", "kind", "responses", "room")
 
-    def __init__(self, connection: Connection, responses: ResponseStream) -> None:
+    def __init__(self, connection: Connection, responses: Responses) -> None:
         super().__init__(connection)
         self.responses: Final = responses
         self.kind: Kind | None = None
@@ -70,34 +69,37 @@ class Requests(Stream):
         self.is_discarding = False
 
     def put_in_flight(self, kind: "Kind", pending: Pending, pos: int) -> None:
-        """The request at `pos` passes: `pending` answers for it."""
+        """Put the request at `pos` in flight; `pending` will handle its response."""
         kind.counter.value += 1
         if kind.answered:
             in_flight = self.responses.in_flight
-            if len(in_flight) <= self.connection.timer.attention:
-                self.begin(kind, len(in_flight))
+            before = len(in_flight)
             in_flight.append((unpack_prefix(self.buf, pos)[2], pending))
+            if before <= self.connection.observer.attention:
+                self.forwarded(kind, before)
         else:
             self.connection.sent_unanswered = True
+            self.connection.identity.entity.facts.unanswered += 1
 
-    def begin(self, kind: "Kind", before: int) -> None:
-        """A request passes behind so many: none, or it is to be timed."""
-        connection, now_ns = self.connection, self.taken_ns
-        if not before:
-            connection.waits.begin(DATA if kind.may_last_ns else BROKER, now_ns, self.responses.taken_ns)
-        if connection.timer.attention and not kind.may_last_ns:
-            connection.timer.begin(before, now_ns, is_produce=kind.api_key == PRODUCE)
+    def forwarded(self, kind: "Kind", before: int) -> None:
+        """Report a request that passes while `before` others are in flight. It may be timed."""
+        responses, now_ns = self.responses, self.taken_ns
+        state = DATA if kind.may_last_ns else BROKER
+        if self.connection.observer.forwarded(state, before, now_ns, responses.taken_ns):
+            correlation_id, pending = responses.in_flight[before]
+            timed = Timed(pending, now_ns, is_produce=kind.api_key == PRODUCE)
+            responses.in_flight[before] = correlation_id, timed
 
     def sent(self, now_ns: int) -> None:
-        """The last byte of a request has passed that did not arrive at once: the broker has it from now on."""
-        connection, before = self.connection, len(self.responses.in_flight)
-        if before == 1:
-            connection.waits.sent(now_ns)
-        if connection.timer.left == before:
-            connection.timer.since_ns = now_ns
+        """More of a request that arrives in parts has passed. Its response cannot begin before its last byte."""
+        in_flight = self.responses.in_flight
+        if len(in_flight) == 1:
+            self.connection.observer.sent(now_ns)
+        if in_flight and isinstance(newest := in_flight[-1][1], Timed):
+            newest.since_ns = self.connection.observer.sent_ns = now_ns
 
     def forward(self, kind: "Kind", pending: Pending, pos: int, end: int) -> int:
-        """Forward the request at `pos`, without parsing what has not arrived. Returns the step."""
+        """Forward the request at `pos`, including the bytes that have not arrived, unparsed. Returns the step."""
         self.put_in_flight(kind, pending, pos)
         frame_end: int = pos + 4 + unpack_prefix(self.buf, pos)[0]
         passed_to = min(end, frame_end)
@@ -105,7 +107,7 @@ class Requests(Stream):
         return passed_to
 
     def discard(self, pos: int, end: int, length: int) -> int:
-        """The request at `pos` is not forwarded: it was answered, or will be sent again. Returns the step."""
+        """Do not forward the request at `pos`, which was answered or will be sent again. Returns the step."""
         frame_end = pos + 4 + length
         self.resume_at = min(end, frame_end)
         self.output = b""
@@ -116,8 +118,8 @@ class Requests(Stream):
         return REPLACE
 
 
-class Request(HeldRequest):
-    """A request that carries data. It is in flight itself, so its response finds what it needs in it."""
+class Request(LimitedRequest):
+    """A request that carries data. It is in flight itself, and keeps what its response needs."""
 
     __slots__ = ("kind",)
 
@@ -129,30 +131,30 @@ class Request(HeldRequest):
         return self.kind.throttle_at
 
     @abstractmethod
-    def admit(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
-        """Decide about the request whose frame begins at `pos`, perhaps again after a hold. Returns a step."""
+    def decide(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+        """Decide what happens to the request at `pos`, perhaps again after a hold. Returns a step."""
 
     def go_on(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
-        """More of the frame has arrived, up to `end`: the next step."""
+        """The next step after more of the frame has arrived, up to `end`."""
         raise NotImplementedError
 
 
 @final
 class Kind(Pending):
-    """Requests with the same API, version and head. Shared by all connections that send such requests.
+    """Requests with the same API, version and header. Shared by all connections that send such requests.
 
-    handler     of their treatment
+    handler     the handler of their treatment
     header      the parsed header of the first one
-    key         API key and version, as one int32 of the wire
-    tail        the header's bytes from the client id's length on
-    unpack      reads length, key, correlation id and as many bytes as the tail has
-    needed      bytes that must be in the buffer
-    shortest    length of the shortest such request, without the length field
-    answered    whether the broker responds: not to Produce with acks=0
-    reply       what the response to a data request can do against debt
+    key         API key and version, read as one int32
+    tail        the bytes of the header, starting with the length of the client id
+    unpack      reads length, key, correlation id, and as many bytes as the tail has
+    needed      how many bytes must be in the buffer
+    shortest    the length of the shortest such request, without the length field
+    answered    whether the broker responds, which it does not to Produce with acks=0
+    reply       how the response to a data request can slow the client down
     batchable   see `Handler`
-    counter     of requests, for metrics
-    throttle_at   where the throttle time stands in a response, from its length on, without header tags; 0: it has none
+    counter     the metric that counts the requests
+    throttle_at   the offset of the throttle time in a response without header tags, from its length field; 0: none
     unseen, produce_version, may_last_ns
                 see `Pending`
     """
@@ -178,7 +180,7 @@ class Kind(Pending):
         self.throttle_at = throttle_needs(header.api, header.version)
 
     def length_at(self, buf: bytearray, pos: int, end: int) -> int:
-        """The length field of the request at `pos`, if its head has arrived and is of this kind. Else -1."""
+        """The length of the request at `pos`, if its header has arrived and has this kind; otherwise -1."""
         if end - pos < self.needed:
             return -1
         length: int
@@ -188,51 +190,51 @@ class Kind(Pending):
     def throttle_place(self) -> int:
         return self.throttle_at
 
-    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: Responses, pos: int, end: int, length: int, now_ns: int) -> int:
         return self.handler.respond(responses, self, pos, end, length, now_ns)
 
-    def on_walked(self, responses: ResponseStream) -> None:
+    def on_walked(self, responses: Responses) -> None:
         self.handler.on_walked(responses)
 
-    def on_rewritten(self, responses: ResponseStream, length: int) -> None:
+    def on_rewritten(self, responses: Responses, length: int) -> None:
         self.handler.on_rewritten(responses, self, length)
 
 
 class Handler:
-    """Handles the requests and responses of one treatment. One object for all connections."""
+    """Handles the requests and responses of one treatment. One object serves all connections."""
 
     #: Whether responses are forwarded without parsing while no throttle time is due.
     unseen = False
-    #: Whether consecutive requests of one kind may pass without a decision each, while the limits have room for all.
+    #: Whether consecutive requests of one kind may pass without a decision for each, if the limits have room for all.
     batchable = False
-    #: Whether requests belong to a client id: not those before and beside a login, or each client would begin with an
-    #: entity of user ANONYMOUS.
+    #: Whether requests identify the client by their client id. Those before and during a login do not; otherwise each
+    #: client would begin with an entity of the user ANONYMOUS.
     identifies = True
 
     def __init__(self, context: Context) -> None:
         self.context = context
 
     def count(self, requests: Requests, now_ns: int, *, is_counted: bool = False) -> None:
-        """Charge one request that is never held; `is_counted`: another limit counts it as throttled."""
+        """Charge one request that is never held. `is_counted`: another limit has counted it as throttled."""
         identity = requests.connection.identity
-        decision = identity.limits.requests.charge_control(1, now_ns)
-        if decision.limit is not None:
-            self.context.measures.on_requests_debt(identity, decision, now_ns, is_counted=is_counted)
+        wait_ns, limit = identity.limits.requests.charge_control(1, now_ns)
+        if limit is not None:
+            self.context.actions.on_requests_debt(identity, limit, wait_ns, now_ns, is_counted=is_counted)
 
     @abstractmethod
-    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
-        """Decide about the request at `pos`, whose header is in the buffer. Returns a step: see `Requests.forward`, and
-        `Requests.discard` for a request that was answered.
+    def on_request(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+        """Decide what happens to the request at `pos`, whose header is in the buffer. Returns a step: see
+        `Requests.forward`, and `Requests.discard` for a request that was answered.
         """
 
-    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
-        """See `Pending.respond`, for a request of which the kind is in flight."""
-        return responses.begin(pos, end, length)
+    def respond(self, responses: Responses, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        """See `Pending.respond`, for a request whose kind is in flight."""
+        return responses.forward(pos, end, length)
 
-    def on_walked(self, responses: ResponseStream) -> None:
+    def on_walked(self, responses: Responses) -> None:
         """See `Pending`."""
 
-    def on_rewritten(self, responses: ResponseStream, kind: Kind, length: int) -> None:
+    def on_rewritten(self, responses: Responses, kind: Kind, length: int) -> None:
         """See `Pending`."""
 
 
@@ -252,7 +254,7 @@ class Kinds:
         if kind is None:
             counter = self._metrics.request_cell(header.api.name, header.version)
             handler = self._handlers[header.api.treatment]
-            if len(tail) > MAX_TAIL_BYTES:  # it stays while its request is in flight, so it must not keep the head
+            if len(tail) > MAX_TAIL_BYTES:  # kept while its request is in flight, so without a long header
                 kind = Kind(replace(header, client_id=""), b"", handler, counter)
                 kind.key = _NO_KEY
                 return kind

@@ -1,7 +1,7 @@
-"""Client to broker: finds the frames, and lets the request, or the handler of its kind, decide what happens to each.
+"""Client to broker: finds the frames, and lets each request, or the handler of its kind, decide what happens to it.
 
-A frame's header is parsed (`protocol.request_header`); its payload is forwarded unchanged from the shared buffer.
-Requests of the same kind differ only in length and correlation id: they pass in `batches`.
+A frame's header is parsed (`protocol.request_header`), and its payload is forwarded unchanged from the shared buffer.
+Requests of the same kind differ only in length and correlation id, so they pass in `batches`.
 """
 
 from typing import Final, final
@@ -11,8 +11,8 @@ from protocol.request_header import peek_request, unpack_prefix
 from proxy.streams.batches import Batches
 from proxy.streams.connection import Connection
 from proxy.streams.memory import FIRST_READ_SIZE, HEAD_READ_SIZE, READ_SIZE
+from proxy.streams.pending import Responses
 from proxy.streams.request import Kind, Kinds, Request, Requests
-from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import FULL, NEED, REPLACE
 
 
@@ -22,7 +22,7 @@ class RequestStream(Requests):
 
     __slots__ = ("_batches", "_kinds")
 
-    def __init__(self, connection: Connection, responses: ResponseStream, kinds: Kinds) -> None:
+    def __init__(self, connection: Connection, responses: Responses, kinds: Kinds) -> None:
         super().__init__(connection, responses)
         self._kinds: Final = kinds
         self.want = FIRST_READ_SIZE
@@ -31,21 +31,21 @@ class RequestStream(Requests):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the client waits for a response to the latest request that was forwarded, perhaps in part."""
+        """Whether the client expects a response to the latest request that was forwarded, completely or in part."""
         return self.kind is None or self.kind.answered
 
     @property
     def held(self) -> Request | None:
-        """The request that waits for a limit, if one does."""
+        """The request that waits for a limit, if there is one."""
         request = self.current
         return request if request is not None and request.is_held else None
 
-    def take(self, pos: int, end: int, now_ns: int) -> int:
+    def next_step(self, pos: int, end: int, now_ns: int) -> int:
         self.taken_ns = now_ns
         if self.remaining:
             return self._go_on(pos, min(end, pos + self.remaining), now_ns)
         connection = self.connection
-        # The quotas may have been replaced since the last request: one comparison, for all limits.
+        # The quotas may have been replaced since the last request. One comparison covers all limits.
         identity = connection.identity
         if identity.generation != identity.registry.generation:
             identity.refresh(now_ns)
@@ -53,13 +53,14 @@ class RequestStream(Requests):
         if most <= 0:
             return FULL
         kind = self.kind
-        # Alone: the first request, those that are not data, what follows debt or a hold, and what may not pass.
+        # Decided alone: the first request, requests without data, the next one after debt or a hold, and any request
+        # that may not pass now.
         if kind is None or not kind.batchable or not self.room or self.current is not None:
             return self._take_frame(pos, end, most, now_ns)
         if not connection.takes_requests:
             return self._take_frame(pos, end, most, now_ns)
-        passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
-        # None of this kind begins here, or there is no room for the first one.
+        passed_to = self._batches.pass_together(self, kind, pos, end, most, now_ns)
+        # No request of this kind begins here, or there is no room for the first one.
         if passed_to == pos:
             return self._take_frame(pos, end, most, now_ns)
         if passed_to <= end and self.room >= READ_SIZE == self.want:
@@ -67,7 +68,7 @@ class RequestStream(Requests):
         return self._end_batch(passed_to, end)
 
     def _end_batch(self, passed_to: int, end: int) -> int:
-        """A batch has passed; its last request may not have arrived whole."""
+        """A batch has passed, whose last request may be incomplete."""
         if passed_to > end:
             self.remaining = passed_to - end
         self._set_want()
@@ -75,8 +76,8 @@ class RequestStream(Requests):
 
     def _take_frame(self, pos: int, end: int, most: int, now_ns: int) -> int:
         """The step for the request that begins at `pos`."""
-        if self.current is not None:  # it was held
-            return self._after(self.current.admit(self, pos, end, now_ns), pos)
+        if self.current is not None:  # it has been held
+            return self._after(self.current.decide(self, pos, end, now_ns), pos)
         is_closing = self.connection.is_closing
         if not self.connection.takes_requests and not is_closing:
             return FULL
@@ -87,13 +88,13 @@ class RequestStream(Requests):
         if is_closing and kind.answered:
             return self._after(self.discard(pos, end, unpack_prefix(self.buf, pos)[0]), pos)
         if kind is not before and kind.batchable and self.room:
-            passed_to = self._batches.take(self, kind, pos, end, most, now_ns)
+            passed_to = self._batches.pass_together(self, kind, pos, end, most, now_ns)
             if passed_to > pos:
                 return self._end_batch(passed_to, end)
-        return self._after(kind.handler.admit(self, kind, pos, end, now_ns), pos)
+        return self._after(kind.handler.on_request(self, kind, pos, end, now_ns), pos)
 
     def _after(self, step: int, pos: int) -> int:
-        """What the next read may take, after a step for the request at `pos`."""
+        """Set what the next read may take, after a step for the request at `pos`. Returns the step."""
         if step > pos or step == REPLACE:
             self._set_want()
         return step
@@ -124,7 +125,7 @@ class RequestStream(Requests):
         return kind
 
     def _go_on(self, pos: int, end: int, now_ns: int) -> int:
-        """More of the current frame has arrived, up to `end`."""
+        """Continue the current frame, of which more has arrived, up to `end`."""
         request = self.current
         if request is not None:
             identity = self.connection.identity
@@ -146,13 +147,14 @@ class RequestStream(Requests):
         return step
 
     def _set_want(self) -> None:
-        """Close to the limit, read only to the end of the frame and the next header: a hold then keeps little. In the
-        middle of a frame that fits only in part, read what fits; but one that has taken its limit into debt goes on.
+        """Set what the next read may take. Close to the limit, read only to the end of the frame and the next header,
+        so that a hold keeps little in memory. In the middle of a frame that fits only in part, read what fits, unless
+        the frame has taken its limit into debt, because then all of it passes.
         """
         remaining = self.remaining
         if not remaining:
             self.has_request = True
-        if self.room < READ_SIZE and self.connection.context.measures.enforces:
+        if self.room < READ_SIZE and self.connection.context.actions.enforces:
             rest = remaining + HEAD_READ_SIZE
             self.want = min(rest, max(self.room, HEAD_READ_SIZE)) if self.room else rest
         else:
@@ -160,11 +162,11 @@ class RequestStream(Requests):
 
     @property
     def _full_read(self) -> int:
-        """What a read takes far from any limit."""
+        """How much a read takes far from any limit."""
         return READ_SIZE if self.has_request else FIRST_READ_SIZE
 
     def end(self, now_ns: int) -> None:
-        """Nothing of the current request passes any more."""
+        """End the current request: no more of it passes."""
         request, self.current = self.current, None
         if request is not None:
             request.close(self.connection, now_ns)

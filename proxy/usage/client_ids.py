@@ -29,7 +29,8 @@ _NUMBERED: Final = re.compile(
 
 
 def split_labels(client_id: str) -> tuple[str, Labels]:
-    """The client id without its suffixes `;label.NAME=VALUE`, and these. Of a name that is repeated, the last counts.
+    """The client id without its suffixes `;label.NAME=VALUE`, and the labels. If a name is repeated, the last value
+    wins.
 
     The separator is a semicolon, a comma or a space. At most `MAX_LABELS`, from the end.
     """

@@ -14,14 +14,14 @@ from proxy.usage.series import Series, SeriesTable, UsageKey
 from quotas.admission.limit import Limit
 
 SNAPSHOT_MS: Final = 600_000
-"""Each live series is sent at least this often."""
+"""Each live series is written at least this often."""
 TOPIC_INTERVAL_MS: Final = 60_000
 SAMPLES_PER_SERIES: Final = 3
-"""Samples that are kept while records cannot be written, for each of `max_series`: more than an hour's."""
+"""Samples to keep for each of `max_series` while records cannot be written: more than an hour's worth."""
 IDLE_MS: Final = 300_000
-"""After so long without a record the process writes that it is idle."""
+"""After this long without a record, the process writes that it is idle."""
 CLOCK_STEP_MS: Final = 60_000
-"""A clock that goes back by more begins all series anew; after a smaller step, time stands still."""
+"""If the clock goes back by more, all series start again; after a smaller step, time stands still."""
 SERIES_AT_ONCE: Final = 100
 """Series of one step: less than 1 ms to encode."""
 

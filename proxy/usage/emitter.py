@@ -1,32 +1,32 @@
-"""When counters are read and records are written. Its failures concern no session, and its turns of the loop are short.
+"""When counters are read and records are written. Its failures do not affect sessions, and its slices of the loop are
+short.
 
-Reading and writing are two tasks: while the broker is away, readings go on, and later samples replace earlier ones.
+Reading and writing are two tasks: while the broker is away, reading continues, and later samples replace earlier ones.
 """
 
 import asyncio
-import secrets
-import socket
-import time
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from random import uniform
+from random import Random
 from typing import Final
 
+from proxy.background.host import Host
+from proxy.background.retries import Retries
 from proxy.config.config import Config
 from proxy.observability.labels import label_value
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics, UsageMetrics
-from proxy.retries import Retries
 from proxy.usage.collector import Collector
-from proxy.usage.records import NS_PER_MS, Origin
+from proxy.usage.records import Origin
 from proxy.usage.sink import FileSink, Sink, SinkFailed, SinkRefused
 from quotas.admission.limit import Limit
+from quotas.time_units import NS_PER_MS
 
 JITTER: Final = 0.2
-"""The part of the interval by which a reading may be early, so that sidecars do not write all at once."""
+"""The share of the interval by which a reading may be early, so that sidecars do not all write at once."""
 PAUSE_SECONDS: Final = 0.003
-"""Between two steps of about 1 ms: sessions have the loop meanwhile."""
+"""The pause between two steps of about 1 ms, during which sessions have the loop."""
 RECORDS_AT_ONCE: Final = 100
 """Records of one write: less than 1 ms to encode."""
 WRITE_SECONDS: Final = 30.0
@@ -45,6 +45,7 @@ class Emitter:
     metrics: UsageMetrics
     interval_seconds: float
     wall_ms: Callable[[], int]
+    random: Random
 
     def __post_init__(self) -> None:
         self._unsent: list[bytes] = []
@@ -52,7 +53,7 @@ class Emitter:
         self._writing = asyncio.Lock()
         self._tasks: list[Task[None]] = []
         #: Of writing, and of defects in reading.
-        self._retries, self._defects = Retries(), Retries()
+        self._retries, self._defects = Retries(self.random), Retries(self.random)
 
     def start(self, loop: AbstractEventLoop) -> None:
         forever = (
@@ -103,7 +104,7 @@ class Emitter:
                 self._report_defect()
 
     def _jittered(self) -> float:
-        return self.interval_seconds * uniform(1 - JITTER, 1)  # noqa: S311 - no secret
+        return self.interval_seconds * self.random.uniform(1 - JITTER, 1)
 
     async def _read_and_wake(self) -> None:
         try:
@@ -177,7 +178,7 @@ class Emitter:
             log, name = _log.error, "usage_records_refused"
         counts = {"pending": self.metrics.pending, "lost": self.collector.lost}
         about = {"reason": error.reason, "message": error.message, **counts}
-        log(name, **about, effect="it is tried again, ever more rarely; this is not repeated in the log")
+        log(name, **about, effect="the proxy tries again, at growing intervals; this is not logged again")
 
     def _report_defect(self) -> None:
         self.metrics.errors["defect"] += 1
@@ -185,14 +186,20 @@ class Emitter:
             _log.exception("usage_failed")
 
 
-def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Callable[[Limit], bool]) -> Emitter | None:
+def emitter_of(
+    config: Config, metrics: Metrics, listener: str, is_in_use: Callable[[Limit], bool], host: Host
+) -> Emitter | None:
     """The emitter of this process; None: usage records are off. `listener`: where clients connect, HOST:PORT."""
     options = config.usage
     if not options.is_on:
         return None
-    sidecar = label_value(options.sidecar_name or socket.gethostname())
-    origin = Origin(sidecar, secrets.token_hex(8), listener)
-    collector = Collector(origin, options, metrics.entities, is_in_use, _wall_ms())
+
+    def wall_ms() -> int:
+        return host.wall_clock() // NS_PER_MS
+
+    sidecar = label_value(options.sidecar_name or host.name)
+    origin = Origin(sidecar, host.random.randbytes(8).hex(), listener)
+    collector = Collector(origin, options, metrics.entities, is_in_use, wall_ms())
     sink: Sink
     if options.file is not None:
         sink = FileSink(options.file)
@@ -200,8 +207,4 @@ def emitter_of(config: Config, metrics: Metrics, listener: str, is_in_use: Calla
         from proxy.usage.topic_sink import TopicSink  # aiokafka, if a topic is configured
 
         sink = TopicSink(config, origin.key)
-    return Emitter(collector, sink, metrics.usage, options.interval_seconds, _wall_ms)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // NS_PER_MS
+    return Emitter(collector, sink, metrics.usage, options.interval_seconds, wall_ms, host.random)

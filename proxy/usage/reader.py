@@ -19,7 +19,8 @@ from proxy.usage.series import FETCH, PRODUCE, Counts, SeriesTable, ThrottleKey,
 
 READ_AT_ONCE: Final = 200
 """Clients, topics and limits of one step: about 1 ms."""
-NOTHING: Final = (0, 0, 0, 0)
+NOTHING: Final = (0,) * 8
+NO_FACTS: Final = (0, 0, 0, 0)
 NO_THROTTLES: Final = (0, 0, 0, 0)
 
 
@@ -33,7 +34,7 @@ class _Seconds:
     largest: int = 0
 
     def end(self, size: int) -> None:
-        """A second is over, or a reading comes: its bytes up to now are `size`."""
+        """A second has ended, or a reading is due; `size` is the number of bytes up to now."""
         self.largest = max(self.largest, size - self.begun_at)
 
 
@@ -57,7 +58,7 @@ class Reader:
         self._tallies: dict[ThrottleTally, Counts] = {}
 
     def end_second(self) -> Iterator[None]:
-        """A second is over: note the largest ones. In steps."""
+        """Note the largest seconds when a second has ended, in steps."""
         for number, entity in enumerate(self._entities, 1):
             produced, fetched = self._seconds_of(entity)
             for seconds, size in ((produced, entity.produce_bytes), (fetched, entity.fetch_bytes)):
@@ -90,12 +91,14 @@ class Reader:
     def _read_client(self, entity: EntityMetrics) -> int:
         """Add what is new of one client. Returns the number of counters that were read."""
         topics = entity.topics or {}
-        produced: dict[str | None, Counts] = {None: (entity.produce_bytes, entity.produce_requests, 0, 0)}
-        fetched: dict[str | None, Counts] = {None: (entity.fetch_bytes, entity.fetch_requests, 0, 0)}
+        facts = entity.facts
+        known = facts.unanswered, facts.inspected, facts.idempotent, facts.uncompressed
+        produced: dict[str | None, Counts] = {None: (entity.produce_bytes, entity.produce_requests, 0, 0, *known)}
+        fetched: dict[str | None, Counts] = {None: (entity.fetch_bytes, entity.fetch_requests, 0, 0, *NO_FACTS)}
         for name, each in topics.items():
             passed = each.produce_bytes + each.refused_bytes
-            produced[name] = passed, 0, each.produce_messages, each.produce_bytes
-            fetched[name] = each.fetch_bytes, 0, 0, each.fetch_bytes
+            produced[name] = passed, 0, each.produce_messages, each.produce_bytes, *NO_FACTS
+            fetched[name] = each.fetch_bytes, 0, 0, each.fetch_bytes, *NO_FACTS
         if entity not in self._clients:
             who = entity.user, *identity_of(entity.client_id, self._table.labels)
             self._clients[entity] = who, {PRODUCE: {}, FETCH: {}}
@@ -113,7 +116,7 @@ class Reader:
                     continue
                 before[direction][topic] = count
                 key = UsageKey(*who, topic and label_value(topic), direction)
-                if topic is None or self._table.has_room_for(key):  # else it is in the total only
+                if topic is None or self._table.has_room_for(key):  # otherwise it is only in the total
                     series = self._table.add(key, tuple(map(int.__sub__, count, old)), self._since_ms, self._now_ms)
                     if topic is None and series.key == key:  # else it is of several clients
                         self._table.note_peak(series, largest)

@@ -4,9 +4,10 @@ import json
 from typing import Any, Final, NamedTuple
 
 from proxy.usage.series import PRODUCE, Series, UsageKey
+from quotas.time_units import NS_PER_MS
 
 SCHEMA_VERSION: Final = 1
-NS_PER_MS: Final = 1_000_000
+FACTS: Final = ("unanswered_requests", "inspected_requests", "idempotent_requests", "uncompressed_requests")
 
 
 class Origin(NamedTuple):
@@ -23,7 +24,7 @@ class Origin(NamedTuple):
 
 
 def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = False) -> bytes:
-    """The present counts of a series, as a record without its number. is_last: the process ends by itself."""
+    """The present counts of a series, as a record without its number. `is_last`: the process is shutting down."""
     key = series.key
     fields: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
@@ -36,7 +37,7 @@ def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = Fal
         "final": is_last,
     }
     if isinstance(key, UsageKey):
-        size, requests, messages, record_bytes = series.counts
+        size, requests, messages, record_bytes, *facts = series.counts
         is_counted = key.topic is not None
         fields["bytes"] = size
         fields["record_bytes"] = record_bytes if is_counted else None
@@ -44,6 +45,8 @@ def sampled(origin: Origin, series: Series, time_ms: int, *, is_last: bool = Fal
         fields["messages"] = messages if is_counted and key.direction == PRODUCE else None
         fields["max_second_bytes"] = series.largest_second
         fields["has_total"] = True
+        if not is_counted and key.direction == PRODUCE:
+            fields |= zip(FACTS, facts, strict=True)
     else:
         throttled_ns, delayed, refused, would_have = series.counts
         fields["throttled_ms"] = throttled_ns // NS_PER_MS

@@ -1,4 +1,4 @@
-"""Samples of series that are not written yet: the latest of each series and hour, bounded in number."""
+"""Samples that are not written yet: the latest of each series and hour, bounded in number."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ class Samples:
         return 0 if len(self) <= self._max_samples else len(self.take(1))
 
     def take(self, most: int) -> list[bytes]:
-        """Remove samples of the oldest hours, `most` at most. Those of one series are in order."""
+        """Remove at most `most` samples of the oldest hours. Samples of one series are in order."""
         taken: list[bytes] = []
         while self._by_hour and len(taken) < most:
             hour, of_hour = next(iter(self._by_hour.items()))

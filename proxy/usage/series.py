@@ -10,7 +10,7 @@ from proxy.usage.client_ids import Labels
 from quotas.admission.limit import Limit
 
 SERIES_IDLE_MS: Final = 3_600_000
-"""A series that counted nothing for an hour is forgotten. If it is used again it begins anew."""
+"""A series that counted nothing for an hour is forgotten. If it is used again, it starts from zero."""
 
 PRODUCE: Final = "produce"
 FETCH: Final = "fetch"
@@ -36,12 +36,12 @@ class ThrottleKey(NamedTuple):
     entity: str
 
 
-Key = UsageKey | ThrottleKey
+SeriesKey = UsageKey | ThrottleKey
 """Its fields are named as in records."""
 
 Counts = tuple[int, ...]
-"""Of a usage series: bytes, requests, messages, bytes of records. Of a throttle series: nanoseconds throttled, bytes
-delayed, refused, and that a dry run would have delayed.
+"""Of a usage series: bytes, requests, messages, bytes of records, then those of `RequestFacts`. Of a throttle series:
+nanoseconds throttled, bytes delayed, refused, and that a dry run would have delayed.
 """
 
 
@@ -58,7 +58,7 @@ class Series:
                  seconds are not counted
     """
 
-    key: Key
+    key: SeriesKey
     counts: Counts
     start_ms: int
     changed_ms: int
@@ -93,17 +93,17 @@ class SeriesTable:
     def __init__(self, options: UsageOptions) -> None:
         self.labels = options.labels
         self._max_series = options.max_series
-        self._series: dict[Key, Series] = {}
+        self._series: dict[SeriesKey, Series] = {}
         self.changed: dict[Series, None] = {}
 
     def __len__(self) -> int:
         return len(self._series)
 
-    def has_room_for(self, key: Key) -> bool:
+    def has_room_for(self, key: SeriesKey) -> bool:
         """Whether the key has a series of its own, or could have one."""
         return key in self._series or len(self._series) < self._max_series
 
-    def add(self, key: Key, counts: Counts, start_ms: int, now_ms: int) -> Series:
+    def add(self, key: SeriesKey, counts: Counts, start_ms: int, now_ms: int) -> Series:
         """Add to the counts of a key. A new series began at `start_ms`."""
         if not self.has_room_for(key):
             key = self._merged(key)
@@ -117,11 +117,11 @@ class SeriesTable:
         return series
 
     def note_peak(self, series: Series, size: int) -> None:
-        """The largest second of a reading had so many bytes."""
+        """The largest second of a reading had `size` bytes."""
         series.peak = size if series.peak is None or series.is_taken else max(series.peak, size)
         series.is_taken = False
 
-    def _merged(self, key: Key) -> Key:
+    def _merged(self, key: SeriesKey) -> SeriesKey:
         """That of the series that counts it after the bound on series."""
         if isinstance(key, UsageKey):
             return UsageKey(OTHER, OTHER, self.labels, None, key.direction)

@@ -1,4 +1,4 @@
-"""Where records go: what a sink is, and the one that appends them to a file. `topic_sink` has the other.
+"""Where records go: the interface of a sink, and the sink that appends to a file. `topic_sink` has the other sink.
 
 SinkFailed          records could not be written now, and are kept
 └── SinkRefused     the sink refuses them: they are lost
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from proxy.threads import OutsideThreads
+from proxy.background.threads import OutsideThreads
 
 FILE_MODE: Final = 0o640
 
 
 class SinkFailed(Exception):
-    """`reason`: the value of the metric's label. `message`: what happened, and what to do."""
+    """`reason` is the label of the metric. `message` is what happened and what to do."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason, message)
@@ -25,7 +25,7 @@ class SinkFailed(Exception):
 
 
 class SinkRefused(SinkFailed):
-    """The sink accepts no records until someone changes it; these are lost."""
+    """The sink accepts no records until its settings change; these records are lost."""
 
 
 class Sink(Protocol):
@@ -42,7 +42,7 @@ class FileSink:
     """Appends records, one JSON object in each line, in a thread, because a disk may be slow.
 
     The file is opened for each write, so it may be renamed, removed or truncated at any time, as log rotation does. For
-    a pipe that nobody reads, or that is full, a write fails at once.
+    a pipe that is full or has no reader, a write fails at once.
     """
 
     def __init__(self, path: Path) -> None:

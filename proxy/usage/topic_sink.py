@@ -1,4 +1,4 @@
-"""Writes records to a Kafka topic, through a client of its own to the real brokers: quotas do not concern it.
+"""Writes records to a Kafka topic, through an internal client to the real brokers: quotas do not apply to it.
 
 All records of a process have one key and so one partition. A batch is sent when the one before is acknowledged.
 """
@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 
 from proxy.config.config import Config
+from proxy.internal_clients.client import InternalClient, stop
 from proxy.observability.logs import EventLog, RateLimited
-from proxy.own_client import OwnClient
 from proxy.usage.sink import SinkFailed
-from proxy.usage.topic_check import check_topic
+from proxy.usage.usage_topic import check_topic
 
 BATCH_BYTES: Final = 65_536
-CLOSE_SECONDS: Final = 2.0
 SAME_WARNING_NS: Final = 3_600_000_000_000
 
 _log = EventLog("proxy.usage")
@@ -31,7 +29,7 @@ class TopicSink:
         assert config.usage.topic is not None  # noqa: S101 - for the type checker
         self._topic = config.usage.topic
         self._key = key
-        self._client = OwnClient(config, "kafka-quota-proxy-usage")
+        self._client = InternalClient(config, "kafka-quota-proxy-usage")
         self._producer: Any = None
         self._warnings = RateLimited(SAME_WARNING_NS)
 
@@ -54,8 +52,7 @@ class TopicSink:
         except Exception as error:  # noqa: BLE001 - a library's code: no error of it may end the writing
             await self.close()
             reason, text = self._client.explain(error)
-            servers = ",".join(self._client.servers)
-            raise SinkFailed(reason, f"--usage-topic {self._topic} at {servers}: {text}") from None
+            raise SinkFailed(reason, f"--usage-topic {self._topic} {text}") from None
 
     async def _connected(self) -> Any:
         """The producer, after a check of the topic."""
@@ -72,12 +69,5 @@ class TopicSink:
 
     async def close(self) -> None:
         producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await producer.stop()
-        except (KafkaError, OSError, TimeoutError):
-            # aiokafka cannot be stopped without a flush, which waits for the broker.
-            await producer._sender.close()
-            await producer.client.close()
+        if producer is not None:
+            await stop(producer)

@@ -5,11 +5,8 @@ from typing import Final, final
 
 from quotas.admission.frame import Charge
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import NO_LIMITS, LimitSet
+from quotas.admission.limit_set import BYTES, FIRST_COST, NO_LIMITS, REQUESTS, LimitSet, Unit
 from quotas.algorithms.producer_ids import ProducerIdQuota
-
-Unit = tuple[Limit, int]
-"""A limit, and the place of its unit among the sums of some requests: their bytes, their number."""
 
 
 class ClientLimits:
@@ -18,6 +15,8 @@ class ClientLimits:
     key           its user and client id: one object, shared with the table of clients
     produce       charged with the bytes of Produce requests
     fetch         charged with the bytes of Fetch and ShareFetch responses
+    costs         what limits of `produce` charge for a request at least (`request_cost`), each value once
+    is_by_bytes   whether all limits of a Produce request, besides those of its records, are charged its bytes
     requests      charged with 1 for each request of any kind; holds only data
     mutations     charged with partitions created and deleted
     producer_ids  charged with new producer ids; None without such a limit
@@ -31,9 +30,11 @@ class ClientLimits:
     __slots__ = (
         "_mixed",
         "bytes_in",
+        "costs",
         "fetch",
         "fetches",
         "generation",
+        "is_by_bytes",
         "key",
         "messages_in",
         "mutations",
@@ -46,6 +47,8 @@ class ClientLimits:
     def __init__(self, key: tuple[str, str]) -> None:
         self.key: Final = key
         self.produce: LimitSet = NO_LIMITS
+        self.costs: tuple[int, ...] = ()
+        self.is_by_bytes = True
         self.fetch: LimitSet = NO_LIMITS
         self.requests: LimitSet = NO_LIMITS
         self.mutations: LimitSet = NO_LIMITS
@@ -54,21 +57,31 @@ class ClientLimits:
         self.messages_in: tuple[Limit, ...] = ()
         self.walks = False
         self.generation = -1
-        self._mixed: Sequence[Unit] = ()  # `units` if some are by number: few clients need a list of their own
+        self._mixed: Sequence[Unit] = ()  # `units` if not all are by bytes: few clients need a list of their own
         self.fetches = 0
 
     def set_produce(self, produce: LimitSet, requests: LimitSet) -> None:
         """Set the limits of Produce requests."""
         self.produce, self.requests = produce, requests
-        mixed = [(limit, 0) for limit in produce.limits] + [(limit, 1) for limit in requests.limits]
-        self._mixed = sorted(mixed, key=_rank) if requests.limits else ()
+        own = [limit.request_cost for limit in produce.limits]
+        costs = self.costs = tuple(dict.fromkeys(filter(None, own)))
+        places = [FIRST_COST + costs.index(cost) if cost else BYTES for cost in own]
+        mixed = [*zip(produce.limits, places, strict=True), *((limit, REQUESTS) for limit in requests.limits)]
+        self.is_by_bytes = not requests.limits and not costs
+        self._mixed = () if self.is_by_bytes else sorted(mixed, key=_rank)
 
     @property
     def units(self) -> Sequence[Unit]:
-        """Of Produce requests, in the order in which a frame passes them: each limit of `produce` (0: by bytes) and of
-        `requests` (1: by number).
+        """Of Produce requests, in the order in which a frame passes them: each limit of `produce` (`BYTES`, or with a
+        `request_cost` from `FIRST_COST` on) and of `requests` (`REQUESTS`).
         """
-        return self._mixed or [(limit, 0) for limit in self.produce.limits]
+        return self._mixed or [(limit, BYTES) for limit in self.produce.limits]
+
+    def surcharges(self, lengths: Sequence[int]) -> list[int]:
+        """For each of `costs`, what requests of these lengths are charged besides their bytes. That is due with the
+        first byte of a request, like its place among those that are counted: so it does not depend on how it arrives.
+        """
+        return [sum([cost - length for length in lengths if length < cost]) for cost in self.costs]
 
     def all(self) -> list[Limit]:
         """Every limit of this client."""
@@ -76,13 +89,14 @@ class ClientLimits:
         found = [limit for each in sets for limit in each.limits] + [*self.bytes_in, *self.messages_in]
         return found if self.producer_ids is None else [*found, self.producer_ids.limit]
 
-    def charges_of(self, size: int, requests: int) -> list[Charge]:
-        """What so many Produce requests of `size` bytes together are charged, besides their records. 0 requests: what
-        more of one that has begun is charged.
+    def charges_of(self, size: int, requests: int, surcharges: Sequence[int] = ()) -> list[Charge]:
+        """The charges of this number of Produce requests, of which `size` bytes together have arrived, besides their
+        records; `surcharges`: see there. 0 requests: what more bytes of a request that has begun are charged.
         """
         if not self._mixed or not requests:
             return [(limit, size) for limit in self.produce.limits]
-        return [(limit, requests if unit else size) for limit, unit in self._mixed]
+        sums = (size, requests, 0, 0, *[size + more for more in surcharges])
+        return [(limit, sums[at]) for limit, at in self._mixed]
 
 
 def _rank(unit: Unit) -> int:

@@ -4,18 +4,22 @@ from fractions import Fraction
 from typing import Any, Final, NoReturn, Protocol
 
 from quotas.admission.fair_queue import FairQueue
-from quotas.algorithms.algorithm import NS_PER_SECOND, Algorithm
+from quotas.algorithms.algorithm import Algorithm
 from quotas.algorithms.leased_bucket import LeasedBucket
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import AnyEntity, Kind, Named
-from quotas.exemption import Exemption
+from quotas.entity import AnyEntity, EntityKind, Named
+from quotas.limit_kinds import DISK_GUARD, PRODUCER_BYTE_RATE
+from quotas.limit_options import NO_OPTIONS, LimitOptions
+from quotas.time_units import NS_PER_SECOND
 
 SPARE_NS: Final = 20_000_000
 """A limit may have earned this much while its waiters need more, since timers fire late."""
 SOFT_NS: Final = 20_000_000
 """The soft mark: what a limit earns in this time, at most half of its burst."""
 #: In which order a frame passes its limits: those of the client first, then those that it shares with more and more.
-_RANKS: Final = {Kind.RESOURCE_GROUP: 1, Kind.TOPIC: 2, Kind.TOTAL: 3}
+_RANKS: Final = {EntityKind.RESOURCE_GROUP: 1, EntityKind.TOPIC: 2, EntityKind.TOTAL: 3}
+#: Before all others: what the disk guard refuses was charged to no other limit.
+_FIRST: Final = -1
 
 
 class _NoWaiters(FairQueue[Any]):
@@ -64,30 +68,26 @@ class Whole(Protocol):
 class Limit:
     """One limit of one entity: "producer_byte_rate" of client-id:etl. Compared and hashed by identity.
 
-    name          Kafka's key
-    entity        the scope of the bucket, with real names only
-    origin        the configured entity of the rate: the same, or one with `DEFAULT`
-    mode          the entry's throttle mode, or None
-    rejects       whether records over it are refused where the client can handle it (`action=reject`)
-    algorithm     the bucket; the same one for the life of the limit
-    rank          its place among the limits of a frame: lower ranks first
-    overdrawn_by  number of the frame that was charged last: while the limit is in debt, the one that took it there
-    waiters       its queue, served byte-fair; add to it with `enqueue`
-    exempt        the clients that it neither charges nor holds, or None
-    uncharged     units that a dry run has let pass without a charge, since the debt was too large already
-    whole         the quota that other processes have parts of, too; None: it is this process's
+    name             Kafka's key
+    entity           the scope of the bucket, with real names only
+    origin           the configured entity of the rate: the same, or one with `DEFAULT`
+    options          those of the entry, and of the total's entry for a threshold
+    algorithm        the bucket; the same one for the life of the limit
+    rank             its place among the limits of a frame: lower ranks first
+    last_charged_by  number of the frame that was charged last; while in debt, the one that took the limit there
+    waiters          its queue, served byte-fair; add to it with `enqueue`
+    uncharged        units that a dry run has let pass without a charge, since the debt was too large already
+    whole            the quota that other processes share; None if the limit is this process's alone
     """
 
     __slots__ = (
         "algorithm",
         "entity",
-        "exempt",
-        "mode",
+        "last_charged_by",
         "name",
+        "options",
         "origin",
-        "overdrawn_by",
         "rank",
-        "rejects",
         "uncharged",
         "waiters",
         "whole",
@@ -100,19 +100,18 @@ class Limit:
         algorithm: Algorithm,
         *,
         origin: AnyEntity | None = None,
-        mode: str | None = None,
+        options: LimitOptions = NO_OPTIONS,
     ) -> None:
         self.name = name
         self.entity = entity
         self.algorithm: Final = algorithm
         self.origin = entity if origin is None else origin
-        self.mode = mode
-        self.rejects = False
+        self.options = options
         self.uncharged = 0
-        self.rank: Final = _RANKS.get(entity.kind, 0) if isinstance(entity, Named) else 0
-        self.overdrawn_by = 0
+        rank = _RANKS.get(entity.kind, 0) if isinstance(entity, Named) else 0
+        self.rank: Final = _FIRST if name == DISK_GUARD else rank
+        self.last_charged_by = 0
         self.waiters: FairQueue[Any] = _NO_WAITERS
-        self.exempt: Exemption | None = None
         self.whole: Whole | None = None
 
     def __repr__(self) -> str:
@@ -125,6 +124,24 @@ class Limit:
             return self.algorithm.ids_per_window
         rate = self.algorithm.rate
         return rate.numerator if rate.denominator == 1 else float(rate)
+
+    @property
+    def moves(self) -> bool:
+        """Whether its rate changes on purpose all the time, so that it may differ within a fleet."""
+        yields = self.options.yields
+        return yields is not None and not yields.is_observed and self.name == PRODUCER_BYTE_RATE
+
+    @property
+    def request_cost(self) -> int:
+        """What each request is charged at least; 0: its bytes. Not of the other limits of the same entry."""
+        return self.options.request_cost if self.name == PRODUCER_BYTE_RATE else 0
+
+    @property
+    def rejects(self) -> bool:
+        """Whether records over it are refused where the client can handle it: only a topic's, not the other limits of
+        the same entry.
+        """
+        return bool(self.options.rejects) and isinstance(self.entity, Named) and self.entity.kind is EntityKind.TOPIC
 
     @property
     def passed(self) -> int:
@@ -152,17 +169,27 @@ class Limit:
             return debt_ns
         return _time_of(algorithm.owed(now_ns), self.whole.share)
 
-    def wait_ns(self, now_ns: int, more: int = 0) -> int:
-        """Nanoseconds until debt, queued frames and `more` units have passed, as is to be expected."""
-        return self.expected_ns(self.debt_ns(now_ns), now_ns) + max(0, self.queued_ns(more))
+    def wait_ns(self, now_ns: int, own: int = 0) -> int:
+        """Nanoseconds until debt and queued frames have passed, as is to be expected; `own`: until a frame of so many
+        units is served that is in the queue.
+        """
+        queued = self.waiters.queued - own
+        if own:
+            queued = min(queued, (self.waiters.waiting - 1) * own)
+        return self.expected_ns(self.debt_ns(now_ns), now_ns) + self.expected_time_of(queued)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that fit before it is in debt; 0 with waiters."""
         return 0 if self.waiters.waiting else self.algorithm.headroom(now_ns)
 
-    def queued_ns(self, more: int = 0) -> int:
-        """Nanoseconds for the queued frames and `more` units, by the rate that will serve them; rounded up."""
-        amount = self.waiters.queued + more
+    def queued_ns(self, own_ns: int) -> int:
+        """Nanoseconds in which a frame that needs the limit for `own_ns` lets queued frames pass, rounded up. The queue
+        is fair by bytes, so each passes at most as much before it, whatever length it has announced.
+        """
+        return min(self.expected_time_of(self.waiters.queued), self.waiters.waiting * own_ns)
+
+    def expected_time_of(self, amount: int) -> int:
+        """Like `time_of`, by the rate that will serve it."""
         return self.time_of(amount) if self.whole is None else _time_of(amount, self.whole.share)
 
     def soft_wait_ns(self, now_ns: int) -> int:
@@ -197,4 +224,4 @@ def _time_of(amount: int, rate: int | Fraction) -> int:
 
 def limits_for(user: str, client_id: str, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
     """Of these limits, those from which the client is not exempt."""
-    return tuple([limit for limit in limits if limit.exempt is None or not limit.exempt.covers(user, client_id)])
+    return tuple([limit for limit in limits if not limit.options.exempts(user, client_id)])

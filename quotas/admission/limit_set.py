@@ -1,19 +1,30 @@
 """The limits of one kind of request of one client.
 
-Frames pass their limits by `quotas.admission.frame`. Here is what needs no frame: requests that pass together, control
-requests, which are never held, and requests that are decided as a whole.
+Frames pass their limits by `quotas.admission.frame`. Here is what needs no frame: requests that pass together, and
+control requests, which are never held.
 """
 
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
-from quotas.admission.decision import ADMITTED, Decision
-from quotas.admission.frame import Charge
 from quotas.admission.limit import Limit
-from quotas.algorithms.algorithm import NS_PER_SECOND, UNLIMITED, Algorithm
+from quotas.algorithms.algorithm import UNLIMITED, Algorithm
 from quotas.algorithms.ewma import Ewma
 from quotas.algorithms.token_bucket import AMPLE, TokenBucket
+from quotas.time_units import NS_PER_SECOND
+
+Unit = tuple[Limit, int]
+"""A limit, and the place of its unit among the sums of some requests."""
+BYTES: Final = 0
+REQUESTS: Final = 1
+RECORD_BYTES: Final = 2
+MESSAGES: Final = 3
+FIRST_COST: Final = 4
+"""The places; the last one, and those after it, are of bytes with a `request_cost`."""
+Debt = tuple[int, Limit | None]
+"""Nanoseconds until the limit is out of debt."""
+NO_DEBT: Final[Debt] = (0, None)
 
 
 class LimitSet:
@@ -24,43 +35,30 @@ class LimitSet:
     def __init__(self, limits: tuple[Limit, ...]) -> None:
         self.limits: Final = limits
 
-    def admit(self, amount: int, now_ns: int) -> Decision:
-        """Charge every limit with `amount` if none is in debt and none has waiters, else nothing."""
-        exceeded: list[Limit] = []
-        longest_ns = -1
-        worst: Limit | None = None
-        for limit in self.limits:
-            wait_ns = limit.algorithm.debt_ns(now_ns)
-            if wait_ns or limit.waiters.waiting:
-                exceeded.append(limit)
-                if wait_ns > longest_ns:
-                    longest_ns, worst = wait_ns, limit
-        return self.charge(amount, now_ns) if worst is None else Decision(False, longest_ns, worst, tuple(exceeded))
+    def charge(self, amount: int, now_ns: int) -> Debt:
+        """Charge every limit in any state. Returns the longest debt that is left."""
+        return _longest([(limit.algorithm.record(amount, now_ns), limit) for limit in self.limits])
 
-    def charge(self, amount: int, now_ns: int) -> Decision:
-        """Charge every limit in any state; admitted, with the debt that is left."""
-        return _decision_of([(limit, limit.algorithm.record(amount, now_ns)) for limit in self.limits])
-
-    def charge_control(self, amount: int, now_ns: int) -> Decision:
+    def charge_control(self, amount: int, now_ns: int) -> Debt:
         """Charge a request that is never held to each limit that is out of debt and without waiters, so that a flood of
         such requests keeps no other one waiting. The others do not count it, nor an EWMA that the next tick would find
-        in debt. Returns the debts of all, as `charge`.
+        in debt. Returns the longest debt of all of them.
         """
-        debts: list[tuple[Limit, int]] = []
+        debts: list[tuple[int, Limit]] = []
         for limit in self.limits:
             debt_ns = limit.debt_ns(now_ns)
             is_full = isinstance(limit.algorithm, Ewma) and not limit.algorithm.headroom(now_ns)
             if not debt_ns and not limit.waiters.waiting and not is_full:
                 debt_ns = limit.algorithm.record(amount, now_ns)
-                limit.overdrawn_by = 0
-            debts.append((limit, debt_ns))
-        return _decision_of(debts)
+                limit.last_charged_by = 0
+            debts.append((debt_ns, limit))
+        return _longest(debts)
 
     def spend(self, amount: int, now_ns: int) -> int:
         """Charge every limit if none has waiters and this leaves none in debt: as each of several requests with this
         sum would. Returns the whole units left; -1 if nothing was charged.
         """
-        return spend_all([(limit, amount) for limit in self.limits], amount, now_ns)
+        return spend_all([(limit, 0) for limit in self.limits], (amount,), amount, now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that fit before a limit is in debt; `UNLIMITED` without limits, 0 with waiters."""
@@ -71,16 +69,16 @@ class LimitSet:
         return min((limit.algorithm.rate * span_ns // NS_PER_SECOND for limit in self.limits), default=UNLIMITED)
 
 
-def spend_all(charges: Sequence[Charge], size: int, now_ns: int) -> int:
-    """Charge each limit if that leaves none in debt and none has waiters: so some requests of `size` bytes together
-    could pass one by one. Each limit once.
+def spend_all(units: Sequence[Unit], sums: Sequence[int], size: int, now_ns: int) -> int:
+    """Charge each limit the sum in its unit if that leaves none in debt and none has waiters: so some requests of
+    `size` bytes together could pass one by one. Each limit once.
 
     Returns how many bytes more of such requests fit: `AMPLE` for that or more. -1: nothing was charged.
     """
     fitting = AMPLE
     asked: list[tuple[Algorithm, int]] = []
-    for limit, amount in charges:
-        algorithm = limit.algorithm
+    for limit, at in units:
+        algorithm, amount = limit.algorithm, sums[at]
         # Those that wait come first, though there may be room for this one.
         if limit.waiters.waiting:
             left = -1
@@ -92,9 +90,9 @@ def spend_all(charges: Sequence[Charge], size: int, now_ns: int) -> int:
                 left = -1
             asked.append((algorithm, amount))
         if left < 0:
-            _unspend(charges, limit)
+            _unspend(units, sums, limit)
             return -1
-        # In bytes of such requests: a limit on messages has room for so many times their bytes.
+        # In bytes of such requests: a limit on messages has room for that multiple of their bytes.
         if left < AMPLE:
             fitting = min(fitting, left if amount == size else left * size // amount if amount else AMPLE)
     for algorithm, amount in asked:
@@ -102,23 +100,24 @@ def spend_all(charges: Sequence[Charge], size: int, now_ns: int) -> int:
     return fitting
 
 
-def _unspend(charges: Sequence[Charge], refusing: Limit) -> None:
+def spend_charges(charges: Sequence[tuple[Limit, int]], size: int, now_ns: int) -> int:
+    """As `spend_all`, of limits with what each is charged."""
+    units = [(limit, at) for at, (limit, _) in enumerate(charges)]
+    return spend_all(units, [amount for _, amount in charges], size, now_ns)
+
+
+def _unspend(units: Sequence[Unit], sums: Sequence[int], refusing: Limit) -> None:
     """Undo the charges of the limits before the one that refuses: within this call nothing has passed."""
-    for limit, amount in charges:
+    for limit, at in units:
         if limit is refusing:
             return
         algorithm = limit.algorithm
         if isinstance(algorithm, TokenBucket):
-            algorithm.unspend(amount)
+            algorithm.unspend(sums[at])
 
 
-def _decision_of(debts: list[tuple[Limit, int]]) -> Decision:
-    """The decision on a charged request, with the debts in ns that it leaves."""
-    exceeded = tuple([limit for limit, debt_ns in debts if debt_ns])
-    if not exceeded:
-        return ADMITTED
-    worst, longest_ns = max(debts, key=itemgetter(1))
-    return Decision(True, longest_ns, worst, exceeded)
+def _longest(debts: list[tuple[int, Limit]]) -> Debt:
+    return max([debt for debt in debts if debt[0]], key=itemgetter(0), default=NO_DEBT)
 
 
 class _NoLimit(LimitSet):
@@ -126,11 +125,8 @@ class _NoLimit(LimitSet):
 
     __slots__ = ()
 
-    def charge(self, amount: int, now_ns: int) -> Decision:
-        return ADMITTED
-
-    def charge_control(self, amount: int, now_ns: int) -> Decision:
-        return ADMITTED
+    def charge_control(self, amount: int, now_ns: int) -> Debt:
+        return NO_DEBT
 
     def spend(self, amount: int, now_ns: int) -> int:
         return UNLIMITED
@@ -148,12 +144,6 @@ class _OneBucket(LimitSet):
 
     def spend(self, amount: int, now_ns: int) -> int:
         return -1 if self._limit.waiters.waiting else self._bucket.spend(amount, now_ns)
-
-    def headroom(self, now_ns: int) -> int:
-        return self._limit.headroom(now_ns)
-
-    def earned(self, span_ns: int) -> int:
-        return self._bucket.rate * span_ns // NS_PER_SECOND
 
 
 NO_LIMITS: Final[LimitSet] = _NoLimit(())

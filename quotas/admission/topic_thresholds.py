@@ -77,20 +77,6 @@ class Thresholds:
     throttled    meter of what was refused or held, each amount once (see `count_throttled`)
     """
 
-    __slots__ = (
-        "_confirmed",
-        "_explicit",
-        "_explicit_sum",
-        "_known",
-        "_share",
-        "_sharing",
-        "_total",
-        "accepted",
-        "erroneous",
-        "limit_name",
-        "throttled",
-    )
-
     def __init__(self, limit_name: str) -> None:
         self.limit_name = limit_name
         self.accepted = Meter()

@@ -2,7 +2,7 @@
 
 - `algorithm`             their interface, and the choice
 - `token_bucket`          smooth, exact on integers; the default
-- `leased_bucket`         the same with a rate that is lent until some time
+- `leased_bucket`         a token bucket whose rate is granted for a limited time
 - `sampled_window`        Kafka's windows, with the first-window rule (seed 000)
 - `paced_window`          the same with at most one window's worth at once, for new connections
 - `ewma`                  the one-minute rate (seed 004)

@@ -11,13 +11,12 @@ from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_IDS_RATE, Measure
-
-NS_PER_SECOND: Final = 1_000_000_000
+from quotas.time_units import NS_PER_SECOND
 
 TOKEN_BUCKET: Final = "token-bucket"  # noqa: S105 - no password
 SAMPLED_WINDOW: Final = "sampled-window"
 EWMA: Final = "ewma"
-#: Not for entries: the default for new connections.
+#: The default for new connections; entries cannot choose it.
 PACED_WINDOW: Final = "paced-window"
 ALGORITHMS: Final = (TOKEN_BUCKET, SAMPLED_WINDOW, EWMA)
 
@@ -38,7 +37,7 @@ class Algorithm(Protocol):
 
     @property
     def burst_ns(self) -> int:
-        """How much may pass at once after a pause, as a time at the rate; 0 if undefined."""
+        """How much may pass at once after a pause, as nanoseconds of the rate; 0 if undefined."""
 
     @property
     def last_ns(self) -> int:
@@ -60,7 +59,7 @@ class Algorithm(Protocol):
         """Whole units that can be charged before it is in debt."""
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int, /) -> None:
-        """Change the rate from `now_ns` on; earlier charges remain."""
+        """Change the rate as of `now_ns`; earlier charges remain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class AlgorithmSettings:
     first_window                            the rule of PR 12034 (see `quotas.algorithms.sampled_window`)
     producer_ids_window_ns, .._count        `producer.id.quota.window.size.seconds`, `producer.id.quota.window.count`
     producer_ids_salt                       a random number of this process (see `quotas.algorithms.producer_ids`)
-    lends                                   whether the rates of token buckets are set by a rule (`LeasedBucket`)
+    leases                                   whether the rates of token buckets are set by a rule (`LeasedBucket`)
 
     Raises ValueError for an unknown algorithm, and for numbers that the algorithms would refuse later.
     """
@@ -84,7 +83,7 @@ class AlgorithmSettings:
     producer_ids_window_ns: int = 3600 * NS_PER_SECOND
     producer_ids_window_count: int = 4
     producer_ids_salt: int = 0
-    lends: bool = False
+    leases: bool = False
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
@@ -94,8 +93,8 @@ class AlgorithmSettings:
         self._producer_ids(1)
 
     def named_for(self, limit_name: str, own: str | None) -> str:
-        """The algorithm of a limit: its entry's, else the limit's (KIP-612: sampled windows, paced unless they are to
-        be exactly Kafka's), else the flag's.
+        """The algorithm of a limit: that of its entry, otherwise that of the limit (KIP-612: sampled windows, which are
+        paced unless they must be exactly Kafka's), otherwise that of the flag.
         """
         if own is not None:
             return own
@@ -103,8 +102,14 @@ class AlgorithmSettings:
             return PACED_WINDOW if self.first_window else SAMPLED_WINDOW
         return self.algorithm
 
-    def make(self, limit_name: str, rate: int | Fraction, own: str | None, burst_ns: int | None) -> Algorithm:
-        """A new algorithm of `rate` units per second; `own` and `burst_ns` are the entry's."""
+    def make(
+        self, limit_name: str, rate: int | Fraction, own: str | None, burst_ns: int | None, *, moves: bool = False
+    ) -> Algorithm:
+        """A new algorithm of `rate` units per second; `own` and `burst_ns` are the entry's. `moves`: its rate is set by
+        a rule, whatever the others are.
+        """
+        if moves:
+            return LeasedBucket(rate, self.burst_ns if burst_ns is None else burst_ns)
         if limit_name == PRODUCER_IDS_RATE:
             return self._producer_ids(rate)
         match self.named_for(limit_name, own):
@@ -115,7 +120,7 @@ class AlgorithmSettings:
             case "ewma":
                 return Ewma(rate)
             case _:
-                made = LeasedBucket if self.lends else TokenBucket
+                made = LeasedBucket if self.leases else TokenBucket
                 return made(rate, self.burst_ns if burst_ns is None else burst_ns)
 
     def per_second(self, limit_name: str, rate: int | Fraction) -> int | Fraction:
@@ -124,12 +129,14 @@ class AlgorithmSettings:
             return rate
         return Fraction(rate) * NS_PER_SECOND / self.producer_ids_window_ns
 
-    def is_made_of(self, algorithm: Algorithm, limit_name: str, own: str | None) -> bool:
+    def is_made_of(self, algorithm: Algorithm, limit_name: str, own: str | None, *, moves: bool = False) -> bool:
         """Whether `make` returns this class."""
+        if moves:
+            return isinstance(algorithm, LeasedBucket)
         if limit_name == PRODUCER_IDS_RATE:
             return True
         name = self.named_for(limit_name, own)
-        return type(algorithm) is (LeasedBucket if name == TOKEN_BUCKET and self.lends else _CLASSES[name])
+        return type(algorithm) is (LeasedBucket if name == TOKEN_BUCKET and self.leases else _CLASSES[name])
 
     def _sampled_window(self, rate: int | Fraction, made: type[SampledWindow] = SampledWindow) -> SampledWindow:
         return made(rate, samples=self.window_num, window_ns=self.window_ns, first_window=self.first_window)

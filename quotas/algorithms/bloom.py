@@ -30,7 +30,7 @@ class Shape:
     """The size of a filter: `Shape.fromNP` of commons-collections.
 
     ids                           its capacity
-    false_positive_probability    of the filter with so many ids, above 0 and below 1
+    false_positive_probability    of the filter with that many ids, above 0 and below 1
     bits, hashes                  its size, and how many bits each id sets
 
     Raises ValueError for no ids and for a probability out of range.

@@ -5,7 +5,7 @@ to that rate. Between two ticks the mean is constant. There are no timers: passe
 The first of them includes the recorded amounts, and n more without a record multiply the mean by exp(-n/12), so any
 idle time costs O(1).
 
-A `Meter` ticks from its first record on.
+A `Meter` starts to tick at its first record.
 
 `Ewma` does not conserve as the token bucket does: the mean of the last tick decides, so any amount passes before the
 next tick. With C the most that can arrive per second, at least the bound, and P = bound + ALPHA * (C - bound):
@@ -34,7 +34,7 @@ MEAN_NS: Final = 60_000_000_000
 
 _BEFORE_ALL_TIME: Final = -(1 << 63)
 _TICKS_TO_ZERO: Final = 9_000
-"""After so many idle ticks exp(-n/12) is zero in floating point."""
+"""After this many idle ticks exp(-n/12) is zero in floating point."""
 
 
 class Meter:
@@ -130,7 +130,7 @@ class Meter:
 
 
 def _decay(ticks: int) -> float:
-    """The rest of a mean after this number of ticks without a record."""
+    """What is left of a mean after this number of ticks without a record."""
     return math.exp(-ticks / 12)
 
 

@@ -39,7 +39,7 @@ class Layer:
     """One Bloom filter of the list.
 
     ids           its capacity
-    expires_ns    from then on it does not count
+    expires_ns    when it stops counting
     """
 
     __slots__ = ("created_ns", "expires_ns", "filter", "ids")
@@ -64,21 +64,11 @@ class LayeredBloomFilter:
     window_count                  layers per window
     false_positive_probability    P of the whole filter
     salt                          see `quotas.algorithms.bloom.spread`
-    known_until_ns                until then the last id that `see` knew is known, and another `see` changes nothing
+    known_until_ns                until when the last id that `see` knew stays known, so that another `see` changes
+                                  nothing
 
     Raises ValueError for a number below 1, and for a probability that is not above 0 and below 1.
     """
-
-    __slots__ = (
-        "_layer_probability",
-        "_salt",
-        "ids_per_layer",
-        "known_until_ns",
-        "layer_ns",
-        "layers",
-        "window_count",
-        "window_ns",
-    )
 
     def __init__(
         self,

@@ -10,16 +10,16 @@ bucket: within a new client's first windows the windows hold more, and 40/s for 
 """
 
 from fractions import Fraction
-from typing import Final
 
 from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
-
-NS_PER_SECOND: Final = 1_000_000_000
+from quotas.time_units import NS_PER_SECOND
 
 
 class PacedWindow(SampledWindow):
-    """A `SampledWindow` with a token bucket before it. Only what limits on connections call counts in the bucket."""
+    """A `SampledWindow` with a token bucket before it. Only the methods that limits on connections call count in the
+    bucket.
+    """
 
     __slots__ = ("_bucket", "_window_ns")
 

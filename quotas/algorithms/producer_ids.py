@@ -8,7 +8,7 @@ a frame, without the -1 of batches that are not idempotent:
     new:       the frame passes if `quota` is out of debt, and is charged with len(new), through a `Limit`; after it has
                passed: quota.remember(new, now_ns)
     not new:   the frame costs nothing and is never held
-    held:      call `unknown` again at its turn: another frame may have added the same id
+    held:      call `unknown` again when it is served, because another frame may have added the same id
 
 Rules where KIP and seed are silent:
 
@@ -28,8 +28,8 @@ from math import floor
 from typing import Final
 
 from quotas.algorithms.layered_bloom_filter import LayeredBloomFilter
+from quotas.time_units import NS_PER_SECOND
 
-NS_PER_SECOND: Final = 1_000_000_000
 _BEFORE_ALL_TIME: Final = -(1 << 63)
 
 
@@ -160,7 +160,7 @@ class ProducerIdQuota:
         return max(0, self._limit - self._live(max(now_ns, self.last_ns)))
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
-        """As `set_limit`, in ids per second. `burst_ns` is not used."""
+        """Like `set_limit`, in ids per second. `burst_ns` is not used."""
         self.set_limit(Fraction(rate) * self._filter.window_ns / NS_PER_SECOND)
 
     def set_limit(self, ids_per_window: int | Fraction) -> None:
@@ -175,7 +175,7 @@ class ProducerIdQuota:
         self._filter.ids_per_layer = -(-self._limit // self._filter.window_count)
 
     def forget_counted(self) -> None:
-        """Begin to count anew. Known ids stay known."""
+        """Reset the count. Known ids stay known."""
         self._steps, self._counted = [], 0
 
     # ---- the steps

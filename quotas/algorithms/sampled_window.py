@@ -24,7 +24,7 @@ Differences from Kafka, on purpose:
 - The debt of a charge is paid in full, even if its windows expire earlier. (With Kafka another connection of the client
   would pass then.) A charge during such a debt is added to it.
 - A request that finds debt is held before it is charged; Kafka charges it and then holds it.
-- Times are rounded down to milliseconds, as Kafka's clock has them, and a debt ends at a whole one.
+- Times are rounded down to milliseconds, like those of Kafka's clock, and a debt ends at a whole one.
 
 Guarantees. R is the bound, F the largest single charge; add half a millisecond of R to each (Kafka's rounding):
 
@@ -40,6 +40,18 @@ Guarantees. R is the bound, F the largest single charge; add half a millisecond 
 A debt may begin, or get longer than reported, without a charge: when a window ends or expires, the time of the sum can
 get shorter, and the rate rises. During the warm-up of the first-window rule it never does.
 
+A debt is a total and its start: it ends when the bound could have earned the total since then. `_debt` has up to three,
+and the one that ends last counts. For example, with a bound of 100 a second, `samples` = 3, W = 1 s, and the
+first-window rule:
+
+    time in s         0    0.5    1    1.5    2    2.5    3    3.5    4
+    charges           250                           150 (at 2.6)
+    debt              |------ 250 since 0 ----|     |- 400 since 0 -|      ends at 2.5; then at 4.0
+    of the windows    |-----------------------|     |---|                  the window of 0 expires at 3.0
+    kept (`_kept`)                                  |---------------|      as it was at the charge of 2.6
+    of all charges                                  |---------------|      `_counts_all`: all since 0, 400
+
+`_warm_until_ms` is the time, here 2.0, until which the rate is taken over the time since the first charge.
 """
 
 from array import array
@@ -47,7 +59,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-NS_PER_MS: Final = 1_000_000
+from quotas.time_units import NS_PER_MS
+
 _LONGEST: Final = (1 << 63) - 1
 
 
@@ -121,7 +134,7 @@ class SampledWindow:
         self._before = 0  # the sum of the closed windows
         self._count = 0
         self._start_ms = 0
-        self._kept: tuple[int | Fraction, int] | None = None  # the kept debt: a total, and its start in ms
+        self._kept: tuple[int | Fraction, int] | None = None  # the debt of the latest charge: total, start in ms
         self._warm_until_ms = _LONGEST if first_window else -_LONGEST
         self.last_ns = -_LONGEST
         self.passed = 0

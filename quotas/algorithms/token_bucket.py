@@ -8,10 +8,10 @@ Rules and their sources:
 
 - Starts full; `burst_ns` is nanoseconds of the rate (Kafka's TokenBucket: samples * window; here 1 s by default).
 - Out of debt means `level >= 0`; a charge above the level is not refused, it leaves debt (KIP-599).
-- A change of rate keeps the level *in units*, as Kafka's TokenBucket: debt is paid at the new rate, so raising a quota
+- A change of rate keeps the level *in units*, like Kafka's TokenBucket: debt is paid at the new rate, so a higher quota
   releases a client sooner. Credit is cut to the new burst. Unlike Kafka, the time before the change earns at the old
   rate.
-- In any time T at most rate * T + burst + one charge passes, if each finds the bucket out of debt.
+- In any interval T, at most rate * T + burst + one charge passes, if each charge finds the bucket out of debt.
 - A clock that goes back earns and costs nothing until it has caught up.
 """
 
@@ -19,7 +19,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-NS_PER_SECOND: Final = 1_000_000_000
+from quotas.time_units import NS_PER_SECOND
+
 AMPLE: Final = 1 << 22
 """`TokenBucket.spend` counts what is left up to this: dividing large integers is slow. It is 8 times the largest read,
 since a byte of compressed records is up to 8 messages.
@@ -56,7 +57,7 @@ _terms = lru_cache(maxsize=1024)(Terms)
 class TokenBucket:
     """One bucket. Amounts are whole units (bytes); times are nanoseconds of any monotonic clock.
 
-    `spend`, `record` and `debt_ns` are called for every data frame: they duplicate lines and use no properties.
+    `spend`, `record` and `debt_ns` are called for every frame: they duplicate lines and use no properties.
 
     Raises ValueError if the rate is not above zero or the burst is negative.
     """
@@ -141,11 +142,11 @@ class TokenBucket:
         return 0 if level <= 0 else level // self._terms.unit
 
     def set_rate(self, rate: int | Fraction, burst_ns: int, now_ns: int) -> None:
-        """Earn at the new rate from `now_ns` on. The level stays in units, rounded down to the new grain."""
+        """Earn at the new rate as of `now_ns`. The level stays in units, rounded down to the new grain."""
         self.change_terms(_terms(rate, burst_ns), now_ns)
 
     def change_terms(self, new: Terms, now_ns: int) -> None:
-        """As `set_rate`."""
+        """Like `set_rate`."""
         level = self._level_at(now_ns)
         self.last_ns = max(now_ns, self.last_ns)
         old, self._terms = self._terms, new

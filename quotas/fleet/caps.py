@@ -1,7 +1,7 @@
-"""Who may use how much: the part of the fleet's protocol that nothing may break. Policy is elsewhere.
+"""How much each member may use: the part of the fleet's protocol that nothing may break. Policy is elsewhere.
 
 Each member states for each key (a quota that is shared) its *cap*: the part of the whole that it will use at most. All
-read the caps of all, in the one order of a log, and each decides by itself what it may *use*. Caps and uses are parts
+read the caps of all, in the one order of a log, and each decides on its own what it may *use*. Caps and uses are parts
 of `WHOLE`, not rates: what changes a quota changes none of them.
 
     S1  A statement is valid if the number of its record is above that of the last valid one of that member and key.
@@ -57,7 +57,7 @@ or cloned (each until its leases are over), and who states caps in another's nam
 Caps and uses are parts of WHOLE, not rates, so that a quota may change while records are under way: with rates, one
 that claims by the old quota and one by the new could have three halves of the new one when both have read it.
 
-Times are integer nanoseconds of a clock that goes on while the machine sleeps. Quotas and rates are integers, in
+Times are integer nanoseconds of a clock that continues while the machine sleeps. Quotas and rates are integers, in
 thousandths of a unit per second, rounded down: a part of 5 requests/s for 100 members is still above 0.
 """
 
@@ -189,7 +189,7 @@ class Caps:
         for statement in record.statements:
             self._take(record, statement, sent_ns, now_ns)
         if not was_joined and self.is_joined(now_ns):
-            self.changed.update(name for name, key in self.keys.items() if key.quota)  # the fallback is over
+            self.changed.update(name for name, key in self.keys.items() if key.quota)  # the fallback has ended
 
     def state(self, wishes: Mapping[str, tuple[int, int]], now_ns: int) -> Record:
         """The next record: cap and want of these keys. Uses above these caps are lowered before it returns (S2)."""
@@ -299,7 +299,7 @@ class Caps:
             self.counts["lapses"] += 1
 
     def _recount(self, key: Key, now_ns: int) -> None:
-        """Drop what is overdue, and find what depends on all statements. O(members)."""
+        """Drop what is overdue, and compute what depends on all advertised records. O(members)."""
         entries = key.stated
         key.stated = {member: entry for member, entry in entries.items() if not self._is_overdue(entry)}
         self._entries -= len(entries) - len(key.stated)

@@ -1,24 +1,25 @@
-"""Who should ask for what: the cap that a member should state next, from the caps and wants of all.
+"""How much to ask for: the cap that a member should advertise next, from the caps and wants of all members.
 
 A member claims at once what it wants, up to its fair level. If then more is claimed than there is, those above the
 level lower their caps to it; the claim stands, and is filled as they do. So credit moves in two deliveries, in one if
-it is free. What is unused is given back.
+it is free. A share that is not used is released.
 
-Nothing here can break the bound: any caps are safe. So this may differ between the members of a fleet. The constants
-were found by simulation (`python -m bench.fleet_policy`). All amounts are parts of WHOLE.
+Nothing here can break the bound: any caps are safe. So members of a fleet may use different policies. The constants
+were found by simulation (`python -m bench.fleet_policy`). All amounts are fractions of WHOLE.
 """
 
 from typing import Final, NamedTuple
 
 from quotas.fleet.caps import NEVER, Key
-from quotas.fleet.parameters import NS_PER_MS, NS_PER_SECOND, WHOLE, Parameters
+from quotas.fleet.parameters import WHOLE, Parameters
+from quotas.time_units import NS_PER_MS, NS_PER_SECOND
 
 GROWTH: Final = 8
-"""A member that is limited wants so many times its use: it cannot know how much it would use."""
+"""A limited member wants this multiple of its use, because it cannot know how much it would use."""
 HEADROOM_PERCENT: Final = 105
-"""One that is not limited wants so much of its peak."""
+"""A member that is not limited wants this percentage of its peak."""
 UNUSED_NS: Final = 400 * NS_PER_MS
-"""How long what is unused is kept, while more than `SCARCE` is free."""
+"""How long an unused share is kept while more than `SCARCE` is free."""
 SCARCE: Final = WHOLE // 20
 ANSWER_NS: Final = 3 * NS_PER_SECOND
 """How long to wait for an own statement before the next one about that key."""
@@ -28,7 +29,7 @@ class Demand(NamedTuple):
     """What a key was used for lately.
 
     peak         the highest rate at which units passed in the last few tenths of a second
-    is_limited   requests wait for it; not to be guessed from rates
+    is_limited   requests wait for it, which rates alone do not show
     """
 
     peak: int
@@ -39,7 +40,7 @@ UNUSED: Final = Demand(0, False)
 
 
 class Outlook(NamedTuple):
-    """What is the same for all keys of a member: its name, WHOLE for each member that lives, the time."""
+    """What is the same for all keys of a member: its name, its equal share of WHOLE, the time."""
 
     me: str
     fair: int
@@ -48,19 +49,31 @@ class Outlook(NamedTuple):
 
 
 class Claim:
-    """What a member has last stated of one key, and what it should state next.
+    """What a member has last advertised for one key, and what it should advertise next.
 
-    wants_until_ns   from then on it wants nothing, unless it is limited
+    wanted           what it wants, as of the last check
+    wants_until_ns   when it stops wanting anything, unless it is limited
     """
 
-    def __init__(self) -> None:
-        self.quota = self.cap = self.want = 0
+    def __init__(self, cap: int = 0) -> None:
+        self.quota = self.want = 0
+        self.cap = cap
         self.stated_ns = self.wants_until_ns = NEVER
-        self._seen = (-1, -1)
+        self.wanted = 0
+        self._state: object = None
+        self._checked_ns = NEVER
+        self._seen: tuple[object, int] = (None, -1)
         self._level = WHOLE
 
+    def is_new(self, state: object, pace_ns: int, now_ns: int) -> bool:
+        """Whether to check it: something that it depends on has changed, or the last check was `pace_ns` ago."""
+        if state == self._state and now_ns - self._checked_ns < pace_ns:
+            return False
+        self._state, self._checked_ns = state, now_ns
+        return True
+
     def next_want(self, key: Key, demand: Demand, outlook: Outlook) -> int:
-        """What is wanted above the floor."""
+        """How much it wants above the floor."""
         shared, floor = key.split(outlook.parameters.max_members)
         if demand.is_limited or demand.peak > floor:
             self.wants_until_ns = outlook.now_ns + 2 * outlook.parameters.ttl_ns
@@ -72,53 +85,64 @@ class Claim:
             rate = demand.peak * HEADROOM_PERCENT // 100
         return min(WHOLE, max(0, rate - floor) * WHOLE // shared)
 
-    def next_cap(self, key: Key, want: int, outlook: Outlook) -> int | None:
-        """The cap to state now, with this want; None: there is nothing to state."""
+    def next_cap(self, key: Key, want: int, wants: object, outlook: Outlook) -> int | None:
+        """The cap to advertise now, with this want; None if there is nothing to advertise. `wants`: another value if
+        what the others want has changed.
+
+        the member                                               advertises
+        waits to read back its previous cap (`ANSWER_NS`)        nothing yet
+        has no cap, or its lease has ended                       `target`, unless it needs nothing
+        has less than `target`, by more than `step`              `target`, at once
+        has more than `target` while too much is claimed         `target`, even in small steps
+        wants less than its cap, for a while or while scarce     `want`, which releases the rest
+        is owed: a silent member keeps what this one should use  the same cap again, so that it can be counted anew
+        wants a different amount, which others should know       the same cap, with the new want
+        """
         own, age_ns = key.stated.get(outlook.me), outlook.now_ns - self.stated_ns
         if age_ns < ANSWER_NS and key.unread:
             return None
-        target = min(want, self._level_with(want, key, outlook))
+        target = min(want, self._level_with(want, key, wants, outlook))
         if own is None or outlook.now_ns >= key.lease_ns:
             return None if self.is_over(key, want) else target
         free = WHOLE - key.total
         step = max(own.cap, outlook.fair // 4) // 20
         is_due = age_ns > UNUSED_NS or free < SCARCE
         cap = _moved(own.cap, want, target, free, step, is_due)
-        # Once it is read back, a member that has gone counts no more.
+        # Once the cap is read back, members that have gone no longer count.
         is_owed = target - key.use > step and key.oldest_ns + outlook.parameters.overdue_ns <= outlook.now_ns
         if cap == own.cap and not is_owed and not (is_due and self._differs(want, outlook.fair)):
             return None
         return cap
 
     def _differs(self, want: int, fair: int) -> bool:
-        """From what was stated, by so much that others should know it."""
+        """Whether it differs enough from what was advertised that others should know."""
         return abs(want - self.want) > (max(self.want, fair) // 5 if want else 0)
 
     def is_over(self, key: Key, want: int) -> bool:
-        """Nothing is held or wanted, and all know it."""
+        """Nothing is claimed or wanted, and all members have read that."""
         return not (want or self.cap or self.want or key.unread)
 
-    def _level_with(self, want: int, key: Key, outlook: Outlook) -> int:
+    def _level_with(self, want: int, key: Key, wants: object, outlook: Outlook) -> int:
         """The fair level, found again if it may have changed. O(members log members)."""
-        version, last = self._seen
-        if key.version != version or abs(want - last) * 20 > last:
-            self._seen = key.version, want
+        before, last = self._seen
+        if wants != before or abs(want - last) * 20 > last:
+            self._seen = wants, want
             others = [entry.want for member, entry in key.stated.items() if member != outlook.me]
             self._level = fair_level([*others, want])
         return self._level
 
 
 def _moved(cap: int, want: int, target: int, free: int, step: int, is_due: bool) -> int:
-    """The cap that follows this one, or the same; `step`: what is worth a record."""
+    """The next cap, or the same one if the change is too small; `step`: the smallest change that is worth a record."""
     if target - cap > step:
         return target
     if cap > target and free < 0:
-        return target  # in small steps, too: many may be a little above the level
+        return target  # even in small steps: many may be a little above the level
     return want if is_due and cap - want > (step if want else 0) else cap
 
 
 def fair_level(wants: list[int]) -> int:
-    """The most that one may have if WHOLE is shared fairly: those who want less get what they want, all others this.
+    """The largest share if WHOLE is divided fairly: members that want less get what they want, all others get this.
 
     WHOLE if there is enough for all.
     """

@@ -1,22 +1,28 @@
 """A record of the log: JSON, so that any console consumer shows it.
 
     {"v":1,"f":"etl","m":"a1b2c3d4e5f6","s":17,"n":2893472,"e":[["client-id=app,producer_byte_rate",8000000000,30000,90000]]}
+    {"v":1,"f":"etl","m":"a1b2c3d4e5f6","s":18,"n":8724615,"x":{"admin":"10.0.0.7:19404"},"e":[]}
 
     v   the version of this format: 1
     f   the fleet; several may share a topic
     m   the member, a random name for each start of a proxy
-    s   the number of this record, from 1 on. Later ones supersede earlier ones, key by key
-    n   a random number, by which the author recognises its record; that of a clone differs
+    s   the number of this record, starting with 1. Later ones supersede earlier ones, key by key
+    n   a random number by which the author recognises its record, because a clone has another one
+    x   all facts about the member; without it, those that were advertised last still apply
+    r   how many statements it repeats, and their checksum: see `repeats`
     e   statements: key, quota (thousandths of a unit per second), cap and want (parts of `WHOLE`)
 
-A record is valid as a whole or void. Whatever one member writes must be valid for all: a new version may add fields and
-elements, which older ones ignore, but may not change the meaning of these, nor exceed the bounds below. What does needs
-a topic of its own. Above `MAX_FREE_BYTES` a record must be written exactly as `encode` does: anyone may write to the
-topic, and a parser for any JSON takes 70 ms for 570 kB of empty lists.
+A record is either valid as a whole, or ignored, except that facts that are invalid do not make the record invalid,
+because caps must count. Whatever one member writes must be valid for all: a new version may add
+fields and elements, which older ones ignore, but may not change the meaning of these, nor exceed the bounds below. A
+version that does needs its own topic. Above `MAX_FREE_BYTES` a record must be written exactly as `encode` does: anyone
+can write to the topic, and a parser for any JSON takes 70 ms for 570 kB of empty lists. Older versions ignore a record
+above `MAX_FREE_BYTES` that has facts, which would break the bound, so members do not write such records.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from quotas.fleet.parameters import WHOLE
@@ -32,18 +38,24 @@ MAX_KEY_BYTES: Final = 400
 MAX_NAME_LENGTH: Final = 64
 MAX_QUOTA: Final = 1_000 << 63
 """Kafka's largest LONG, in thousandths."""
+MAX_FACTS: Final = 16
+MAX_FACT_NAME_LENGTH: Final = 32
+MAX_FACT_LENGTH: Final = 128
+"""Of a text, in characters."""
 _MAX_NUMBER: Final = (1 << 63) - 1
 _TEXT: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _STATEMENT: Final = rb"\[%s,\d++,\d++,\d++\]" % _TEXT
-_HEAD: Final = rb'\{"v":1,"f":%s,"m":%s,"s":\d++,"n":\d++,' % (_TEXT, _TEXT)
-#: Nothing is tried twice, so that it takes a few ms for any bytes.
+_FACT: Final = rb"%s:(?:-?+\d++|%s)" % (_TEXT, _TEXT)
+_FACTS: Final = rb'(?:"x":\{(?:%s(?:,%s){0,%d}+)?+\},)?+' % (_FACT, _FACT, MAX_FACTS - 1)
+_HEAD: Final = rb'\{"v":1,"f":%s,"m":%s,"s":\d++,"n":\d++,%s' % (_TEXT, _TEXT, _FACTS)
+#: It never backtracks, so any bytes take at most a few ms.
 _is_as_written: Final = re.compile(
     rb'%s"e":\[%s(?:,%s){0,%d}+\]\}' % (_HEAD, _STATEMENT, _STATEMENT, MAX_STATEMENTS - 1)
 ).fullmatch
 
 
 class Statement(NamedTuple):
-    """What a member states of one key."""
+    """What a member advertises for one key."""
 
     key: str
     quota: int
@@ -51,31 +63,37 @@ class Statement(NamedTuple):
     want: int
 
 
+Facts = Mapping[str, int | str]
+
+
 class Record(NamedTuple):
-    """One record; see the module."""
+    """One record; see the module. `facts`, `repeats`: None if it has none."""
 
     fleet: str
     member: str
     seq: int
     nonce: int
     statements: tuple[Statement, ...]
+    facts: Facts | None = None
+    repeats: tuple[int, int] | None = None
 
 
 def encode(record: Record) -> bytes:
     """The bytes to produce."""
-    fleet, member, seq, nonce, statements = record
-    return _json({"v": VERSION, "f": fleet, "m": member, "s": seq, "n": nonce, "e": statements})
+    fleet, member, seq, nonce, statements, facts, repeats = record
+    more = ({} if facts is None else {"x": facts}) | ({} if repeats is None else {"r": repeats})
+    return _json({"v": VERSION, "f": fleet, "m": member, "s": seq, "n": nonce} | more | {"e": statements})
 
 
 def parse(data: bytes) -> Record | None:
-    """The record; None: void. Accepts any bytes."""
+    """The record; None if it is invalid. Accepts any bytes."""
     if len(data) > MAX_RECORD_BYTES or (len(data) > MAX_FREE_BYTES and not _is_as_written(data)):
         return None
     try:
         fields = json.loads(data.decode())
     except (ValueError, RecursionError):
         return None
-    return _record(fields) if type(fields) is dict else None
+    return _record(fields) if type(fields) is dict and _is_pair(fields.get("r", [0, 0])) else None
 
 
 def is_name(text: object) -> bool:
@@ -91,6 +109,22 @@ def is_key(text: str) -> bool:
         return False
 
 
+def is_fact(name: object, value: object) -> bool:
+    """Whether a member can advertise this: an integer of 64 bits, or a short printable text."""
+    if not (is_name(name) and len(str(name)) <= MAX_FACT_NAME_LENGTH):
+        return False
+    if type(value) is str:
+        return len(value) <= MAX_FACT_LENGTH and value.isprintable()
+    return _is_from(-_MAX_NUMBER, value, _MAX_NUMBER)
+
+
+def _facts(found: Any) -> Facts | None:
+    """None if they are invalid."""
+    if type(found) is not dict or len(found) > MAX_FACTS:
+        return None
+    return found if all(is_fact(name, value) for name, value in found.items()) else None
+
+
 def _record(fields: Any) -> Record | None:
     fleet, member, seq, nonce, entries = [fields.get(name) for name in ("f", "m", "s", "n", "e")]
     if not (fields.get("v") == VERSION and is_name(fleet) and is_name(member)):
@@ -100,7 +134,13 @@ def _record(fields: Any) -> Record | None:
     if type(entries) is not list or len(entries) > MAX_STATEMENTS:
         return None
     statements = tuple(each for each in map(_statement, entries) if each is not None)
-    return Record(fleet, member, seq, nonce, statements) if len(statements) == len(entries) else None
+    if len(statements) < len(entries):
+        return None
+    return Record(fleet, member, seq, nonce, statements, _facts(fields.get("x")), tuple(fields.get("r", ())) or None)
+
+
+def _is_pair(found: Any) -> bool:
+    return type(found) is list and len(found) == 2 and all(_is_from(0, each, _MAX_NUMBER) for each in found)
 
 
 def _statement(entry: Any) -> Statement | None:

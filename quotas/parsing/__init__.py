@@ -6,7 +6,8 @@
 - `entry`    one entry, from its keys and values
 - `names`    values of user, client-id, ip and the other entities
 - `limits`   values of limits
-- `options`  mode, action, algorithm, burst_seconds, scope
+- `options`  mode, action, algorithm, burst_seconds, scope, request_cost
+- `moving`   rates that move between two bounds
 - `batch`    checks of several entries together
 - `help`     what the keys of a SPEC are, for `run --help`
 """

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from quotas.entity import DEFAULT_NAME
+from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from quotas.parsing.entry import Reading, read_entry
+from quotas.parsing.moving import items_of
 from quotas.parsing.names import EXEMPT_KEYS, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, Resolve
 from quotas.parsing.text import Item
 from quotas.problems import Problem, did_you_mean
@@ -17,6 +19,8 @@ _OF_BROKERS: Final = frozenset(("producer", "consumer"))
 """As in the property quota.producer.default of brokers before Kafka 3."""
 _DOTTED: Final = ("bytes", "messages", TOTAL_KEY)
 """The first parts of dotted limit names. Without quotes such a key makes nested tables."""
+_MOVING: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+_TABLES: Final = (*_DOTTED, *_MOVING)
 
 
 class FileEntries(NamedTuple):
@@ -76,7 +80,7 @@ def _misplaced(section: str, place: str, table: Mapping[str, object], settings: 
             yield Problem(f"{place}.{key}", f"{key} is for the whole file", hint)
     if section == QUOTA and RESOURCE_GROUP in table:
         hint = "write a [[resource-group]] table with name, user, client-id or topic, and the limits of the group"
-        yield Problem(f"{place}.{RESOURCE_GROUP}", "a resource-group has a table of its own", hint)
+        yield Problem(f"{place}.{RESOURCE_GROUP}", "a resource-group needs its own table", hint)
 
 
 def _items(section: str, table: Mapping[str, object]) -> Iterator[Item]:
@@ -90,10 +94,8 @@ def _items(section: str, table: Mapping[str, object]) -> Iterator[Item]:
         if key in repeatable and isinstance(value, list):
             for index, member in enumerate(value):
                 yield _item(key, member, f"{key}[{index}]")
-        elif key in _DOTTED and isinstance(value, dict):
-            if key == TOTAL_KEY:  # TOML does not allow total = true beside total.bytes...
-                yield _item(key, True)
-            yield from _dotted(key, value)
+        elif key in _TABLES and isinstance(value, dict):
+            yield from items_of(key, value) if key in _MOVING else _dotted(key, value)
         else:
             yield _item(key, value)
 
@@ -106,6 +108,8 @@ def _item(key: str, value: object, label: str = "") -> Item:
 
 def _dotted(key: str, table: Mapping[str, object]) -> Iterator[Item]:
     """The values in nested tables, each with its dotted key."""
+    if key == TOTAL_KEY:  # TOML does not allow total = true beside total.bytes...
+        yield _item(key, True)
     pending: list[tuple[str, object]] = [(key, table)]
     while pending:
         path, value = pending.pop()

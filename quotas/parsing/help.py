@@ -1,4 +1,4 @@
-"""What the keys of a SPEC are, for `run --help`: of scopes, and of options. Limits have their own description."""
+"""What the keys of a SPEC mean, for `run --help`: scopes and options. Limits have their own description."""
 
 from typing import Final
 
@@ -17,20 +17,31 @@ SCOPES: Final = (
     ),
     ("...=<default>", "Each name without its own entry; not for total and resource-group."),
 )
-LIFTED: Final = "Lifts the limit for this scope: no weaker entry applies; resource groups and the total do."
+LIFTED: Final = "Lifts the limit for this scope, so no weaker entry applies; resource groups and the total still do."
 OPTIONS: Final = (
-    ("mode=", f"{' or '.join(MODES)}, in place of the proxy's throttle mode."),
+    ("mode=", f"{' or '.join(MODES)}, instead of the proxy's throttle mode."),
     (
         "action=",
-        "throttle (the default), or reject: a request of which every topic is over its limit is answered with an "
-        "error, where the producer sends it again in order.",
+        "throttle (the default), or reject: a request is answered with an error if every topic in it is over its "
+        "limit, and if its producer resends it in order.",
     ),
-    ("algorithm=", "token-bucket, sampled-window or ewma, in place of the proxy's algorithm."),
+    ("algorithm=", "token-bucket, sampled-window or ewma, instead of the proxy's algorithm."),
     (
         "exempt-user=, exempt-client-id=",
-        "Clients that do not count for a topic, a resource group or the total, and are not held by it; repeatable, "
-        "spark-* is a prefix.",
+        "Clients that a topic, a resource group or the total neither charges nor holds; repeatable, spark-* is a "
+        "prefix.",
     ),
     ("burst_seconds=", "Size of the token bucket as seconds of the rate, 1 by default."),
-    ("scope=", "process: the limits of the entry apply to this process by itself, in a fleet, too."),
+    (
+        "request_cost=",
+        "Bytes that each Produce request is charged at least by producer_byte_rate, for example 16KB; by default, "
+        "those that it has.",
+    ),
+    (
+        "yield_to=, target=, observe=",
+        "For producer_byte_rate=1MB..200MB of a resource-group: it moves between these bounds, so that at most 1 % of "
+        "the Produce responses of resource-group:NAME, client-id:NAME or user:NAME take longer than, for example, "
+        "50ms. observe=true only shows what it would set.",
+    ),
+    ("scope=", "process: the limits of the entry apply to this process alone, even in a fleet."),
 )

@@ -14,19 +14,19 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Address, ip_address, ip_network
 from typing import Final, TypeAlias
 
-from quotas.entity import DEFAULT, DEFAULT_NAME, Kind, Name
-from quotas.problems import Refusal
+from quotas.entity import DEFAULT, DEFAULT_NAME, EntityKind, Name
+from quotas.problems import InvalidValue
 
 Resolve: TypeAlias = Callable[[str], Sequence[str] | None]
-"""A host name to its addresses as literals, best first; empty when there are none, None while nobody has answered."""
+"""Resolves a host name to its addresses as literals, best first; empty if it has none, None until it is known."""
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
-IP: Final = Kind.IP.value
-TOPIC: Final = Kind.TOPIC.value
-RESOURCE_GROUP: Final = Kind.RESOURCE_GROUP.value
-LISTENER: Final = Kind.LISTENER.value
-TOTAL_KEY: Final = Kind.TOTAL.value
+IP: Final = EntityKind.IP.value
+TOPIC: Final = EntityKind.TOPIC.value
+RESOURCE_GROUP: Final = EntityKind.RESOURCE_GROUP.value
+LISTENER: Final = EntityKind.LISTENER.value
+TOTAL_KEY: Final = EntityKind.TOTAL.value
 ENTITY_KEYS: Final = (USER, CLIENT_ID, IP, TOPIC, RESOURCE_GROUP, LISTENER, TOTAL_KEY)
 
 MEMBER_KEYS: Final = (USER, CLIENT_ID, TOPIC)
@@ -49,7 +49,7 @@ _MAX_TOPIC_NAME: Final = 249
 
 
 def entity_name(key: str, value: object, *, real_name: bool, resolve: Resolve | None = None) -> Name:
-    """The name of an entity of this key; "" for the total. Raises Refusal.
+    """The name of an entity of this key; "" for the total. Raises InvalidValue.
 
     `real_name`: the value is a name even if it is <default>.
     """
@@ -59,7 +59,7 @@ def entity_name(key: str, value: object, *, real_name: bool, resolve: Resolve | 
     name = _text_of(key, value)
     if name == DEFAULT_NAME and not real_name:
         if key == RESOURCE_GROUP:
-            raise Refusal("there is no default resource-group", "a group with the member * contains every name")
+            raise InvalidValue("there is no default resource-group", "a group with the member * contains every name")
         return DEFAULT
     if key == IP:
         return _ip_name(name, resolve)
@@ -76,17 +76,17 @@ def _text_of(key: str, value: object) -> str:
         return str(value)
     if not isinstance(value, str):
         hint = "each name needs its own table, or all of them a [[resource-group]]" if isinstance(value, list) else None
-        raise Refusal(f"expected a name in quotes, not {value!r}", hint)
+        raise InvalidValue(f"expected a name in quotes, not {value!r}", hint)
     if not value:
         if key == RESOURCE_GROUP:
-            raise Refusal("a resource-group needs a name")
+            raise InvalidValue("a resource-group needs a name")
         hint = f"{DEFAULT_NAME} matches every name without its own entry; a shell needs single quotes around it"
-        raise Refusal(f"Empty {key} not supported", hint)  # Kafka's message
+        raise InvalidValue(f"Empty {key} not supported", hint)  # Kafka's message
     return value
 
 
 def canonical_ip(text: str) -> str | None:
-    """The canonical form of an IPv4 or IPv6 literal, IPv4 mapped into IPv6 as IPv4; None for other text."""
+    """The canonical form of an IPv4 or IPv6 literal, with IPv4-mapped IPv6 as IPv4; None for other text."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -105,7 +105,7 @@ def _ip_name(text: str, resolve: Resolve | None) -> str:
     """As Kafka does (InetAddress.getByName): a host name is the first of its addresses. Kafka has no networks."""
     if "%" in text:
         hint = f"write {re.sub('%[^/]*', '', text)}"
-        raise Refusal(f"{text} has a zone, and addresses of connections have none", hint)
+        raise InvalidValue(f"{text} has a zone, but addresses of connections have none", hint)
     if "/" in text:
         return _network_name(text)
     found = canonical_ip(text)
@@ -116,7 +116,7 @@ def _ip_name(text: str, resolve: Resolve | None) -> str:
         found = next((ip for ip in map(canonical_ip, addresses) if ip is not None), None)
     if found is None:
         message = f"{text} is not a valid IP or resolvable host."  # Kafka's
-        raise Refusal(message, may_pass=resolve is not None)
+        raise InvalidValue(message, may_pass=resolve is not None)
     return found
 
 
@@ -127,13 +127,13 @@ def _network_name(text: str) -> str:
         network = ip_network(text, strict=False)
         has_host_bits = ip_address(address) != network.network_address
     except ValueError as error:
-        raise Refusal(f"{text} is not a valid network", "for example 10.1.0.0/16 or 2001:db8::/32") from error
+        raise InvalidValue(f"{text} is not a valid network", "for example 10.1.0.0/16 or 2001:db8::/32") from error
     mapped = network.network_address.ipv4_mapped if isinstance(network.network_address, IPv6Address) else None
     if mapped is not None and network.prefixlen >= _MAPPED_BITS:
         network = IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
     if has_host_bits or not length.isdigit():
-        what = "host bits set" if has_host_bits else "a netmask in place of a prefix length"
-        raise Refusal(f"{text} has {what}", f"did you mean {network}?")
+        what = "host bits set" if has_host_bits else "a netmask instead of a prefix length"
+        raise InvalidValue(f"{text} has {what}", f"did you mean {network}?")
     return str(network if network.num_addresses > 1 else network.network_address)
 
 
@@ -146,7 +146,7 @@ def _listener_name(text: str) -> str:
         port = int(digits)
         if 1 <= port <= MAX_PORT:
             return str(port)
-    raise Refusal(
+    raise InvalidValue(
         f"expected {BOOTSTRAP}, a port, HOST:PORT or {DEFAULT_NAME}, not {text!r}",
         f"{BOOTSTRAP} is the listener of --listen; each broker has its own port",
     )
@@ -155,14 +155,14 @@ def _listener_name(text: str) -> str:
 def check_topic(name: str) -> None:
     """Kafka's rules and messages (org.apache.kafka.common.internals.Topic)."""
     if name in {".", ".."}:
-        raise Refusal("Topic name is invalid: '.' or '..' is not allowed")
+        raise InvalidValue("Topic name is invalid: '.' or '..' is not allowed")
     if len(name) > _MAX_TOPIC_NAME:
-        raise Refusal(
+        raise InvalidValue(
             f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {_MAX_TOPIC_NAME}"
         )
     if not _TOPIC_NAME.fullmatch(name):
-        hint = "a prefix with * is allowed in a resource-group only" if name.endswith("*") else None
-        raise Refusal(
+        hint = "a prefix with * is only allowed in a resource-group" if name.endswith("*") else None
+        raise InvalidValue(
             f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
             "and '-'",
             hint,
@@ -175,4 +175,4 @@ def _check_total(value: object) -> None:
     hint = "the total has no name: write total=true, and its limits as separate keys"
     if isinstance(value, str | int | float) and re.match(r"[0-9.]+", str(value)):
         hint += f", as in total=true,producer_byte_rate={value}"
-    raise Refusal(f"expected total=true, not {value!r}", hint)
+    raise InvalidValue(f"expected total=true, not {value!r}", hint)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from quotas.problems import Refusal
+from quotas.problems import InvalidValue
 from quotas.slips import slip_in
 
 # A bare value ends at the comma and contains no quote; a quoted one escapes quotes and backslashes: \" and \\.
@@ -42,13 +42,15 @@ class Item:
 
 
 def split_spec(text: str) -> list[Item]:
-    """The items of a SPEC in order. Raises Refusal at the first error."""
+    """The items of a SPEC in order. Raises InvalidValue at the first error."""
     if _KAFKA_CONFIGS.search(text.partition('"')[0]):
         hint = "write client-id=NAME (user=, ip=), or client-id=<default>, then what follows --add-config"
-        raise Refusal("expected key=value, found flags of kafka-configs.sh", hint)
+        raise InvalidValue("expected key=value, found flags of kafka-configs.sh", hint)
     slip = slip_in(_QUOTED.sub("=", text.strip()))
     if slip is not None:
-        raise Refusal("expected key=value in plain characters", f"{slip}; a name in double quotes is taken as written")
+        raise InvalidValue(
+            "expected key=value in plain characters", f"{slip}; a name in double quotes is taken as written"
+        )
     items: list[Item] = []
     position = 0
     while position < len(text) or text.endswith(",") or not items:
@@ -66,20 +68,22 @@ def split_spec(text: str) -> list[Item]:
     return items
 
 
-def _error_at(text: str, position: int) -> Refusal:
+def _error_at(text: str, position: int) -> InvalidValue:
     rest = text[position:].strip()
     if not rest:
         what = "a comma at the end" if position else "nothing to read"
-        return Refusal(f"expected key=value, found {what}", "for example client-id=etl")
+        return InvalidValue(f"expected key=value, found {what}", "for example client-id=etl")
     if rest.count('"') % 2:
         hint = 'put the whole value in double quotes, and write \\" for a quote within it'
-        return Refusal(f"a double quote is missing in {rest!r}", hint)
+        return InvalidValue(f"a double quote is missing in {rest!r}", hint)
     item = rest.split(",", 1)[0]
     if '"' in item:
         hint = 'quotes go around the whole value, as in user="CN=etl,O=acme"'
-        return Refusal(f"expected key=value, found {rest!r}", hint)
+        return InvalidValue(f"expected key=value, found {rest!r}", hint)
     if _DIGITS.fullmatch(item) and text[:position].rstrip(", ")[-1:].isdigit():
-        return Refusal(f"expected key=value, found {item!r}", "write a number without commas, as in 5000000 or 5.5MB")
+        return InvalidValue(
+            f"expected key=value, found {item!r}", "write a number without commas, as in 5000000 or 5.5MB"
+        )
     found = repr(item) if item else "two commas in a row"
-    hint = 'for example producer_byte_rate=5MB; a value with a comma is in double quotes, as in user="CN=etl,O=acme"'
-    return Refusal(f"expected key=value, found {found}", hint)
+    hint = 'for example producer_byte_rate=5MB; put a value with a comma in double quotes, as in user="CN=etl,O=acme"'
+    return InvalidValue(f"expected key=value, found {found}", hint)

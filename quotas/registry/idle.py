@@ -30,8 +30,8 @@ class Idle(Generic[T]):
         self._put(item, due_ns // _SLOT_NS + 1)
 
     def discard(self, item: T) -> None:
-        """Keep this item no longer, if it is kept. O(slots): to remember the slot of each item would take more memory
-        than its limit's level.
+        """Stop keeping this item, if it is kept. O(slots), because remembering the slot of each item would take more
+        memory than its limit's level.
         """
         for items in self._due.values():
             if item in items:
@@ -39,7 +39,7 @@ class Idle(Generic[T]):
                 return
 
     def due(self, now_ns: int) -> Iterator[T]:
-        """The items to check now, no longer kept: for each one that is, the caller calls `check_at`."""
+        """The items to check now. They are removed here: to keep one, the caller calls `check_at`."""
         for item in self._due.pop(_NEW, ()):
             self.check_at(item, now_ns + IDLE_NS)
         now_slot = now_ns // _SLOT_NS

@@ -1,14 +1,13 @@
 """The limits in use: one bucket for each entity, made on first use, updated, removed after an idle hour.
 
-Clients can invent client ids, and have millions of IPv6 addresses, so the limits by default entries are bounded in
-number. Above the bound each new one checks the few that were checked longest ago, and drops those that were not used
-since, have no debt and no waiters. So the bound is exceeded while more limits than that are in use or in debt, by one
-for each new name at most. A client whose limit was dropped gets a new one, with its whole burst. Until the next
-`expire`, a minute later, its open sessions still charge the old one: clients that share a limit may have both for so
-long.
+Clients can invent client ids, and have millions of IPv6 addresses, so the number of limits by default entries is
+bounded. Above the bound, each new limit checks the few that were checked longest ago, and drops those that were not
+used since and have neither debt nor waiters. So the bound is exceeded only while more limits are in use or in debt, by
+at most one for each new name. A client whose limit was dropped gets a new one, with its whole burst. Until the next
+`expire`, a minute later, its open sessions still charge the old one, so clients that share a limit may have both.
 
-After a change of the configuration each limit is updated at its next look-up, or by `refresh`, as of the change. So a
-change costs little at once, however many limits are in use.
+After a change of the configuration, each limit is updated at its next look-up or by `refresh`, as of the time of the
+change. So the change itself costs little, however many limits are in use.
 """
 
 from collections import OrderedDict
@@ -21,7 +20,7 @@ from quotas.admission.topic_thresholds import TopicThreshold
 from quotas.algorithms.algorithm import Algorithm, AlgorithmSettings
 from quotas.algorithms.leased_bucket import LeasedBucket
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import AnyEntity, Kind, Named
+from quotas.entity import AnyEntity, EntityKind
 from quotas.limit_kinds import LIMIT_KINDS, LIMIT_NAMES, THRESHOLDS, Measure
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
@@ -32,29 +31,29 @@ MAX_OF_DEFAULTS: Final = 100_000
 _CHECKED_AT_ONCE: Final = 4
 
 
-class Lender(Protocol):
-    """Sets the rates of limits by a rule outside of the configuration, see `Registry.set_rate`."""
+class Granter(Protocol):
+    """Sets the rates of limits by a rule outside of the configuration (see `Registry.set_rate`)."""
 
-    def lend(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
-        """The limit is new, or configured anew: it has this rate, its own burst or None, and nothing is lent. To be
-        changed before this returns: charges may follow at once.
+    def grant(self, limit: Limit, rate: int | Fraction, burst_ns: int | None) -> None:
+        """Grant a rate to a limit that is new or was configured anew, with this rate and its own burst (or None). Do it
+        before this returns: charges may follow at once.
         """
 
     def end(self, limit: Limit) -> None:
-        """No more is to be lent to this limit: it was dropped, or is the process's own. Called for any limit."""
+        """Grant no more to this limit: it was dropped, or belongs to this process alone. Called for any limit."""
 
 
 class LimitStore:
-    """The limits in use and their configuration; `share` scales every rate. `lender`: of all that can be lent to."""
+    """The limits in use and their configuration; `share` scales every rate. `granter` sets those of shared limits."""
 
     def __init__(self, configured: Configured, settings: AlgorithmSettings, share: Fraction) -> None:
         self.configured = configured
         self.share = share
-        self.lender: Lender | None = None
+        self.granter: Granter | None = None
         self._settings = settings
         self._limits: dict[str, dict[AnyEntity, Limit]] = {name: {} for name in LIMIT_NAMES}
         self._idle: Idle[Limit] = Idle()
-        #: Those by default entries, the one checked longest ago first, with their latest use at that time;
+        #: The limits by default entries, the one checked longest ago first, with their latest use at that time;
         #: how many were dropped since the last `expire`.
         self._of_defaults: OrderedDict[Limit, int] = OrderedDict()
         self._dropped = 0
@@ -70,17 +69,18 @@ class LimitStore:
     # ---- looking up
 
     def get(self, name: str, applies: Applies, now_ns: int | None = None) -> Limit:
-        """The limit of this entity, made on first use; without a time no limit is dropped for it."""
+        """The limit of this entity, made on first use. Without a time, no limit is dropped to make room for it."""
         limit = self.find(name, applies.entity)
         if limit is None:
             is_of_default = applies.entity != applies.origin
             if is_of_default and now_ns is not None:
                 self._make_room(now_ns)
-            rate = self.scaled(applies.rate)
-            algorithm = self._settings.make(name, rate, applies.algorithm, applies.burst_ns)
-            limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, mode=applies.mode))
-            limit.exempt, limit.rejects = applies.exempt, _rejects(applies)
-            self._is_lent(limit, applies, rate)
+            rate, yields = self.scaled(applies.rate), applies.yields(name)
+            first = rate if yields is None else self.scaled(yields.least)
+            of_entry = applies.options.algorithm, applies.options.burst_ns
+            algorithm = self._settings.make(name, first, *of_entry, moves=yields is not None)
+            limit = self.add(Limit(name, applies.entity, algorithm, origin=applies.origin, options=applies.options))
+            self._is_granted(limit, applies, rate)
             if is_of_default:
                 self._of_defaults[limit] = limit.algorithm.last_ns
         return limit
@@ -102,13 +102,13 @@ class LimitStore:
         return self.find(limit.name, limit.entity) is limit
 
     def add(self, limit: Limit) -> Limit:
-        """Add a limit, in place of a previous one."""
+        """Add a limit, replacing a previous one."""
         self._limits[limit.name][limit.entity] = limit
         self._idle.watch(limit)
         return limit
 
     def scaled(self, rate: int | Fraction) -> int | Fraction:
-        """A rate with the share."""
+        """A rate times the share."""
         if self.share == 1:
             return rate
         shared = rate * self.share
@@ -117,13 +117,13 @@ class LimitStore:
     # ---- changing
 
     def replace(self, configured: Configured, share: Fraction, now_ns: int) -> None:
-        """Replace the configuration. All limits are to be updated then: see `refresh`."""
+        """Replace the configuration. The caller then updates all limits (see `refresh`)."""
         self.configured, self.share = configured, share
         self._changed_ns = now_ns
         self._stale = {limit: self._stale.get(limit, False) for limit in self}
 
     def forget_debts(self, now_ns: int) -> None:
-        """Begin anew with the limits in debt. Known producer ids stay known. See `refresh`."""
+        """Reset the limits in debt. Known producer ids stay known. See `refresh`."""
         self._changed_ns = now_ns
         self._stale = dict.fromkeys(self, True)
 
@@ -161,20 +161,20 @@ class LimitStore:
         del self._limits[limit.name][limit.entity]
         self._of_defaults.pop(limit, None)
         self._idle.discard(limit)
-        if self.lender is not None:
-            self.lender.end(limit)
+        if self.granter is not None:
+            self.granter.end(limit)
 
-    def _is_lent(self, limit: Limit, applies: Applies, rate: int | Fraction) -> bool:
-        """Rates by token buckets are lent, but for those of connections and of entries with `scope=process`."""
-        if self.lender is None:
+    def _is_granted(self, limit: Limit, applies: Applies, rate: int | Fraction) -> bool:
+        """Rates of token buckets are granted, except those of connections and of entries with `scope=process`."""
+        if self.granter is None:
             return False
         is_rate = LIMIT_KINDS[limit.name].measure is not Measure.CONNECTION_RATE
-        is_lent = is_rate and not applies.is_per_process and isinstance(limit.algorithm, LeasedBucket)
-        if is_lent:
-            self.lender.lend(limit, rate, applies.burst_ns)
+        is_granted = is_rate and not applies.options.is_per_process and isinstance(limit.algorithm, LeasedBucket)
+        if is_granted:
+            self.granter.grant(limit, rate, applies.options.burst_ns)
         else:
-            self.lender.end(limit)
-        return is_lent
+            self.granter.end(limit)
+        return is_granted
 
     def _make_room(self, now_ns: int) -> None:
         """Drop limits of default entries if there are too many: see the module."""
@@ -198,14 +198,16 @@ class LimitStore:
         name, algorithm = limit.name, limit.algorithm
         if self._limits[name].get(limit.entity) is not limit:
             return
-        if name in THRESHOLDS:  # its algorithm looks up the threshold by itself
-            if THRESHOLDS[name] not in self.configured.limits_of(Kind.TOTAL):
+        if name in THRESHOLDS:  # its algorithm looks up the threshold itself
+            if THRESHOLDS[name] not in self.configured.limits_of(EntityKind.TOTAL):
                 self._drop(limit)
             elif is_forgotten:
                 _begin_anew(algorithm)
             return
         applies = self.configured.find_for_bucket(name, limit.entity)
-        if applies is None or not self._settings.is_made_of(algorithm, name, applies.algorithm):
+        if applies is None or not self._settings.is_made_of(
+            algorithm, name, applies.options.algorithm, moves=applies.yields(name) is not None
+        ):
             self._drop(limit)
             return
         if is_forgotten and not _begin_anew(algorithm):
@@ -214,16 +216,15 @@ class LimitStore:
         self._configure(limit, applies)
 
     def _configure(self, limit: Limit, applies: Applies) -> None:
-        limit.origin, limit.mode, limit.exempt = applies.origin, applies.mode, applies.exempt
-        limit.rejects = _rejects(applies)
+        limit.origin, limit.options = applies.origin, applies.options
         rate = self._settings.per_second(limit.name, self.scaled(applies.rate))
-        if not self._is_lent(limit, applies, rate):
-            burst_ns = self._settings.burst_ns if applies.burst_ns is None else applies.burst_ns
-            limit.algorithm.set_rate(rate, burst_ns, self._changed_ns)
+        if not self._is_granted(limit, applies, rate) and applies.yields(limit.name) is None:  # else its lease goes on
+            burst_ns = applies.options.burst_ns
+            limit.algorithm.set_rate(rate, self._settings.burst_ns if burst_ns is None else burst_ns, self._changed_ns)
 
 
 def _begin_anew(algorithm: Algorithm) -> bool:
-    """Forget a debt, where more than the debt is known; False: a new object forgets it."""
+    """Forget the debt of an algorithm that also remembers other things. False: replace the object instead."""
     if isinstance(algorithm, ProducerIdQuota):
         algorithm.forget_counted()
     elif isinstance(algorithm, TopicThreshold):
@@ -239,11 +240,6 @@ def _is_needed(limit: Limit, now_ns: int) -> bool:
     if isinstance(algorithm, ProducerIdQuota) and algorithm.empty_ns > now_ns:
         return True
     return limit.waiters.waiting > 0 or limit.debt_ns(now_ns) > 0
-
-
-def _rejects(applies: Applies) -> bool:
-    """Only records of a topic are refused, not those over other limits of the same entry."""
-    return bool(applies.rejects) and isinstance(applies.entity, Named) and applies.entity.kind is Kind.TOPIC
 
 
 def _idle_until_ns(limit: Limit) -> int:

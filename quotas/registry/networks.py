@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_network
 
 
 def is_network(name: str) -> bool:
-    """Whether a name of an `ip` is that of a network: "10.1.0.0/16"."""
+    """Whether the name of an `ip` is that of a network, like "10.1.0.0/16"."""
     return "/" in name
 
 
@@ -27,7 +27,7 @@ class Networks:
 
     def names_of(self, name: str) -> tuple[str, ...]:
         """The names under which an address may be configured: its own, then its networks', the longest prefix first.
-        A network has its own name only.
+        A network has only its own name.
         """
         if not self._tables or is_network(name):
             return (name,)

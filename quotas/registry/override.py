@@ -1,39 +1,33 @@
 """The compact form of configured entries, since there may be a million that are never looked up."""
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from quotas.entity import AnyEntity
 from quotas.entry import QuotaEntry
-from quotas.exemption import Exemption
-
-NS_PER_SECOND: Final = 1_000_000_000
+from quotas.limit_kinds import PRODUCER_BYTE_RATE
+from quotas.limit_options import NO_OPTIONS, LimitOptions, Yields
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The common part of overrides, shared: the names of their limits and of those they lift, and their options.
+class SharedPart:
+    """What many overrides have in common, kept once: the names of the limits that they set and lift, and their options.
 
-    source    the name of what they were configured by: costs an entry nothing here
+    source    the name of the source that configured them, kept here because that costs no memory per entry
     earlier   an override of the same entity: its other limits apply too, with its own options
-    is_per_process  see `QuotaEntry`
     """
 
     names: tuple[str, ...]
-    burst_ns: int | None = None
-    mode: str | None = None
-    algorithm: str | None = None
+    options: LimitOptions = NO_OPTIONS
     unlimited: tuple[str, ...] = ()
-    exempt: Exemption | None = None
-    rejects: bool | None = None
     source: str = ""
     earlier: "Override | None" = None
-    is_per_process: bool = False
 
 
-# The shape, then one rate for each of its names.
-Override: TypeAlias = tuple[Shape, *tuple[int | Fraction, ...]]
+# The shared part, followed by one rate for each of its names.
+Override: TypeAlias = tuple[SharedPart, *tuple[int | Fraction, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,77 +36,68 @@ class Applies:
 
     entity   the scope of the bucket, real names only
     origin   the configured entity
-    exempt   the clients that it neither charges nor holds
-    rejects  see `QuotaEntry`
     source   the name of the source of its entry: see `Configured`
-    is_per_process  see `QuotaEntry`
     """
 
     rate: int | Fraction
-    burst_ns: int | None
-    mode: str | None
-    algorithm: str | None
+    options: LimitOptions
     entity: AnyEntity
     origin: AnyEntity
-    exempt: Exemption | None = None
-    rejects: bool | None = None
     source: str = ""
-    is_per_process: bool = False
+
+    def yields(self, name: str) -> Yields | None:
+        """How it moves, as the limit of this name; None: it does not, or that is only shown."""
+        yields = self.options.yields
+        return None if yields is None or yields.is_observed or name != PRODUCER_BYTE_RATE else yields
 
 
 class Compactor:
     """Makes overrides that share their common parts."""
 
     def __init__(self) -> None:
-        self._shapes: dict[Shape, Shape] = {}
-        self._latest: dict[Shape, Override] = {}
+        self._shared: dict[SharedPart, SharedPart] = {}
+        self._latest: dict[SharedPart, Override] = {}
 
     def compact(self, entry: QuotaEntry, source: str = "") -> Override:
-        """The override of an entry of this source; shared with the latest one of its shape if both are equal."""
-        burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * NS_PER_SECOND)
-        names = tuple(entry.limits)
-        shape = Shape(
-            names,
-            burst_ns,
-            entry.mode,
-            entry.algorithm,
-            entry.unlimited,
-            entry.exempt,
-            entry.rejects,
-            source,
-            is_per_process=entry.is_per_process,
-        )
-        shape = self._shapes.setdefault(shape, shape)
-        override: Override = (shape, *entry.limits.values())
-        if self._latest.get(shape) != override:
-            self._latest[shape] = override
-        return self._latest[shape]
+        """The override of an entry of this source; shared with the latest one of its kind if both are equal."""
+        part = SharedPart(tuple(entry.limits), entry.options, entry.unlimited, source)
+        part = self._shared.setdefault(part, part)
+        override: Override = (part, *entry.limits.values())
+        if self._latest.get(part) != override:
+            self._latest[part] = override
+        return self._latest[part]
 
 
 def limits_of(override: Override) -> dict[str, int | Fraction]:
     """Name to rate."""
-    shape, *rates = override
-    of_earlier = {} if shape.earlier is None else limits_of(shape.earlier)
-    kept = {name: rate for name, rate in of_earlier.items() if name not in shape.unlimited}
-    return {**kept, **dict(zip(shape.names, rates, strict=True))}
+    part, *rates = override
+    of_earlier = {} if part.earlier is None else limits_of(part.earlier)
+    kept = {name: rate for name, rate in of_earlier.items() if name not in part.unlimited}
+    return {**kept, **dict(zip(part.names, rates, strict=True))}
 
 
 def merged(earlier: Override | None, later: Override) -> Override:
-    """One override of two entries of an entity: limits of the later one replace those of the same name."""
-    shape, *rates = later
-    return later if earlier is None else (replace(shape, earlier=earlier), *rates)
+    """One override from two entries of an entity: limits of the later one replace those of the same name."""
+    part, *rates = later
+    return later if earlier is None else (replace(part, earlier=earlier), *rates)
 
 
 def apply(
-    override: Override, found: dict[str, Applies], lifted: set[str], entity: AnyEntity, origin: AnyEntity
+    override: Override,
+    found: dict[str, Applies],
+    lifted: set[str],
+    entity: AnyEntity,
+    origin: AnyEntity,
+    sources: Container[str] | None = None,
 ) -> None:
-    """Add the limits of this override that are not in `found` nor `lifted`, and to `lifted` those that it lifts."""
-    shape, *rates = override
-    for name, rate in zip(shape.names, rates, strict=True):
-        if name not in found and name not in lifted:
-            options = shape.burst_ns, shape.mode, shape.algorithm
-            of_entry = shape.exempt, shape.rejects
-            found[name] = Applies(rate, *options, entity, origin, *of_entry, shape.source, shape.is_per_process)
-    lifted.update(shape.unlimited)
-    if shape.earlier is not None:
-        apply(shape.earlier, found, lifted, entity, origin)
+    """Add to `found` the limits of this override that are in neither mapping, and to `lifted` those that it lifts; only
+    those of these sources, unless that is None.
+    """
+    part, *rates = override
+    if sources is None or part.source in sources:
+        for name, rate in zip(part.names, rates, strict=True):
+            if name not in found and name not in lifted:
+                found[name] = Applies(rate, part.options, entity, origin, part.source)
+        lifted.update(part.unlimited)
+    if part.earlier is not None:
+        apply(part.earlier, found, lifted, entity, origin, sources)

@@ -11,49 +11,76 @@ From the strongest (DefaultQuotaCallback of ClientQuotaManager, KIP-55), with th
     7  (client-id)                  the client id, over all users
     8  (<default>) as a client id   the client id, over all users
 
-Exactly one level applies to each limit: the first with this limit (a pair with only a `consumer_byte_rate` leaves
-`producer_byte_rate` to the levels below), or the first that lifts it: then none does. A client without a client id is
-one of the others, at the levels with `<default>` (in Kafka these skip it: it is unlimited unless its user is not). An
-empty user, which Kafka does not have, matches no level with a user.
+At most one level applies to each limit: the first that sets it (a pair with only a `consumer_byte_rate` leaves
+`producer_byte_rate` to the levels below), unless an earlier one lifts it. A client without a client id is treated like
+any other at the levels with `<default>` (in Kafka, these skip it, so only a limit of its user applies). An empty user,
+which Kafka does not have, matches no level with a user.
+
+One source may be bounded by those that are stronger: if these limit a client at any level, that limit applies, too. So
+the bounded source, whoever writes it, can only lower what the stronger ones allow.
 
 A million overrides are compact values (`override`) in one dict with strings as keys.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import replace
 
 from quotas.entity import DEFAULT, Default, Entity, Name
 from quotas.registry.override import Applies, Override, apply, merged
 
 
 class QuotaTable:
-    """All configured quotas of users and client ids. Two entries of one entity are merged."""
+    """All configured quotas of users and client ids. Two entries of one entity are merged.
 
-    __slots__ = ("_overrides",)
+    bounded, bounding  the name of the bounded source, and those that bound it; none: no source is
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_bounded", "_bounding", "_overrides")
+
+    def __init__(self, bounded: str = "", bounding: Container[str] = ()) -> None:
         self._overrides: dict[str, Override] = {}
+        self._bounded = bounded
+        self._bounding = bounding
 
     def put(self, entity: Entity, override: Override) -> None:
         """Add an entry of this entity."""
         key = _key(entity)
         self._overrides[key] = merged(self._overrides.get(key), override)
 
-    def find(self, user: str, client_id: str | None) -> dict[str, Applies]:
-        """The limits of this client, by name; None: those for any client id of the user."""
+    def find(self, user: str, client_id: str | None) -> tuple[dict[str, Applies], dict[str, Applies]]:
+        """The limits of this client, by name; None: those for any client id of the user. And those of bounding sources
+        that apply beside them, because they are at another level.
+        """
+        found, bounds = self._found(user, client_id, None), dict[str, Applies]()
+        if self._bounding:
+            for name, bound in self._found(user, client_id, self._bounding).items():
+                applies = found.get(name)
+                if applies is not None and applies.source != self._bounded:
+                    continue
+                if applies is None or (applies.entity == bound.entity and applies.rate >= bound.rate):
+                    found[name] = bound
+                elif applies.entity == bound.entity:  # with the stronger source's burst
+                    found[name] = replace(applies, options=bound.options)
+                else:
+                    bounds[name] = bound
+        return found, bounds
+
+    def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:
+        """The configured limit of an existing bucket; None if no level uses this bucket any more."""
+        user, client_id = bucket.user, bucket.client_id
+        all_found = self.find(user if isinstance(user, str) else "", client_id if isinstance(client_id, str) else None)
+        of_name = (found.get(limit_name) for found in all_found)
+        return next((applies for applies in of_name if applies is not None and applies.entity == bucket), None)
+
+    def _found(self, user: str, client_id: str | None, sources: Container[str] | None) -> dict[str, Applies]:
         found: dict[str, Applies] = {}
         lifted: set[str] = set()
         for origin, bucket in _levels(user, client_id):
             override = self._overrides.get(_key(origin))
             if override is not None:
-                apply(override, found, lifted, bucket, bucket if origin == bucket else origin)  # one object: memory
+                entity = bucket if origin == bucket else origin  # one object: memory
+                apply(override, found, lifted, bucket, entity, sources)
         return found
-
-    def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:
-        """The configured limit of an existing bucket; None if no level uses this bucket any more."""
-        user, client_id = bucket.user, bucket.client_id
-        found = self.find(user if isinstance(user, str) else "", client_id if isinstance(client_id, str) else None)
-        applies = found.get(limit_name)
-        return applies if applies is not None and applies.entity == bucket else None
 
 
 def _levels(user: str, client_id: str | None) -> Iterator[tuple[Entity, Entity]]:

@@ -1,6 +1,7 @@
 """The limits of records of each topic: its own rates, its groups', the total's, and seed 004's thresholds."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 from quotas.admission.client_limits import TopicLimits
 from quotas.admission.limit import Limit
 from quotas.admission.topic_thresholds import Thresholds, TopicThreshold, check_thresholds
-from quotas.entity import TOTAL, Kind, Named
+from quotas.entity import TOTAL, EntityKind, Named
 from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, MESSAGES_IN_RATE, MESSAGES_THRESHOLD, THRESHOLDS
 from quotas.registry.configured import Configured
 from quotas.registry.idle import IDLE_NS, Idle
@@ -39,7 +40,9 @@ class TopicTable:
         """The limits of this topic, looked up again for another generation; see `Registry.topic`."""
         topic = self._topics.get(name)
         if topic is None:
-            is_kept = exists or len(self._topics) < MAX_TOPICS or self._store.configured.limits_of(Kind.TOPIC, name)
+            is_kept = (
+                exists or len(self._topics) < MAX_TOPICS or self._store.configured.limits_of(EntityKind.TOPIC, name)
+            )
             if not is_kept:
                 return self.unknown_topic()
             topic = self._topics[name] = TopicLimits(name)
@@ -48,7 +51,7 @@ class TopicTable:
         if topic.generation != generation:
             configured = self._store.configured
             groups = configured.groups.groups_of_topic(name)
-            own, get_all = configured.find(Kind.TOPIC, name), self._store.get_all
+            own, get_all = configured.find(EntityKind.TOPIC, name), self._store.get_all
             found = [own, *configured.of_groups(groups), configured.of_total]
             topic.bytes_in = get_all(BYTES_IN_RATE, found) + self._threshold(BYTES_THRESHOLD, name, own)
             topic.messages_in = get_all(MESSAGES_IN_RATE, found) + self._threshold(MESSAGES_THRESHOLD, name, own)
@@ -85,7 +88,7 @@ class TopicTable:
     def _known(self, topic: str, record_bytes: int, messages: int) -> Iterator[tuple[TopicThreshold, int]]:
         """The thresholds of a topic that is in use, with the amount for each."""
         for name, amount in ((BYTES_THRESHOLD, record_bytes), (MESSAGES_THRESHOLD, messages)):
-            limit = self._store.find(name, Named(Kind.TOPIC, topic))
+            limit = self._store.find(name, Named(EntityKind.TOPIC, topic))
             if limit is not None and isinstance(limit.algorithm, TopicThreshold):
                 yield limit.algorithm, amount
 
@@ -93,17 +96,20 @@ class TopicTable:
         thresholds = self.thresholds[name]
         if thresholds.total is None:
             return ()
-        entity = Named(Kind.TOPIC, topic)
+        entity = Named(EntityKind.TOPIC, topic)
         algorithm = thresholds.topic(topic)
         limit = self._store.find(name, entity)
         if limit is None or limit.algorithm is not algorithm:  # the topic was forgotten and used again
             limit = self._store.add(Limit(name, entity, algorithm, origin=TOTAL))
         of_total = self._store.configured.of_total[THRESHOLDS[name]]
-        exempt = [each.exempt for each in (own.get(name), of_total) if each and each.exempt]
-        limit.exempt = reduce(or_, exempt) if exempt else None
         entry = own.get(name, of_total)
-        limit.mode = entry.mode
-        limit.rejects = next((each.rejects for each in (entry, of_total) if each.rejects is not None), True)
+        both = [each.options for each in ((entry, of_total) if name in own else (of_total,))]
+        exempt = [each.exempt for each in both if each.exempt]
+        limit.options = replace(
+            entry.options,
+            exempt=reduce(or_, exempt) if exempt else None,
+            rejects=next((each.rejects for each in both if each.rejects is not None), True),
+        )
         return (limit,)
 
     # ---- changing
@@ -111,13 +117,15 @@ class TopicTable:
     def check(self, configured: Configured) -> None:
         """Raises ThresholdError if thresholds of topics do not fit under their totals."""
         for name, total_name in THRESHOLDS.items():
-            check_thresholds(name, configured.limits_of(Kind.TOTAL).get(total_name), dict(configured.topics_with(name)))
+            check_thresholds(
+                name, configured.limits_of(EntityKind.TOTAL).get(total_name), dict(configured.topics_with(name))
+            )
 
     def replace(self) -> None:
         """Apply the present configuration."""
         configured, scaled = self._store.configured, self._store.scaled
         for name, total_name in THRESHOLDS.items():
-            total = configured.limits_of(Kind.TOTAL).get(total_name)
+            total = configured.limits_of(EntityKind.TOTAL).get(total_name)
             explicit = {topic: scaled(rate) for topic, rate in configured.topics_with(name)}
             self.thresholds[name].replace(None if total is None else scaled(total), explicit)
 

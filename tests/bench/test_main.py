@@ -4,16 +4,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import against_haproxy, hot_path, lent_rates
+from bench import against_haproxy, hot_path, metadata_storm
 from bench.__main__ import main
+from bench.null_broker import null_brokers
 from bench.options import Options
-from bench.peers import THIS_TREE, build, contender
-from bench.processes import LOOPBACK, Cores, PeerError, free_ports
+from bench.peers import THIS_TREE, build, contender, direct
+from bench.processes import LOOPBACK, Cores, free_ports
+
+QUICK = Options(quick=True, rounds=1, scenario="", peers={}, cores=Cores(None, None, None), progress=lambda _: None)
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -46,13 +50,10 @@ def test_one_and_all_limits_and_another_process_are_measured_side_by_side() -> N
     """The other process is the null broker itself, at its own port; its pid is this one's."""
     (port,) = free_ports(1)
     other = contender("other", (LOOPBACK, port), os.getpid())
-    options = Options(
-        quick=True,
-        rounds=1,
+    options = replace(
+        QUICK,
         scenario="java 1 KiB, 1 partition, depth 5 x 4; v13",
         peers={**build("", THIS_TREE), "other": other},
-        cores=Cores(None, None, None),
-        progress=lambda _: None,
         broker_port=port,
     )
 
@@ -66,46 +67,28 @@ def test_one_and_all_limits_and_another_process_are_measured_side_by_side() -> N
 
 
 def test_the_hot_path_is_set_against_a_loop() -> None:
-    nothing = Options(
-        quick=True, rounds=1, scenario="", peers={}, cores=Cores(None, None, None), progress=lambda _: None
-    )
-    figures = hot_path.run(nothing)
+    figures = hot_path.run(QUICK)
     assert [(each.peer, each.ratio_to) for each in figures] == [
         ("loop", None), ("one limit", "loop"), ("all limits", "one limit")
     ] * 2  # fmt: skip
     assert all(each.value > 0 for each in figures)
 
 
-def test_lent_rates_are_measured_with_waiters_and_without() -> None:
-    nothing = Options(
-        quick=True, rounds=1, scenario="", peers={}, cores=Cores(None, None, None), progress=lambda _: None
-    )
-    figures = lent_rates.run(nothing)
-    assert [each.target for each in figures] == [2.0, 2.0, None]
-    assert all(each.value > 0 for each in figures)
+def test_a_small_storm_of_metadata_passes() -> None:
+    storm = metadata_storm.Storm(clients=5, partitions=1000, asks=2)
+    with null_brokers(2, partitions=1000, niceness=(10, 0)) as [address, _], direct(address, None) as peer:
+        result = metadata_storm.measure(peer, storm, replace(QUICK, peers={"direct": direct}), alone_seconds=0.1)
 
-
-def test_a_process_that_is_not_there_is_an_error() -> None:
-    (port,) = free_ports(1)
-
-    with (
-        pytest.raises(PeerError, match="other at 127"),
-        contender("other", (LOOPBACK, port), os.getpid())((LOOPBACK, port), None),
-    ):
-        pass
-
-
-def test_help_lists_the_benchmarks() -> None:
-    assert (
-        "against_haproxy|connections|enforcement|evenness|fleet|fleet_policy|hot_path|lent_rates|metadata_storm|producer_ids|quota_decision"
-        in invoke("--help").output
-    )
+    assert result.alone.requests > 0
+    assert result.storm.requests > 0
+    assert result.length_seconds > 0
+    assert result.largest_lag_seconds == 0, "as nothing reports it"
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--peers", "nginx"), "allowed are one, all, haproxy, envoy, bare, direct"),
+        (("--peers", "nginx"), "allowed are one, all, haproxy, envoy, bare, forwarder one"),
         (("--build", "other=/does/not/exist"), "PROGRAM must exist"),
         (("--contender", "other=127.0.0.1:1,1"), "NAME=HOST:PORT,PID, with --broker-port"),
         (("--contender", "other=127.0.0.1", "--broker-port", "1"), "NAME=HOST:PORT,PID, with --broker-port"),

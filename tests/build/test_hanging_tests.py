@@ -50,7 +50,7 @@ def run_pytest(folder: Path, test: str, timeout_seconds: float) -> subprocess.Co
         capture_output=True,
         text=True,
         cwd=PROJECT,
-        timeout=50,
+        timeout=200,
         check=False,
     )
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ def test_what_a_frame_passes_through_is_compiled_and_no_package_is() -> None:
     assert {"protocol/produce_walk.py", "quotas/algorithms/token_bucket.py", "proxy/sessions/pump.py"} <= set(sources)
     assert not [path for path in sources if path.endswith("__init__.py") or path.startswith(hatch_build.INTERPRETED)]
     assert all((hatch_build.ROOT / path).exists() for path in (*hatch_build.COMPILED, *hatch_build.INTERPRETED))
+
+
+def test_wheel_sdist_and_image_have_the_packages_that_the_command_imports() -> None:
+    targets = tomllib.loads((hatch_build.ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    packages = {"proxy", "protocol", "quotas", "simulation"}
+    assert set(targets["wheel"]["packages"]) == packages
+    assert packages <= set(targets["sdist"]["include"])
+    image = hatch_build.ROOT / "deploy/image"
+    assert {f"COPY {each} {each}" for each in packages} <= set((image / "Dockerfile").read_text().splitlines())
+    assert {f"!{each}" for each in packages} <= set((image / "Dockerfile.dockerignore").read_text().splitlines())
 
 
 def test_without_a_compiler_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,17 @@
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.verify import Tally, TopicUnreadableError, compare, read_topic
 from deploy.local.cluster import KafkaCluster
+from tests.integration.topics import create_topics
 
 
 def test_a_topic_with_less_than_expected_is_read_to_its_end(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     topic = unique_name("empty")
-    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+    create_topics(kafka_cluster, topic, partitions=2)
     records = read_topic(kafka_cluster.bootstrap_servers, topic, unique_name("verify"))
     assert compare(records, {b"1": 0}) == Tally(missing=1, examples=["missing key b'1'"])
 

@@ -1,13 +1,8 @@
 """The verdicts pass and fail for the right reasons, and the table shows what was measured."""
 
-import io
-from pathlib import Path
-
 import pytest
-from rich.console import Console
 
-from demo.picture import draw
-from demo.report import ScanResult, no_address_seen, nothing_lost, quota_held, results_table
+from demo.report import ScanResult, no_address_seen, nothing_lost, quota_held
 from demo.runs import Plan, Run
 from demo.verify import Tally
 from deploy.local.frames import DataFrame
@@ -72,21 +67,3 @@ def test_lost_records_fail_with_their_topic_and_an_example() -> None:
 )
 def test_the_address_verdict(scan: ScanResult, passed: bool) -> None:
     assert no_address_seen(scan).passed is passed
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_table_shows_every_figure_whole(width: int) -> None:
-    output = io.StringIO()
-    runs = [run_of(*EVEN), run_of(*EVEN, throttled=None)]
-    Console(file=output, width=width).print(results_table(runs, {"flights": Tally(records=336_776)}, width))
-    rows = [line.split() for line in output.getvalue().splitlines() if "proxy" in line]
-    figures = ["336,776", "26,200,000", "5.0", "5.25", "3.2", "s", "0.25", "s", "10.00", "MB"]
-    assert rows[0] == ["proxy,", "5", "MB/s", *figures]
-    assert rows[1] == ["proxy,", "5", "MB/s", *figures[:4], "n/a", *figures[6:]]
-
-
-def test_the_picture_is_a_png_with_a_panel_for_each_run(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "picture.png"
-    draw([run_of(*EVEN), run_of(*EVEN), run_of(54_000_000, 0, 49_000_000)], 336_776, LIMIT, path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert path.with_name("picture-dark.png").read_bytes().startswith(b"\x89PNG"), "for dark pages"

@@ -1,10 +1,8 @@
 """Sets of jars: complete, exactly as pinned, or an error that says what to do. Ivy is played by a script here."""
 
-import fcntl
 import hashlib
 import json
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -96,16 +94,6 @@ def test_tries_again_until_all_jars_are_as_pinned(playground: Playground) -> Non
     assert any("clients-1.0.jar is damaged; attempt 3 of 3" in line for line in playground.lines)
 
 
-def test_a_damaged_jar_leaves_ivys_cache_too(playground: Playground) -> None:
-    cached = playground.cache / "ivy" / "org.example" / "clients-1.0.jar"
-    cached.parent.mkdir(parents=True)
-    cached.write_bytes(b"damaged in the cache")
-    playground.plan({"jars": {"broker-1.0.jar": "the broker", "clients-1.0.jar": "damaged in the cache"}})
-    with pytest.raises(DownloadFailed):
-        playground.ensure()
-    assert not cached.exists()
-
-
 def test_gives_up_in_one_line_with_the_reason_and_the_next_step(playground: Playground) -> None:
     playground.plan({"jars": {}, "says": "Server access error: java.net.UnknownHostException: nowhere", "exit": 1})
     with pytest.raises(DownloadFailed) as caught:
@@ -123,33 +111,6 @@ def test_an_unpinned_jar_is_refused(playground: Playground) -> None:
     playground.plan({"jars": good | {"stranger.jar": "!"}})
     with pytest.raises(DownloadFailed, match=r"stranger\.jar is not pinned"):
         playground.ensure()
-
-
-def test_waits_for_another_process_and_uses_what_it_has_fetched(playground: Playground) -> None:
-    playground.cache.mkdir()
-    waiting = threading.Event()
-
-    def report(line: str) -> None:
-        assert "another process is fetching" in line
-        waiting.set()
-
-    result: list[list[Path]] = []
-    with (playground.cache / "lock").open("w") as lock:  # flock excludes other open files, of this process too
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        thread = threading.Thread(
-            target=lambda: result.append(
-                ensure(
-                    SET, cache=playground.cache, checksums=playground.directory, ivy_command=["no-ivy"], report=report
-                )
-            )
-        )
-        thread.start()
-        assert waiting.wait(10)
-        playground.jars.mkdir(parents=True)
-        for name, content in GOOD.items():
-            (playground.jars / name).write_bytes(content)
-    thread.join(10)
-    assert [jar.name for jar in result[0]] == sorted(GOOD)
 
 
 @pytest.mark.parametrize("name", ALL_SETS)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import probe
-from deploy.local.cluster import KafkaCluster, new_cluster_id
-from deploy.local.errors import BrokerFailed, PlaygroundError
+from deploy.local.cluster import KafkaCluster
+from deploy.local.errors import BrokerFailed
 from tests.deploy.processes import has_ended_within, processes_naming
 
 
@@ -59,17 +59,3 @@ def test_a_broker_that_never_answers_is_given_up_and_ended(tmp_path: Path) -> No
 
 def broker_answers(address: tuple[str, int]) -> bool:
     return probe.answers_api_versions(*address, timeout_seconds=1)
-
-
-def test_no_cluster_id_looks_like_an_option() -> None:
-    ids = {new_cluster_id() for _ in range(2_000)}  # without care one in 64 would
-    assert not any(each.startswith("-") for each in ids)
-    assert {len(each) for each in ids} == {22}
-
-
-@pytest.mark.parametrize(
-    ("brokers", "version", "message"), [(2, "4.3.1", "1 or 3 brokers, not 2"), (1, "2.0.0", r"no Kafka 2\.0\.0")]
-)
-def test_what_there_is_not(brokers: int, version: str, message: str) -> None:
-    with pytest.raises(PlaygroundError, match=message):
-        KafkaCluster(brokers, version)

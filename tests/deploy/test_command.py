@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from deploy.local import probe
-from deploy.local.__main__ import main
 
 COMMAND = [sys.executable, "-m", "deploy.local"]
 
@@ -38,20 +36,3 @@ def test_what_is_wrong_is_said_without_a_traceback() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: storage of broker 1 cannot be formatted")
     assert "Traceback" not in done.stderr
-
-
-def test_a_setting_without_a_value() -> None:
-    result = CliRunner().invoke(main, ["start", "--set", "num.partitions"])
-    assert result.exit_code == 2
-    assert "'num.partitions' is not KEY=VALUE" in result.output
-
-
-def test_fetch_checks_what_is_there() -> None:
-    result = CliRunner().invoke(main, ["fetch", "kafka-tools-4.3.1"])
-    assert result.exit_code == 0
-    assert "kafka-tools-4.3.1: 1 jars" in result.output
-
-
-def test_help_names_the_sets() -> None:
-    result = CliRunner().invoke(main, ["fetch", "--help"])
-    assert "spark-kafka-4.0.0" in result.output

@@ -15,11 +15,6 @@ def seconds(*sizes: int) -> list[tuple[int, int]]:
     return [(START + index * S, size) for index, size in enumerate(sizes) if size]
 
 
-def test_bins_start_at_the_first_frame_and_keep_empty_seconds() -> None:
-    frames = [(START, 10), (START + S - 1, 1), (START + S, 20), (START + 3 * S + 5, 30)]
-    assert bins_per_second(frames) == (11, 20, 0, 30)
-
-
 @given(st.lists(st.tuples(st.integers(0, 60 * S), st.integers(1, 10**6)), min_size=1))
 def test_no_byte_is_lost(frames: list[tuple[int, int]]) -> None:
     bins = bins_per_second(frames)
@@ -70,8 +65,3 @@ def test_one_bin_in_a_hundred_may_miss_over_all_runs_together() -> None:
     assert share_holding([even, once]) == pytest.approx(115 / 116)
     assert holds([even, once])
     assert not holds([once])  # 57 of 58
-
-
-def test_too_short_a_run_is_an_error() -> None:
-    with pytest.raises(ValueError, match="a run of 2 seconds"):
-        measure(seconds(1, 1), limit=1)

@@ -4,11 +4,10 @@ import itertools
 import struct
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.frames import ConnectionMeter, DataFrame, FrameSplitter, NotKafka
+from deploy.local.frames import ConnectionMeter, FrameSplitter, NotKafka
 
 
 def request(api_key: int, correlation_id: int, client_id: str | None, body: bytes = b"") -> bytes:
@@ -25,17 +24,6 @@ def response(correlation_id: int, body: bytes = b"") -> bytes:
 def cut(data: bytes, places: Iterable[int]) -> list[memoryview]:
     edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
     return [memoryview(data)[start:end] for start, end in itertools.pairwise(edges)]
-
-
-def test_a_conversation() -> None:
-    meter = ConnectionMeter(3)
-    produce = request(0, 1, "etl", bytes(500))
-    assert list(meter.to_broker(memoryview(request(3, 0, "etl")), 1)) == []  # Metadata is no data
-    assert list(meter.to_broker(memoryview(produce), 2)) == [DataFrame(2, "produce", len(produce) - 4, "etl", 3)]
-    assert list(meter.to_broker(memoryview(request(1, 2, "etl")), 3)) == []  # a Fetch counts when it is answered
-    assert list(meter.to_client(memoryview(response(0) + response(1)), 4)) == []
-    assert list(meter.to_client(memoryview(response(2, bytes(900))), 5)) == [DataFrame(5, "fetch", 904, "etl", 3)]
-    assert list(meter.to_client(memoryview(response(2)), 6)) == []  # answered once
 
 
 def test_a_frame_counts_when_its_last_byte_has_come() -> None:
@@ -74,20 +62,6 @@ def test_arbitrary_bytes_are_frames_or_not_kafka(data: bytes, places: list[int])
             assert all(frame.api == "produce" for frame in meter.to_broker(piece, 0))
     except NotKafka:
         pass
-
-
-@pytest.mark.parametrize("length", [0, -1, -(2**31), 2**31 - 1])
-def test_an_impossible_length_is_not_kafka(length: int) -> None:
-    with pytest.raises(NotKafka) as caught:
-        list(FrameSplitter().feed(memoryview(struct.pack(">i", length) + b"x")))
-    assert caught.value.length == length
-
-
-def test_a_frame_too_short_for_its_header_is_not_kafka() -> None:
-    with pytest.raises(NotKafka):
-        list(ConnectionMeter(0).to_broker(memoryview(b"\0\0\0\3abc"), 0))
-    with pytest.raises(NotKafka):
-        list(ConnectionMeter(0).to_client(memoryview(b"\0\0\0\3abc"), 0))
 
 
 def test_only_the_first_bytes_of_a_frame_are_kept() -> None:

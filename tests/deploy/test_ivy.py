@@ -6,29 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import ivy
 from deploy.local.errors import DownloadFailed
-from deploy.local.ivy import IvyRun, bundled_ivy_command, java_proxy_options, run_ivy
+from deploy.local.ivy import IvyRun, bundled_ivy_command, run_ivy
 
 
 def a_run(directory: Path) -> IvyRun:
     modules = ("org.example:a:1", "org.example:b:2")
     return IvyRun("thing", modules, False, directory, directory / "target", expected=("a-1.jar", "b-2.jar"))
-
-
-def test_the_environments_proxies_reach_java() -> None:
-    environ = {
-        "HTTPS_PROXY": "http://proxy.example:3128",
-        "http_proxy": "proxy.example",
-        "NO_PROXY": ".local, 10.0.0.1",
-    }
-    assert java_proxy_options(environ) == [
-        "-Dhttps.proxyHost=proxy.example",
-        "-Dhttps.proxyPort=3128",
-        "-Dhttp.proxyHost=proxy.example",
-        "-Dhttp.proxyPort=80",
-        "-Dhttp.nonProxyHosts=*.local|10.0.0.1",
-    ]
 
 
 def test_without_pyspark_it_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,10 +44,3 @@ def test_is_given_every_module_and_shows_progress(tmp_path: Path) -> None:
 )
 def test_a_failure_is_reported_in_one_line(tmp_path: Path, script: str, complaint: str) -> None:
     assert run_ivy([sys.executable, "-c", script], a_run(tmp_path), lambda line: None) == complaint
-
-
-def test_a_run_without_progress_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ivy, "STALL_SECONDS", 0.0)
-    monkeypatch.setattr(ivy, "_LOG_PERIOD_SECONDS", 0.01)
-    complaint = run_ivy([sys.executable, "-c", "import time; time.sleep(600)"], a_run(tmp_path), lambda line: None)
-    assert complaint.startswith("no progress")

@@ -44,36 +44,6 @@ def test_the_command_ends_with_the_parent_and_its_files_go(tmp_path: Path, numbe
     assert not directory.parent.exists()
 
 
-def test_the_command_ends_with_the_leash(tmp_path: Path) -> None:
-    with start(tmp_path, COMMAND) as process:
-        (command,) = lines_of(process, 1)
-        process.kill()
-        process.wait(30)
-        assert has_ended_within(command, 30)
-
-
-def test_sigterm_to_the_group_lets_the_command_finish_its_way(tmp_path: Path) -> None:
-    script = (
-        "import signal, sys\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
-        "print(1, flush=True)\n"
-        "while True: signal.pause()"
-    )
-    with start(tmp_path, script) as process:
-        lines_of(process, 1)
-        os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(30) == 7
-    assert tmp_path.exists()
-
-
-def test_sigusr1_kills_the_command_before_the_leash_ends(tmp_path: Path) -> None:
-    with start(tmp_path, COMMAND) as process:
-        (command,) = lines_of(process, 1)
-        process.send_signal(signal.SIGUSR1)
-        assert process.wait(30) == 137
-        assert has_ended_within(command, 0)
-
-
 def test_a_parent_that_is_gone_before_the_leash_looks(tmp_path: Path) -> None:
     directory = tmp_path / "cluster" / "node-1"
     directory.mkdir(parents=True)

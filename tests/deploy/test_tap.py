@@ -57,33 +57,6 @@ def write_and_end(connection: socket.socket, data: bytes) -> None:
     connection.shutdown(socket.SHUT_WR)
 
 
-def test_one_side_may_end_before_the_other(tap: Tap) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as upstream,
-        socket.create_connection(tap.relay(upstream.getsockname()), timeout=30) as client,
-    ):
-        broker, _ = upstream.accept()
-        with broker:
-            client.shutdown(socket.SHUT_WR)
-            assert read_all(broker) == b""
-            broker.sendall(b"\0\0\0\4late")
-            broker.shutdown(socket.SHUT_WR)
-            assert read_all(client) == b"\0\0\0\4late"
-
-
-def test_a_broker_that_hangs_up_hangs_up_on_the_client(tap: Tap) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as upstream,
-        socket.create_connection(tap.relay(upstream.getsockname()), timeout=30) as client,
-    ):
-        broker, _ = upstream.accept()
-        broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        broker.close()  # by a reset
-        client.settimeout(30)
-        with pytest.raises(ConnectionError):
-            client.sendall(bytes(100_000_000))  # more than all buffers on the way hold
-
-
 def test_what_is_not_kafka_is_forwarded_and_counted(tap: Tap) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as upstream,

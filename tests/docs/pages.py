@@ -9,9 +9,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 LIMITS_PAGE: Final = ROOT / "docs/limits.md"
 TASKS_PAGE: Final = ROOT / "docs/how-to.md"
-CLAIMS_PAGE: Final = ROOT / "docs/claims.md"
 SEED_PAGES: Final = sorted((ROOT / "docs/seeds").glob("*.md"))
-PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *SEED_PAGES]
+_FOLDERS: Final = ("docs", "docs/reference", "docs/seeds")
+PAGES: Final = [ROOT / "README.md", *(page for each in _FOLDERS for page in sorted((ROOT / each).glob("*.md")))]
 
 _BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -16,7 +16,7 @@ from proxy.config.exemptions import exemptions_of
 from proxy.config.floor import FLOORS, JAVA, LIBRDKAFKA
 from proxy.config.quotas_file import read_quotas
 from proxy.config.values import parse_fraction
-from quotas.algorithms.algorithm import ALGORITHMS, NS_PER_SECOND, AlgorithmSettings
+from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import LIMIT_KINDS, PRODUCER_BYTE_RATE
 from quotas.parsing.batch import duplicates, threshold_errors
@@ -24,15 +24,20 @@ from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
 from quotas.parsing.parse import parse_spec
+from quotas.time_units import NS_PER_SECOND
 from tests.docs.pages import LIMITS_PAGE, ROOT, TASKS_PAGE, blocks, rows
 from tests.proxy.frames import batch, produce_records
 from tests.proxy.streams.pair import Pair, World
+
+pytestmark = pytest.mark.claim(
+    "limits", "the ten tasks and their checks, the table of figures, the smallest useful limits"
+)
 
 PAGE = LIMITS_PAGE.read_text(encoding="utf-8")
 HOW_TO = TASKS_PAGE.read_text(encoding="utf-8")
 BLOCKS = blocks(PAGE)
 EXAMPLES = [(flags, file) for (_, flags), (_, file) in zip(BLOCKS[::2], BLOCKS[1::2], strict=True)]
-TASK_BLOCKS = blocks(HOW_TO)
+TASK_BLOCKS = blocks(HOW_TO.partition("\n## What would")[0])
 #: The file of each task, and the command with its output.
 TASKS = [(file, check) for (_, file), (_, check) in zip(TASK_BLOCKS[::2], TASK_BLOCKS[1::2], strict=True)]
 
@@ -81,7 +86,7 @@ def test_the_check_of_a_task_prints_what_the_page_shows(file: str, check: str, t
     assert not duplicates([("", entry.entity) for entry in entries])
     options = QuotaOptions(entries=tuple(entries), share=settings.get("quota_share", 1.0))
     world = World(options, enforcement=EnforcementOptions(dry_run=settings.get("dry_run", False)))
-    world.metrics.enforcement_enabled = world.context.measures.enforces
+    world.metrics.enforcement_enabled = world.context.actions.enforces
     world.metrics.connections.rejected["connections"] = 3
     for client_id in re.findall(r'client-id:([\w-]+)|client_id="([\w-]+)"', check) or [("etl-1", "")]:
         pair = Pair(world)
@@ -127,7 +132,7 @@ def test_every_limit_option_and_entity_has_an_example() -> None:
 
 
 def test_the_table_of_limits_has_each_limit_and_its_scopes() -> None:
-    listed = [row for row in rows(PAGE) if row[0] in LIMIT_KINDS and len(row) == 5]
+    listed = [row for row in rows(PAGE) if row[0] in LIMIT_KINDS and len(row) == 4]
     assert [row[0] for row in listed] == list(LIMIT_KINDS)
     for name, _, scopes, *_ in listed:
         assert scopes == ", ".join(scope_keys(LIMIT_KINDS[name]))

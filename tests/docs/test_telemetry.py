@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 
+import pytest
 from click.testing import CliRunner
 
 from protocol.telemetry import MAX_BYTES, MAX_FIELDS
-from proxy.commands import main
+from proxy.command.commands import main
 from proxy.observability import client_reports
 from proxy.observability.client_reports import REPORTED
 from tests.docs.pages import ROOT, blocks, rows
+
+pytestmark = pytest.mark.claim("telemetry", "the table of metrics, and what advise prints in the page")
 
 PAGE = (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
 COMBINED = {"largest": max, "smallest": min, "sum": sum}
@@ -19,7 +22,7 @@ COMBINED = {"largest": max, "smallest": min, "sum": sum}
 def test_the_table_has_each_metric() -> None:
     shown = [row for row in rows(PAGE) if row[2:3] and row[2] in COMBINED]
     expected = [(each.name, f"kafka_quota_proxy_client_{each.family}", each.combine) for each in REPORTED]
-    assert [(name, gauge, COMBINED[how]) for name, gauge, how, _ in shown] == expected
+    assert [(name, gauge, COMBINED[how]) for name, gauge, how in shown] == expected
 
 
 def test_the_bounds_and_the_estimate() -> None:

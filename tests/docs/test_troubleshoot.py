@@ -16,13 +16,20 @@ from typing import Any, Final, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from proxy import commands
 from proxy.admin.explain import HEADLINES, WORDS, explain, name_of
 from proxy.admin.pages import INDEX
 from proxy.admin.tables import with_verdicts
 from proxy.admin.verdict import Known
-from proxy.observability.wait_clock import STATES
+from proxy.command import commands
+from proxy.observability.client_times import STATES
 from tests.docs.pages import PAGES, ROOT, blocks, rows
+from tests.proxy.admin.rows import client
+
+pytestmark = pytest.mark.claim(
+    "limits",
+    "transcripts, log lines and names in troubleshooting; what explain concludes; whether it is "
+    "the proxy, the worst cause first",
+)
 
 Row = dict[str, Any]
 PAGE: Final = (ROOT / "docs/troubleshoot.md").read_text(encoding="utf-8")
@@ -46,35 +53,6 @@ class Minute(NamedTuple):
     limits: list[Row]
     brokers: list[Row]
     unmatched: tuple[str, ...] = ()
-
-
-def client(client_id: str, states: dict[str, float], size: int, rate: float, **changes: Any) -> Row:
-    """A client with requests of `size` bytes, `rate` of them a second."""
-    return {
-        "client_id": client_id,
-        "user": "ANONYMOUS",
-        "connections": 1,
-        "produce_bytes_per_second": round(size * rate),
-        "fetch_bytes_per_second": 0,
-        "requests_per_second": rate,
-        "produces_per_second": rate,
-        "bytes_per_request": size,
-        "states": states,
-        "unused_ratio": 0,
-        "recent_states": states,
-        "recent_unused_ratio": 0,
-        "recent_seconds": 12.0,
-        "oldest_request_seconds": 0.0,
-        "window_seconds": 60.0,
-        "waits": [],
-        "limits": [],
-        "brokers": ["broker-1:9092"],
-        "broker_throttled_seconds": 0.0,
-        "in_flight": 1,
-        "reported": {},
-        "outlook": None,
-        **changes,
-    }
 
 
 def consumer(client_id: str, states: dict[str, float], size: int, rate: float, **changes: Any) -> Row:
@@ -207,7 +185,9 @@ TRANSCRIPTS: Final = [
 
 @pytest.mark.parametrize(("command", "output"), TRANSCRIPTS, ids=[command for command, _ in TRANSCRIPTS])
 def test_a_transcript_is_what_the_command_prints(command: str, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert output.strip() == printed(command, monkeypatch).strip()
+    """Where it has `...`, the page leaves lines out."""
+    expected = re.escape(output.strip()).replace(re.escape("  ...\n"), r"(?:.+\n)+")
+    assert re.fullmatch(expected, printed(command, monkeypatch).strip())
 
 
 def test_each_example_is_shown() -> None:
@@ -250,7 +230,7 @@ def is_of_code(text: str) -> bool:
 
 
 def test_the_page_has_log_lines() -> None:
-    assert len(LOG_LINES) == 5
+    assert len(LOG_LINES) == 4
 
 
 @pytest.mark.parametrize("line", LOG_LINES, ids=lambda line: " ".join(line.split()[:2]))

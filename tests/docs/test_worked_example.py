@@ -12,6 +12,8 @@ from tests.docs.pages import ROOT, rows
 from tests.proxy.frames import produce, produce_throttle_ms, produced
 from tests.proxy.streams.pair import Pair, World
 
+pytestmark = pytest.mark.claim("limits", "a request of 10 MB at 5 MB/s, with its times")
+
 PAGE = (ROOT / "docs/how-it-works.md").read_text(encoding="utf-8")
 _, SECTION = PAGE.split("\n## A request of 10 MB at 5 MB/s, step by step\n")
 SECTION = SECTION.split("\n## ")[0]
@@ -95,7 +97,7 @@ def test_the_rows_say_who_passes_and_who_waits() -> None:
     example.until(70)
     assert other.is_held
     assert not java.is_held
-    assert example.limit.queued_ns() == 20 * STEP_NS
+    assert example.limit.expected_time_of(example.limit.waiters.queued) == 20 * STEP_NS
     example.until(100)
     assert len(java.to_broker) == 10_000_004
     assert example.limit.debt_ns(example.world.clock()) == 905 * STEP_NS

@@ -7,6 +7,7 @@ java_tools        Kafka's console and perf tools, run to their end
 records           what is produced
 wire              requests made by hand, for what no client sends when it is wanted
 flood             a producer in this process that wants more than it may have
+topics            topics that are made, changed and deleted past the proxy
 bytes_passed      whether a limit holds a client, by the bytes of a few seconds
 three_brokers     what needs three brokers: client libraries, consumers at their limit, addresses, brokers that go away
 """

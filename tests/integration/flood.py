@@ -7,9 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from deploy.local.cluster import KafkaCluster
 from tests.integration.proxy_process import eventually
 
 RECORD_BYTES = 10_000
@@ -18,13 +16,6 @@ START_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 #: What records are told that were still waiting when the flood was over.
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-
-
-def create_topics(cluster: KafkaCluster, *names: str, partitions: int = 1) -> None:
-    """Past the proxy."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for created in admin.create_topics([NewTopic(name, partitions) for name in names]).values():
-        created.result(30)
 
 
 class Flood:

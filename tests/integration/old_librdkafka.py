@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,17 @@ WHEELS = {wheel.split("-")[1]: wheel for wheel in PINS}
 PIP = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps")
 
 
-def fetch(
-    wheel: str,
-    digest: str,
-    *,
-    cache: Path = CACHE / "wheels",
-    pip: Sequence[str] = PIP,
-    retry_pauses_seconds: Sequence[float] = RETRY_PAUSES_SECONDS,
-) -> Path:
+def fetch(wheel: str, digest: str) -> Path:
     """A wheel with this SHA-256, from the cache, or downloaded into it. Raises DownloadFailed after all attempts."""
+    cache = CACHE / "wheels"
     cache.mkdir(parents=True, exist_ok=True)
     wrong, said = faults(cache, {wheel: digest}), ""
-    for pause in (0.0, *retry_pauses_seconds):
+    for pause in (0.0, *RETRY_PAUSES_SECONDS):
         if not wrong:
             break
         time.sleep(pause)
         with tempfile.TemporaryDirectory(dir=cache) as staging:
-            command = [*pip, *_options(wheel), "--dest", staging]
+            command = [*PIP, *_options(wheel), "--dest", staging]
             said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
             wrong = faults(Path(staging), {wheel: digest})
             if not wrong:
@@ -49,7 +43,7 @@ def fetch(
     if wrong:
         last = said.strip().rpartition("\n")[2]
         raise DownloadFailed(
-            f"cannot fetch {wheel}: it is {wrong[wheel]} after {len(retry_pauses_seconds) + 1} attempts"
+            f"cannot fetch {wheel}: it is {wrong[wheel]} after {len(RETRY_PAUSES_SECONDS) + 1} attempts"
             f"{f' ({last})' if last else ''}; check the network (and HTTPS_PROXY), then run the test again"
         )
     return cache / wheel

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -31,13 +31,16 @@ _T = TypeVar("_T")
 
 
 class ProxyProcess:
-    """The proxy in front of `bootstrap_servers`, on ports that the kernel chose unless `flags` say otherwise.
+    """The proxy in front of `bootstrap_servers`, on ports that the kernel chose unless `flags` say otherwise, with a
+    `--quota` for each of `quotas`.
 
     On a clean exit of the block it is drained by SIGTERM, and must end with exit code 0 and without a traceback or an
     error in its log; when the block fails it is only ended.
     """
 
-    def __init__(self, bootstrap_servers: str, *flags: str, event_loop: str = "uvloop") -> None:
+    def __init__(
+        self, bootstrap_servers: str, *flags: str, quotas: Iterable[str] = (), event_loop: str = "uvloop"
+    ) -> None:
         command = Path(sys.executable).with_name("kafka-quota-proxy")
         chosen = {"--listen": "127.0.0.1:0", "--broker-ports": "0", "--metrics-listen": "127.0.0.1:0"}
         for flag in flags:
@@ -45,6 +48,7 @@ class ProxyProcess:
         self._command = [
             *(str(command), "run", "--bootstrap-servers", bootstrap_servers),
             *(part for pair in chosen.items() for part in pair),
+            *(part for quota in quotas for part in ("--quota", quota)),
             *("--event-loop", event_loop, "--log-format", "json"),
             *flags,
         ]

@@ -14,9 +14,9 @@ from confluent_kafka import KafkaError, Producer
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
-from tests.integration.flood import create_topics
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import Event, ProxyProcess, eventually
+from tests.integration.topics import create_topics
 
 PATIENCE_SECONDS = 30
 TLS = "security.protocol=SSL\nssl.truststore.location={ca}\n"
@@ -116,7 +116,7 @@ def test_a_line_to_a_broker_that_is_set_up_wrongly(
     ("host", "days", "reason", "hint"),
     [
         ("other.test", 1, "tls_hostname", "use a name of the certificate"),
-        ("127.0.0.1", -1, "tls_expired", "another time"),
+        ("127.0.0.1", -1, "tls_expired", "clock of this machine"),
     ],
 )
 def test_a_certificate_of_another_host_or_time(tmp_path: Path, host: str, days: int, reason: str, hint: str) -> None:

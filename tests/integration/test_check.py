@@ -19,10 +19,11 @@ def checked(*arguments: str) -> tuple[int, list[str]]:
 def test_all_that_a_start_needs(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path) -> None:
     usage, fleet, servers = unique_name("usage"), unique_name("fleet"), kafka_cluster.bootstrap_servers
     shared = ("--fleet", "one", "--fleet-topic", fleet)
-    flags = ("--usage-topic", usage, *shared, "--cluster-quotas", "total")
+    flags = ("--usage-topic", usage, *shared, "--cluster-quotas", "total", "--disk-guard", "85%..95%")
     code, lines = checked("--bootstrap-servers", servers, *flags)
     assert (code, [line[0] for line in lines]) == (0, ["✓"] * len(lines))
-    assert lines[-4] == f"✓ advertised.listeners of broker 1: {servers} answers"
+    assert lines[-5] == f"✓ advertised.listeners of broker 1: {servers} answers"
+    assert lines[-4].startswith("✓ --disk-guard: the fullest disk of broker 1 is used to ")
     assert lines[-3].endswith(" entities with quotas can be read")
     assert lines[-2:] == [
         f"✓ --usage-topic: {usage} can be written",

@@ -14,10 +14,11 @@ from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
 from deploy.local.tap import Tap
 from tests.integration.bytes_passed import SECONDS, check_frames, span
-from tests.integration.flood import Flood, create_topics
+from tests.integration.flood import Flood
 from tests.integration.java_tools import run_tool
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_check import checked
+from tests.integration.topics import create_topics
 
 #: A reading every ten seconds or so, on a busy machine.
 DEADLINE_SECONDS = 60.0
@@ -38,16 +39,21 @@ def limits(proxy: ProxyProcess, client_id: str) -> dict[str, float]:
     return {row["limit"]: row["limit_value"] for row in rows if (row["entity"], row["source"]) == place}
 
 
+@pytest.mark.claim("limits", "what kafka-configs through the proxy does")
+@pytest.mark.claim(
+    "limits", "the cluster's own quotas apply on open connections, with their source, and nothing disconnects"
+)
 @pytest.mark.timeout(250)
 def test_kafka_configs_changes_what_an_open_connection_may_send(
     tap: Tap, tapped_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     """A default, then an entry of its own, which is altered and deleted, through the proxy. The broker enforces them,
-    too: by the share the proxy's limits are half of these, so that it is the proxy that holds.
+    too: by the share the proxy's limits are half of these, so that it is the proxy that holds. The proxy's own quota is
+    not among those that the tool shows.
     """
-    client_id = unique_name("etl")
+    client_id, other = unique_name("etl"), unique_name("other")
     create_topics(tapped_cluster, client_id)
-    flags = ("--cluster-quotas", "total", "--quota-share", "0.5")
+    flags = ("--cluster-quotas", "total", "--quota-share", "0.5", "--quota", f"client-id={other},{PRODUCED}=5MB")
     with ProxyProcess(tapped_cluster.bootstrap_servers, *flags) as proxy:
         alter = partial(configs, proxy.bootstrap_servers, "--alter", "--entity-type", "clients")
         frames = partial(tap.sizes, "produce", client_id)
@@ -60,7 +66,11 @@ def test_kafka_configs_changes_what_an_open_connection_may_send(
         proxy.wait_for_event("cluster_quotas_read", DEADLINE_SECONDS, entities=1)  # without a signal
         with Flood(proxy.bootstrap_servers, client_id, client_id) as flood:
             becomes(2 * RATE, "the default applies")
-            alter("--entity-name", client_id, "--add-config", f"{PRODUCED}={2 * RATE},request_percentage=5000")
+            told = alter("--entity-name", client_id, "--add-config", f"{PRODUCED}={2 * RATE},request_percentage=5000")
+            assert told == f"Completed updating config for client {client_id}."
+            shown = configs(proxy.bootstrap_servers, "--describe", "--entity-type", "clients")
+            assert (f"client-id '{client_id}'" in shown, f"{PRODUCED}={2.0 * RATE}" in shown) == (True, True)
+            assert other not in shown
             becomes(RATE, "its own entry is stronger")
             since_ns = frames()[-1][0]
             eventually(
@@ -157,6 +167,7 @@ def limit_of(proxy: ProxyProcess, user: str, client_id: str) -> float:
     return sum(float(found.get((name, entity), 0)) for each in limits for name, entity in each if name == PRODUCED)
 
 
+@pytest.mark.claim("limits", "at each of the eight levels they limit as the broker does")
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_at_each_of_the_eight_levels_the_broker_limits_by_the_same_entry(
@@ -208,6 +219,11 @@ def test_at_each_of_the_eight_levels_the_broker_limits_by_the_same_entry(
             assert seen == list(LEVELS.values())
 
 
+@pytest.mark.claim(
+    "security",
+    "the proxy's own client reads the cluster's quotas with one right, DescribeConfigs on the "
+    "cluster; without it nothing that was read before changes",
+)
 @pytest.mark.nightly
 @pytest.mark.timeout(200)
 def test_a_thousand_entities_and_the_rights_that_reading_them_needs(

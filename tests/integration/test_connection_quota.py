@@ -10,9 +10,11 @@ from confluent_kafka import KafkaError, Producer
 from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
+
+pytestmark = pytest.mark.claim("enforcement", "a storm of connections passes at an even rate, without a client error")
 
 #: ApiVersions 0 without a client id, which a broker answers before anything else.
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
@@ -27,6 +29,7 @@ def is_answered(connection: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.claim("limits", "connection_creation_rate")
 @pytest.mark.timeout(90)
 async def test_connections_over_the_rate_are_served_later(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
@@ -50,6 +53,7 @@ async def test_connections_over_the_rate_are_served_later(
         assert proxy.metric("connections_rejected_total", reason="connection_creation_rate") == 0
 
 
+@pytest.mark.claim("limits", "connections")
 @pytest.mark.timeout(60)
 def test_connections_above_the_limit_of_an_address_are_closed_at_once(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]

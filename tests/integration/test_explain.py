@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from deploy.local.broker_quota import client_quotas
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tools import tool_command
 from tests.integration.delaying_relay import DelayingRelay
-from tests.integration.flood import Flood, create_topics
+from tests.integration.flood import Flood
 from tests.integration.java_tools import TOOLS
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually, killed_at_the_end
+from tests.integration.topics import create_topics
 from tests.integration.wire import Wire, schema
 
 FOUND_SECONDS = 60.0
@@ -65,11 +67,11 @@ def keys_of(finding: Finding) -> list[tuple[str, str]]:
 
 
 class Names:
-    """Of topics, clients and a group; each test uses its own."""
+    """Of topics and clients; each test uses its own."""
 
     def __init__(self, unique_name: Callable[[str], str]) -> None:
-        self.topic, self.narrow, self.inside = map(unique_name, ("any", "narrow", "inside"))
-        self.etl, self.java, self.group = map(unique_name, ("etl", "java", "team"))
+        self.topic, self.narrow, self.quiet = map(unique_name, ("any", "narrow", "quiet"))
+        self.etl, self.java = map(unique_name, ("etl", "java"))
 
 
 @pytest.fixture(scope="module")
@@ -79,17 +81,15 @@ def names() -> Names:
 
 @pytest.fixture(scope="module")
 def proxy(kafka_cluster: KafkaCluster, names: Names) -> Iterator[ProxyProcess]:
-    """With limits of clients, a topic and a group; and one for a client that does not come."""
-    create_topics(kafka_cluster, names.topic, names.narrow, names.inside)
+    """With limits of clients and of a topic, and one for a client that does not come."""
+    create_topics(kafka_cluster, names.topic, names.narrow, names.quiet)
     quotas = (
         f"client-id={names.etl},producer_byte_rate={LIMIT}",
         f"client-id={names.java},producer_byte_rate={LIMIT}",
         f"topic={names.narrow},bytes_in_rate={LIMIT}",
-        f"resource-group={names.group},topic={names.inside},bytes_in_rate={LIMIT}",
         "client-id=eltj,producer_byte_rate=5MB",
     )
-    flags = [part for quota in quotas for part in ("--quota", quota)]
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags) as running:
+    with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=quotas) as running:
         yield running
 
 
@@ -130,78 +130,36 @@ def test_a_java_producer_that_keeps_throttle_times_is_at_its_limit(proxy: ProxyP
         assert keys_of(explained(proxy, names.java, "limit", *limit, "allows 100 kB/s")) == [limit]
 
 
-@pytest.mark.parametrize("kind", ["topic", "group"])
 @pytest.mark.timeout(120)
-def test_a_limit_that_clients_share(
-    proxy: ProxyProcess, names: Names, unique_name: Callable[[str], str], kind: str
-) -> None:
-    topic, entity = {
-        "topic": (names.narrow, f"topic:{names.narrow}"),
-        "group": (names.inside, f"resource-group:{names.group}"),
-    }[kind]
-    one, two, limit = unique_name("one"), unique_name("two"), ("bytes_in_rate", entity)
-    with Flood(proxy.bootstrap_servers, one, topic), Flood(proxy.bootstrap_servers, two, topic):
+def test_a_limit_that_clients_share(proxy: ProxyProcess, names: Names, unique_name: Callable[[str], str]) -> None:
+    one, two, limit = unique_name("one"), unique_name("two"), ("bytes_in_rate", f"topic:{names.narrow}")
+    with Flood(proxy.bootstrap_servers, one, names.narrow), Flood(proxy.bootstrap_servers, two, names.narrow):
         explained(proxy, one, "limit", *limit, "allows 100 kB/s")
         seen = explained(proxy, one, "limit", "2 clients share it", one, two)
         assert keys_of(seen) == [limit]
 
 
 @pytest.mark.timeout(120)
-def test_a_threshold(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
-    topic, client_id = unique_name("hot"), unique_name("writer")
-    create_topics(kafka_cluster, topic)
-    quotas = (
-        *("--quota", f"topic={topic},bytes.in.per.sec.threshold={LIMIT}"),
-        *("--quota", f"total=true,total.bytes.in.per.sec.threshold={2 * LIMIT}"),
-    )
-    limit = ("bytes.in.per.sec.threshold", f"topic:{topic}")
-    with (
-        ProxyProcess(kafka_cluster.bootstrap_servers, *quotas) as proxy,
-        Flood(proxy.bootstrap_servers, client_id, topic),
-    ):
-        seen = explained(proxy, client_id, "limit", *limit, "allows 100 kB/s")
-        assert limit in keys_of(seen)
-        assert any("A threshold stops all writes" in each for each in seen["sentences"])
-
-
-@pytest.fixture(scope="module")
-def narrow_door(kafka_cluster: KafkaCluster) -> Iterator[ProxyProcess]:
-    """With a total, and a limit on new connections."""
-    quotas = ("--quota", f"total=true,producer_byte_rate={LIMIT}", "--quota", "ip=<default>,connection_creation_rate=3")
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *quotas) as running:
-        yield running
-
-
-@pytest.mark.timeout(120)
-def test_the_total(narrow_door: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
-    client_id, topic = unique_name("writer"), unique_name("any")
-    create_topics(kafka_cluster, topic)
-    with Flood(narrow_door.bootstrap_servers, client_id, topic):
-        limit = ("producer_byte_rate", "total")
-        assert limit in keys_of(explained(narrow_door, client_id, "limit", *limit, "allows 100 kB/s"))
-
-
-@pytest.mark.timeout(120)
 def test_clients_that_connect_again_and_again_wait_for_the_rate_of_connections(
-    narrow_door: ProxyProcess, unique_name: Callable[[str], str]
+    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     client_id = unique_name("cron")
     is_over = threading.Event()
+    quotas = ("ip=<default>,connection_creation_rate=3",)
+    with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=quotas) as proxy, ThreadPoolExecutor() as threads:
 
-    def connect_again_and_again() -> None:
-        while not is_over.is_set():
-            settings = {"bootstrap.servers": narrow_door.bootstrap_servers, "client.id": client_id}
-            AdminClient(settings).list_topics(timeout=30)
+        def connect_again_and_again() -> None:
+            while not is_over.is_set():
+                settings = {"bootstrap.servers": proxy.bootstrap_servers, "client.id": client_id}
+                AdminClient(settings).list_topics(timeout=30)
 
-    jobs = [threading.Thread(target=connect_again_and_again) for _ in range(4)]
-    for job in jobs:
-        job.start()
-    try:
-        explained(narrow_door, client_id, "limit", "connection_creation_rate", "ip:127.0.0.1")
-    finally:
-        is_over.set()
+        jobs = [threads.submit(connect_again_and_again) for _ in range(4)]
+        try:
+            explained(proxy, client_id, "limit", "connection_creation_rate", "ip:127.0.0.1")
+        finally:
+            is_over.set()
         for job in jobs:
-            job.join()
+            job.result()
 
 
 # ---- the brokers
@@ -283,7 +241,28 @@ def test_tiny_batches_one_at_a_time(proxy: ProxyProcess, names: Names, unique_na
     client_id = unique_name("tiny")
     settings = {"record_bytes": 200, "max.in.flight.requests.per.connection": 1}
     with Flood(proxy.bootstrap_servers, client_id, names.topic, **settings):
-        explained(proxy, client_id, "client", "requests are small and many", "linger.ms", "batch.size")
+        explained(proxy, client_id, "client", "sends many small requests", "linger.ms", "batch.size")
+
+
+@pytest.mark.claim("limits", "clients with larger requests notice nothing; one with small ones uses up its own limit")
+@pytest.mark.timeout(120)
+def test_small_requests_are_charged_their_cost(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    topic, small, sane = map(unique_name, ("any", "small", "sane"))
+    quota = "client-id=<default>,producer_byte_rate=3200000,request_cost=16KB"
+    with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=[quota]) as proxy:
+        with (
+            Flood(proxy.bootstrap_servers, small, topic, record_bytes=100) as flood,
+            Flood(proxy.bootstrap_servers, sane, topic, record_bytes=100_000),
+        ):
+            explained(proxy, small, None, "charges each Produce request at least 16 kB")
+            assert explained(proxy, sane, None, "producer_byte_rate")
+            assert flood.problems == []
+        rows = {each["entity"]: each for each in json.loads(proxy.get("/limits", "application/json")[1])}
+        clients = {each["client_id"]: each for each in json.loads(proxy.get("/clients", "application/json")[1])}
+        assert not any("charges each" in sentence for sentence in findings(proxy, sane)[0]["sentences"])
+        assert rows[f"client-id:{small}"]["request_cost"] == 16_000
+        assert rows[f"client-id:{small}"]["rate_60s"] > 3 * clients[small]["produce_bytes_per_second"] > 0
+        assert rows[f"client-id:{sane}"]["rate_60s"] < 3 * clients[sane]["produce_bytes_per_second"]
 
 
 @pytest.mark.timeout(120)
@@ -291,7 +270,7 @@ def test_a_reader_at_the_end_of_its_topic(proxy: ProxyProcess, names: Names, uni
     client_id = unique_name("idle")
     settings = {"bootstrap.servers": proxy.bootstrap_servers, "client.id": client_id, "group.id": client_id}
     consumer = Consumer(settings)
-    consumer.assign([TopicPartition(names.inside, 0, OFFSET_END)])
+    consumer.assign([TopicPartition(names.quiet, 0, OFFSET_END)])
     try:
         explained(proxy, client_id, "data", "there are no new records", "it has read everything")
     finally:
@@ -304,7 +283,7 @@ def test_an_entry_that_never_matches_is_named_with_the_names_that_were_seen(
 ) -> None:
     client_id = unique_name("fast")
     with Flood(proxy.bootstrap_servers, client_id, names.topic):
-        words = "No entry of the quotas applies", "client-id:eltj", "names seen so far", client_id
+        words = "No quota entry applies", "client-id:eltj", "names seen so far", client_id
         assert explained(proxy, client_id, None, *words)["limits"] == []
 
 
@@ -326,12 +305,11 @@ def test_readers_that_read_nothing_use_up_the_memory_for_which_another_client_wa
         Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "linger.ms": 5}), topic, [bytes(100_000)] * 40
     )
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--max-buffered-bytes", "1MiB") as proxy, ExitStack() as stack:
-        host, _, port = proxy.bootstrap_servers.rpartition(":")
 
         def read_nothing() -> bool:
             """Ten more. Whether there is no room for another response of 100 kB."""
             for _ in range(10):
-                wire = stack.enter_context(Wire(host, int(port), reader))
+                wire = stack.enter_context(Wire(proxy.bootstrap_servers, reader))
                 for _ in range(2):
                     wire.send(1, 4, fetch_of(topic))
             return proxy.metric("memory_used_ratio") > 0.92
@@ -340,7 +318,7 @@ def test_readers_that_read_nothing_use_up_the_memory_for_which_another_client_wa
         explained(proxy, reader, "slow_reader", "does not read its responses")
         module = schema("describe_configs", 4)
         broker = module.DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
-        wire = stack.enter_context(Wire(host, int(port), waiting))
+        wire = stack.enter_context(Wire(proxy.bootstrap_servers, waiting))
         wire.send_entity(
             module.DescribeConfigsRequest(resources=(broker,), include_synonyms=True, include_documentation=True)
         )

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,14 +18,28 @@ from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_END, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import NewTopic
 
 from demo.moving_client import now_ns
 from deploy.local.cluster import KafkaCluster
-from deploy.local.lent import lent_of, most_lent
+from deploy.local.granted import grants_of, most_granted
 from deploy.local.tools import program_command
-from tests.integration.flood import Flood, create_topics
+from tests.integration.flood import Flood
 from tests.integration.proxy_process import Event, ProxyProcess, eventually
+from tests.integration.topics import admin_of, config_of, create_topics, delete_topic, set_config
+
+pytestmark = [
+    pytest.mark.claim(
+        "fleet", "two proxies and a real topic hold one quota; the topic is deleted; one of another kind is refused"
+    ),
+    pytest.mark.claim("fleet", "what is in the topic is never decompressed, and a few records at a time are read"),
+    pytest.mark.claim(
+        "fleet",
+        "a client that starts is told of the wait at the share that is being claimed; what counts is what it was told",
+    ),
+    pytest.mark.claim("fleet", "a proxy is stopped, killed; the broker is away for longer than all leases"),
+    pytest.mark.claim("fleet", "records of the topic are deleted, or it is made anew with fewer"),
+]
 
 QUOTA = 2_000_000
 MAX_MEMBERS = 8
@@ -84,8 +99,8 @@ class Fleet:
         """What all might use at each moment since then, by their logs: never above the quota, but by the shares of
         those that are away, or have not joined yet, while others are not.
         """
-        most, at_ns = most_lent(
-            (lent for proxy in self.ever for lent in lent_of(list(proxy.events)).values()), since_ns
+        most, at_ns = most_granted(
+            (each for proxy in self.ever for each in grants_of(list(proxy.events)).values()), since_ns
         )
         assert QUOTA / 2 < most <= QUOTA + away * SHARE + 1, f"{most} at {at_ns}"
 
@@ -144,9 +159,18 @@ def allowed(proxy: ProxyProcess) -> float:
 
 def delete_records(fleet: Fleet) -> None:
     """All that are in the fleet's topic now."""
-    admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
+    admin = admin_of(fleet.cluster)
     for deleted in admin.delete_records([TopicPartition(fleet.topic, 0, OFFSET_END)]).values():
         deleted.result(30)
+
+
+def is_made(fleet: Fleet) -> bool:
+    """Whether its topic is made anew by this call: the one that is being deleted may still be there."""
+    new = NewTopic(fleet.topic, 1, config={"message.timestamp.type": "LogAppendTime"})
+    admin = admin_of(fleet.cluster)
+    error = admin.create_topics([new])[fleet.topic].exception(30)
+    assert error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error
+    return error is None
 
 
 def seconds_between(one: Event, other: Event) -> float:
@@ -154,12 +178,29 @@ def seconds_between(one: Event, other: Event) -> float:
     return (datetime.fromisoformat(other["ts"]) - datetime.fromisoformat(one["ts"])).total_seconds()
 
 
-def config_of(cluster: KafkaCluster, topic: str) -> dict[str, str]:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    [future] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return {name: entry.value for name, entry in future.result(20).items()}
+def check_all_members(proxy: ProxyProcess, clients: set[str]) -> None:
+    """From one of three members, a user sees the clients of all; a browser finds the way to the others."""
+
+    def of_all(command: str) -> Any:
+        program = Path(sys.executable).with_name("kafka-quota-proxy")
+        arguments = (command, "--proxy", proxy.admin_address, "--fleet", "etl", "--json")
+        return json.loads(subprocess.run([program, *arguments], check=True, capture_output=True).stdout)
+
+    def joined() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = of_all("fleet")["members"]
+        return found if [each["joined"] for each in found] == [True] * 3 else []
+
+    members = eventually(joined, 60, "all answer")
+    shown = of_all("explain")
+    assert {row["client_id"]: row["members"] for row in shown["clients"]} == dict.fromkeys(clients, 1)
+    assert shown["unanswered"] == []
+    links = json.loads(proxy.get("/answer", "application/json")[1])["members"]
+    assert sorted(each["name"] for each in links) == sorted(
+        each["member"] for each in members if each["address"] != proxy.admin_address
+    )
 
 
+@pytest.mark.claim("fleet", "one table over all members, with clients summed, and who did not answer")
 @pytest.mark.timeout(240)
 def test_two_proxies_hold_one_quota_and_its_parts_go_where_they_are_wanted(fleet: Fleet) -> None:
     one, two = fleet.join(), fleet.join()
@@ -176,6 +217,7 @@ def test_two_proxies_hold_one_quota_and_its_parts_go_where_they_are_wanted(fleet
     third = fleet.join(floods=False)
     eventually(lambda: third.metric("fleet_joined"), JOIN_SECONDS, "a third one has joined")
     assert third.metric("fleet_members") == 3
+    check_all_members(one, {"client-1", "client-2"})
     fleet.leave(two)
     eventually(lambda: one.metric("quota_limit") > 0.95 * QUOTA, 10, "what it gave back is used")
     fleet.check_sum(since_ns, away=1)  # the third one, until it has joined
@@ -183,20 +225,22 @@ def test_two_proxies_hold_one_quota_and_its_parts_go_where_they_are_wanted(fleet
 
 @pytest.mark.nightly  # the short form: tests/proxy/fleet, in virtual time
 @pytest.mark.timeout(300)
-def test_the_topic_away_stops_nobody_and_makes_nobody_unlimited(
-    fleet: Fleet, unique_name: Callable[[str], str]
-) -> None:
-    """It is deleted while all use it. They create it again, as it has to be."""
+@pytest.mark.parametrize("is_remade", [False, True], ids=["deleted", "made anew with fewer records"])
+def test_the_topic_away_stops_nobody_and_makes_nobody_unlimited(fleet: Fleet, is_remade: bool) -> None:
+    """It is deleted while all use it. They create it again, as it has to be, unless somebody else is faster."""
     one, two = fleet.join(), fleet.join()
     fleet.wait_for_join()
     since_ns = fleet.check()
-    admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
-    for done in admin.delete_topics([fleet.topic]).values():
-        done.result(30)
+    delete_topic(fleet.cluster, fleet.topic)
+    if is_remade:
+        eventually(partial(is_made, fleet), 30, "the topic is made anew")
     for proxy in (one, two):
-        assert proxy.wait_for_event("fleet_away", 40)["fleet"] == "etl"
-        assert proxy.get("/readyz", "text/plain")[0] == 200
-        assert allowed(proxy) <= SHARE
+        if is_remade:
+            assert proxy.wait_for_event("fleet_topic_changed", 30)["reason"] in {"out_of_range", "behind"}
+        else:
+            assert proxy.wait_for_event("fleet_away", 40)["fleet"] == "etl"
+            assert proxy.get("/readyz", "text/plain")[0] == 200
+            assert allowed(proxy) <= SHARE
     fleet.wait_for_join()
     fleet.check()
     fleet.check_sum(since_ns, away=1)  # both, but not while the other is not
@@ -205,10 +249,7 @@ def test_the_topic_away_stops_nobody_and_makes_nobody_unlimited(
 
 @pytest.mark.timeout(120)
 def test_a_topic_of_another_kind_is_refused_with_what_to_change(fleet: Fleet) -> None:
-    admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
-    new = NewTopic(fleet.topic, 3, config={"message.timestamp.type": "CreateTime"})
-    for created in admin.create_topics([new]).values():
-        created.result(30)
+    create_topics(fleet.cluster, fleet.topic, partitions=3, config={"message.timestamp.type": "CreateTime"})
     proxy = fleet.join(floods=False)
     proxy.expected_errors.add("fleet_topic_refused")
     refused = proxy.wait_for_event("fleet_topic_refused", 30)
@@ -223,7 +264,6 @@ def test_what_others_write_stops_no_member(fleet: Fleet) -> None:
     """100 MB of spaces are 10 kB in a compressed batch, which the topic refuses, or members skip."""
     proxy = fleet.join()
     fleet.wait_for_join()
-    admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
     spaces, failures = b" " * 100_000_000, []
     names = {"compression.type": "zstd", "message.max.bytes": len(spaces) + 1_000, "linger.ms": 0}
 
@@ -234,15 +274,7 @@ def test_what_others_write_stops_no_member(fleet: Fleet) -> None:
 
     write()
     assert failures.pop().code() == KafkaError.MSG_SIZE_TOO_LARGE
-    change = ConfigResource(
-        ResourceType.TOPIC,
-        fleet.topic,
-        incremental_configs=[
-            ConfigEntry("compression.type", "producer", incremental_operation=AlterConfigOpType.SET),
-        ],
-    )
-    for altered in admin.incremental_alter_configs([change]).values():
-        altered.result(30)
+    set_config(fleet.cluster, fleet.topic, "compression.type", "producer")
     before = most_memory_kb(proxy)
     write()
     assert failures.pop() is None
@@ -316,30 +348,6 @@ def test_records_that_are_deleted_are_missed_by_those_who_have_not_read_them(fle
     fleet.wait_for_join()
     fleet.check()
     fleet.check_sum(since_ns, away=2)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(300)
-def test_a_topic_made_anew_with_fewer_records_is_noticed(fleet: Fleet) -> None:
-    one, two = fleet.join(), fleet.join()
-    fleet.wait_for_join()
-    since_ns = fleet.check()
-    admin = AdminClient({"bootstrap.servers": fleet.cluster.bootstrap_servers})
-    config = {"message.timestamp.type": "LogAppendTime"}
-    for done in admin.delete_topics([fleet.topic]).values():
-        done.result(30)
-
-    def is_made() -> bool:
-        error = admin.create_topics([NewTopic(fleet.topic, 1, config=config)])[fleet.topic].exception(30)
-        assert error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error  # of the old one
-        return error is None
-
-    eventually(is_made, 30, "the topic is made anew")
-    for proxy in (one, two):
-        assert proxy.wait_for_event("fleet_topic_changed", 30)["reason"] in {"out_of_range", "behind"}
-    fleet.wait_for_join()
-    fleet.check()
-    fleet.check_sum(since_ns, away=1)  # both, but not while the other is not
 
 
 @pytest.mark.nightly

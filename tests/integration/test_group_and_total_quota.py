@@ -7,12 +7,14 @@ import pytest
 
 from deploy.local.cluster import KafkaCluster
 from tests.integration.bytes_passed import SECONDS, check_held
-from tests.integration.flood import RECORD_BYTES, Flood, create_topics, written
+from tests.integration.flood import RECORD_BYTES, Flood, written
 from tests.integration.proxy_process import ProxyProcess
+from tests.integration.topics import create_topics
 
 BURST_SECONDS = 0.1
 
 
+@pytest.mark.claim("limits", "bytes_in_rate")
 @pytest.mark.timeout(90)
 def test_the_limits_of_a_client_a_topic_a_group_and_the_total_all_apply(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
@@ -33,8 +35,7 @@ def test_the_limits_of_a_client_a_topic_a_group_and_the_total_all_apply(
         f"topic={narrow},bytes_in_rate={rates['topic']},burst_seconds={BURST_SECONDS}",
         f"total=true,producer_byte_rate={rates['total']},burst_seconds={BURST_SECONDS}",
     )
-    flags = [part for quota in quotas for part in ("--quota", quota)]
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags) as proxy, ExitStack() as stack:
+    with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=quotas) as proxy, ExitStack() as stack:
         floods = [
             stack.enter_context(
                 Flood(

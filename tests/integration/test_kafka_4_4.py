@@ -22,12 +22,18 @@ from deploy.local.tools import program_command
 from protocol.apis import API_VERSIONS
 from protocol.messages import encode
 from tests.integration.bytes_passed import check_held
-from tests.integration.flood import create_topics
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.scanned_proxy import ScannedProxy
+from tests.integration.topics import create_topics
 from tests.protocol.kafka_messages import ApiVersionsRequest5
 from tests.proxy.frames import request
+
+pytestmark = pytest.mark.claim(
+    "limits",
+    "what applications do with clients of 4.3 and 4.4 at a broker of 4.4; lines, rate and "
+    "evenness of throttled clients of 4.4",
+)
 
 HERE = Path(__file__).parent
 RUN_SECONDS = 200

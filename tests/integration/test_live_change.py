@@ -13,8 +13,13 @@ from bench.flooding_clients import LIBRARIES, command
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
 from tests.integration.bytes_passed import SECONDS, check_frames, span
-from tests.integration.flood import Flood, create_topics
+from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess, eventually, killed_at_the_end, sum_of
+from tests.integration.topics import create_topics
+
+pytestmark = pytest.mark.claim(
+    "enforcement", "a changed limit acts within seconds of SIGHUP or of the file's change, without a disconnect"
+)
 
 #: At `SLOW` a client needs a minute for `MUCH`. The five requests of 100 kB that a library sends ahead pass in 5 s, and
 #: it waits 10 s for a response.
@@ -63,6 +68,7 @@ def limit(client_id: str, rate: int) -> str:
     return f'client-id = "{client_id}"\nproducer_byte_rate = {rate}'
 
 
+@pytest.mark.claim("limits", "producer_byte_rate")
 @pytest.mark.timeout(250)
 def test_faster_slower_off_and_free_without_a_disconnect(
     tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], tmp_path: Path

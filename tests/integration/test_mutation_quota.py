@@ -22,6 +22,7 @@ FIRST = {"a": 6, "b": 8}
 WAIT_SECONDS = (sum(FIRST.values()) - BURST) / RATE
 
 
+@pytest.mark.claim("limits", "controller_mutation_rate")
 @pytest.mark.timeout(150)
 def test_the_java_admin_client_waits_and_retries(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]

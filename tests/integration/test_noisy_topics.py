@@ -7,11 +7,17 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
-from tests.integration.java_tools import run_tool
+from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import numbers_of, records_in
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.records import numbered
+from tests.integration.topics import create_topics
+
+pytestmark = pytest.mark.claim(
+    "enforcement",
+    "action=reject: order and exactly once hold, and other topics of the same producer do not "
+    "wait where each request has one topic",
+)
 
 LIMIT = 300_000
 PARTITIONS = 2
@@ -22,6 +28,7 @@ QUIET_RECORDS = 40
 DEADLINE_SECONDS = 60
 
 
+@pytest.mark.claim("limits", "action=reject")
 @pytest.mark.timeout(150)
 def test_a_noisy_topic_loses_nothing_and_the_others_go_on(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
@@ -31,24 +38,22 @@ def test_a_noisy_topic_loses_nothing_and_the_others_go_on(
     create_topics(kafka_cluster, noisy, quiet, partitions=PARTITIONS)
     create_topics(kafka_cluster, java)
     quotas = [f"topic={topic},bytes_in_rate={LIMIT},burst_seconds=0.1,action=reject" for topic in (noisy, java)]
-    flags = [part for quota in quotas for part in ("--quota", quota)]
     delivered: list[str | None] = []
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
         assert error is None, error
         delivered.append(message.topic())
 
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags) as proxy, ThreadPoolExecutor() as threads:
+    with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=quotas) as proxy, ThreadPoolExecutor() as threads:
 
         def refused(client_id: str) -> float:
             return proxy.metric("throttled_total", client_id=client_id, mode="reject")
 
         tool = threads.submit(
-            run_tool,
-            "ProducerPerformance",
-            *("--bootstrap-server", proxy.bootstrap_servers, "--topic", java, "--throughput", "-1"),
-            *("--num-records", str(NOISY_RECORDS), "--record-size", str(RECORD_BYTES)),
-            *("--command-property", f"client.id={java}", "enable.idempotence=true"),
+            perf_producer,
+            *(proxy.bootstrap_servers, java, f"client.id={java}", "enable.idempotence=true"),
+            records=NOISY_RECORDS,
+            size=RECORD_BYTES,
         )
         producer = Producer(
             {"bootstrap.servers": proxy.bootstrap_servers, "client.id": client_id, "enable.idempotence": True}
@@ -65,7 +70,7 @@ def test_a_noisy_topic_loses_nothing_and_the_others_go_on(
         produce(quiet, QUIET_RECORDS)
         assert producer.flush(DEADLINE_SECONDS) == 0
         assert delivered[-1] == noisy, "the other topic did not wait for it"
-        assert f"{NOISY_RECORDS} records sent" in tool.result()
+        assert f"{NOISY_RECORDS} records sent" in tool.result().stdout
         assert refused(java) > 0
     for topic, records in ((noisy, NOISY_RECORDS), (quiet, QUIET_RECORDS)):
         for partition in range(PARTITIONS):

@@ -53,8 +53,7 @@ def test_what_the_broker_offers_begins_where_it_begins(old_front: ScannedProxy) 
     """Also below what the proxy forwards."""
     both = []
     for bootstrap in (old_front.cluster.bootstrap_servers, old_front.bootstrap_servers):
-        host, port = bootstrap.split(":")
-        with Wire(host, int(port)) as wire:
+        with Wire(bootstrap) as wire:
             both.append(minima(wire))
     direct, proxied = both
     assert proxied == {key: lowest for key, lowest in direct.items() if key in APIS}

@@ -18,11 +18,11 @@ from confluent_kafka import KafkaError, Producer
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
-from tests.integration.flood import create_topics
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read, records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_usage_records import in_topic, recorded, shown, usage_flags
+from tests.integration.topics import create_topics
 
 VALUES = [b"value-%d" % number for number in range(50)]
 MODULES = "org.apache.kafka.common.security"
@@ -103,6 +103,11 @@ async def test_clients_without_credentials(
 # ---- errors, and what is written
 
 
+@pytest.mark.claim(
+    "security",
+    "passwords appear in no log (even at level debug), metric, error or process list, even if a "
+    "broker repeats one in an error",
+)
 def test_a_refused_login_and_no_secret_anywhere(
     secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -17,9 +17,19 @@ from confluent_kafka import KafkaError, Message, Producer
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tools import tool_command
 from proxy.config.floor import JAVA
-from tests.integration.flood import create_topics
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
+
+pytestmark = [
+    pytest.mark.claim(
+        "limits",
+        "a larger limit, a smaller buffer or a longer delivery timeout is enough for two Spark jobs that share a limit",
+    ),
+    pytest.mark.claim(
+        "enforcement", "no client times out or writes twice because of a throttle, and no group rebalances"
+    ),
+]
 
 #: Java's defaults, to which each client here is set.
 BUFFER_BYTES, REQUEST_TIMEOUT_SECONDS, DELIVERY_TIMEOUT_SECONDS = 33_554_432, 30, 120

@@ -9,14 +9,15 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 
 LIMIT = "producer_ids_rate"
 WINDOW_SECONDS = 6
 
 
+@pytest.mark.claim("limits", "producer_ids_rate")
 @pytest.mark.timeout(120)
 def test_a_third_producer_waits_and_the_first_two_continue(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]

@@ -10,8 +10,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 
 from deploy.local.cluster import KafkaCluster
 from tests.integration.bytes_passed import SECONDS, check_held
-from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess
+from tests.integration.topics import create_topics
+
+pytestmark = pytest.mark.claim("enforcement", "heartbeats pass while data of the same client is held")
 
 LIMIT = "request_rate"
 RATE = 8
@@ -30,6 +32,7 @@ class Losses(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         """Nothing is lost."""
 
 
+@pytest.mark.claim("limits", "request_rate")
 @pytest.mark.timeout(90)
 async def test_heartbeats_pass_while_data_waits(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     """Consumer and producer are one client in debt all along: fetches are slow, and nobody is put out of the group."""

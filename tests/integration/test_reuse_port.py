@@ -9,16 +9,19 @@ import pytest
 
 from demo.proxy_process import reserve_port
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_connection_age import RECORDS, produce_with_librdkafka
+from tests.integration.topics import create_topics
 
 HOST = "127.0.0.1"
 PRODUCERS = 6
 
 
+@pytest.mark.claim(
+    "enforcement", "one of several processes with one port that drains loses no connection that waits to be accepted"
+)
 @pytest.mark.nightly
 @pytest.mark.timeout(200)
 def test_one_of_two_processes_is_restarted_under_load(

@@ -26,29 +26,24 @@ from kio.static.primitive import i64Timedelta
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
 from tests.conftest import SESSIONS_MS
-from tests.integration.flood import create_topics
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read
 from tests.integration.proxy_process import ProxyProcess, eventually, sum_of
 from tests.integration.test_own_login import unsecured_token
+from tests.integration.topics import create_topics
 from tests.integration.wire import Wire
 
 SASL = "SASL_PLAINTEXT"
 MODULES = "org.apache.kafka.common.security"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 #: At this rate 300 kB after the burst of a second are throttled.
-LIMITS = (
-    "--quota",
-    "user=alice,producer_byte_rate=400kB,burst_seconds=0.1",
-    "--quota",
-    "user=bob,producer_byte_rate=1GB",
-)
+LIMITS = ("user=alice,producer_byte_rate=400kB,burst_seconds=0.1", "user=bob,producer_byte_rate=1GB")
 VALUES = [bytes(10_000)] * 40
 
 
 @pytest.fixture(scope="module")
 def proxy(secured_cluster: KafkaCluster) -> Iterator[ProxyProcess]:
-    with ProxyProcess(secured_cluster.secure_addresses(SASL), *LIMITS) as running:
+    with ProxyProcess(secured_cluster.secure_addresses(SASL), quotas=LIMITS) as running:
         yield running
 
 
@@ -103,6 +98,11 @@ def check_limited(proxy: ProxyProcess, client_id: str, user: str) -> None:
     assert (throttled > 0) == (user == "alice")
 
 
+@pytest.mark.claim(
+    "security",
+    "librdkafka, aiokafka, kafka-python and Java are limited as the user that they prove, with "
+    "every mechanism, even where the proxy adds TLS",
+)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_librdkafka(
     proxy: ProxyProcess, security: Security, topic: str, unique_name: Callable[[str], str], mechanism: str
@@ -143,6 +143,11 @@ async def test_aiokafka_and_kafka_python(
     await asyncio.to_thread(with_kafka_python)
 
 
+@pytest.mark.claim(
+    "security",
+    "librdkafka, aiokafka, kafka-python and Java are limited as the user that they prove, with "
+    "every mechanism, even where the proxy adds TLS",
+)
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
 def test_java(
     proxy: ProxyProcess,
@@ -175,8 +180,7 @@ def test_a_delegation_token_is_a_user_of_its_own(
     tmp_path: Path,
 ) -> None:
     """Its id is all that the proxy can see: not the user that it was made for."""
-    host, port = secured_cluster.secure_addresses(SASL).split(":")
-    with Wire(host, int(port)) as wire:
+    with Wire(secured_cluster.secure_addresses(SASL)) as wire:
         assert log_in(wire, "alice", security.users["alice"]) == 0
         token, _ = wire.ask_entity(
             CreateDelegationTokenRequest(
@@ -215,6 +219,7 @@ def refusal(bootstrap: str, mechanism: str) -> tuple[str | None, str]:
     return error.name(), error.str().split(": ", 1)[1].split(" (after")[0]
 
 
+@pytest.mark.claim("security", "a client with a wrong password gets the broker's own error")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_wrong_password_is_refused_as_by_the_broker(
     secured_cluster: KafkaCluster, proxy: ProxyProcess, topic: str, tmp_path: Path, mechanism: str
@@ -239,20 +244,22 @@ def test_a_connection_that_logs_in_again_keeps_its_user_unless_it_proves_another
     proxy: ProxyProcess, security: Security
 ) -> None:
     """Kafka permits no other user on the same connection, and closes it."""
-    host, port = proxy.bootstrap_servers.split(":")
-    with Wire(host, int(port), client_id="again") as wire:
+    with Wire(proxy.bootstrap_servers, "again") as wire:
         assert log_in(wire, "alice", security.users["alice"]) == 0
         for _ in range(2):
             wire.ask_entity(
                 MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
             )
             assert log_in(wire, "alice", security.users["alice"]) in {0, 34}  # 34: within a second
-    with Wire(host, int(port), client_id="other") as wire:
+    with Wire(proxy.bootstrap_servers, "other") as wire:
         assert log_in(wire, "alice", "wrong") == 58
         with pytest.raises(EOFError):
             log_in(wire, "bob", security.users["bob"])
 
 
+@pytest.mark.claim(
+    "security", "sessions that end (connections.max.reauth.ms) are renewed by clients as without the proxy"
+)
 @pytest.mark.timeout(120)
 def test_sessions_that_end_are_renewed_by_clients(
     secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], topic: str, tmp_path: Path
@@ -282,6 +289,11 @@ def test_sessions_that_end_are_renewed_by_clients(
         assert proxy.metric("requests_total", api="SaslHandshake") >= 6, "two connections each, and a renewal"
 
 
+@pytest.mark.claim(
+    "security",
+    "librdkafka, aiokafka, kafka-python and Java are limited as the user that they prove, with "
+    "every mechanism, even where the proxy adds TLS",
+)
 def test_clients_without_tls_to_a_listener_with_it(
     secured_cluster: KafkaCluster, security: Security, topic: str, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -296,7 +308,7 @@ def test_clients_without_tls_to_a_listener_with_it(
     ):
         client_id = unique_name("tls")
         addresses = secured_cluster.secure_addresses("SASL_SSL")
-        with ProxyProcess(addresses, "--command-config", f"{client}", *LIMITS, *flags) as proxy:
+        with ProxyProcess(addresses, "--command-config", f"{client}", *flags, quotas=LIMITS) as proxy:
             settings = librdkafka(proxy.bootstrap_servers, "SCRAM-SHA-512", "alice", security.users["alice"])
             produce(Producer(settings | {"client.id": client_id} | more), topic, VALUES)
             check_limited(proxy, client_id, "alice")

@@ -78,14 +78,19 @@ def cluster(key: RSAPrivateKey, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def refusal(bootstrap: str, token: str) -> list[tuple[int, bytes]]:
     """Error codes and messages of a broker that is shown this token."""
-    host, port = bootstrap.split(":")
-    with Wire(host, int(port)) as wire:
+    with Wire(bootstrap) as wire:
         wire.ask_entity(SaslHandshakeRequest(mechanism="OAUTHBEARER"))
         messages = (f"n,,\x01auth=Bearer {token}\x01\x01".encode(), b"\x01")
         answers = [wire.ask_entity(SaslAuthenticateRequest(auth_bytes=message))[0] for message in messages]
     return [(int(answer.error_code), answer.auth_bytes) for answer in answers]
 
 
+@pytest.mark.claim(
+    "security",
+    "forged, expired and foreign tokens get the broker's own response and name nobody, where the "
+    "broker verifies tokens with the issuer's keys (JWKS); the proxy replaces its own token "
+    "before it expires",
+)
 def test_tokens_of_clients(cluster: KafkaCluster, key: RSAPrivateKey) -> None:
     """Who shows a good one is the user of its claim; others get the broker's answer, and are nobody."""
     direct, stranger = cluster.secure_addresses(SASL), generate_private_key(65_537, 2_048)
@@ -106,6 +111,12 @@ def test_tokens_of_clients(cluster: KafkaCluster, key: RSAPrivateKey) -> None:
         assert "mallory" not in proxy.metrics()
 
 
+@pytest.mark.claim(
+    "security",
+    "forged, expired and foreign tokens get the broker's own response and name nobody, where the "
+    "broker verifies tokens with the issuer's keys (JWKS); the proxy replaces its own token "
+    "before it expires",
+)
 def test_the_token_of_the_proxy_is_replaced_before_it_expires(
     cluster: KafkaCluster, key: RSAPrivateKey, tmp_path: Path
 ) -> None:

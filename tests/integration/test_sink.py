@@ -13,9 +13,11 @@ from demo import flights
 from demo.verify import compare, read_topic
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_spark import BATCH_SECONDS, FILES_IN_A_BATCH, in_flight, input_bytes, write_files
+from tests.integration.topics import create_topics
+
+pytestmark = pytest.mark.claim("limits", "a production sink that was stopped, or killed, loses nothing")
 
 RATE = 2_500_000
 KILLED_IN = (0, 3, 4)

@@ -13,13 +13,13 @@ import pytest
 from demo.proxy_process import reserve_port
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
-from deploy.local.lent import lent_of, most_lent
+from deploy.local.granted import grants_of, most_granted
 from deploy.local.tap import Tap
 from pipeline.spark_session import spark_session
 from tests.integration.bytes_passed import check_frames
-from tests.integration.flood import create_topics
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 
 RATE = 5_000_000
 VALUE_BYTES, RECORDS = 10_000, 10_000
@@ -28,7 +28,10 @@ ADDRESSES = [f"127.0.0.{last}" for last in range(11, 15)]
 SIDECAR = "sidecar.internal"
 JOIN_SECONDS = 60.0
 # PySpark leaves it to the collector to close the sockets through which results come.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.claim("fleet", "four Spark executors with a sidecar each keep the rate of one job"),
+]
 
 
 @pytest.mark.nightly
@@ -75,5 +78,5 @@ def test_four_executors_with_a_sidecar_each_keep_the_rate_of_the_job(
         passed = [each.metric("bytes_total", direction="produce", client_id=client_id) for each in sidecars]
         assert min(passed) > 0, "each executor has used its own"
         assert sum(passed) > RECORDS * VALUE_BYTES
-        most, _ = most_lent(lent for each in sidecars for lent in lent_of(list(each.events)).values())
+        most, _ = most_granted(grants for each in sidecars for grants in grants_of(list(each.events)).values())
         assert RATE / 2 < most <= RATE + 1

@@ -8,8 +8,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess
+from tests.integration.topics import create_topics
 
 LIMIT = 50_000
 BURST_SECONDS = 0.1
@@ -26,8 +26,7 @@ async def test_a_request_that_leaves_debt(kafka_cluster: KafkaCluster, unique_na
         f"client-id={client_id},producer_byte_rate={LIMIT},burst_seconds={BURST_SECONDS},mode={mode}"
         for mode, client_id in client_ids.items()
     ]
-    flags = [part for quota in quotas for part in ("--quota", quota)]
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *flags) as proxy:
+    with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=quotas) as proxy:
 
         def count(mode: str, counted: str) -> float:
             return proxy.metric("throttled_total", client_id=client_ids[mode], mode=counted)

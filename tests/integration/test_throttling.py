@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
 from tests.integration.java_tools import run_tool
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 
 LIMIT = 200_000
 RECORD_BYTES = 10_000

@@ -15,10 +15,10 @@ from kafka import KafkaProducer
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import PemFiles, Security
 from tests.integration.delaying_relay import DelayingRelay
-from tests.integration.flood import create_topics
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read, records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 
 HANDSHAKE_SECONDS = 7
 VALUES = [b"value-%d" % number for number in range(50)]
@@ -145,6 +145,7 @@ def test_a_new_certificate_while_a_client_is_connected(
     assert records_in(secured_cluster, topic) == 100
 
 
+@pytest.mark.claim("limits", "a broker whose TLS handshake takes 7 s; how long each address has")
 @pytest.mark.nightly  # it waits for as long as the handshake takes
 @pytest.mark.timeout(200)
 async def test_a_broker_whose_handshake_takes_seven_seconds(

@@ -10,8 +10,8 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 from tests.integration.wire import Wire, records, schema
 
 UNKNOWN_TOPIC_ID = 100
@@ -28,8 +28,7 @@ def test_an_unknown_id_is_requested(kafka_cluster: KafkaCluster, unique_name: Ca
     topic_id = ((identity.get_most_significant_bits() % 2**64) << 64) | identity.get_least_significant_bits() % 2**64
     kafka = schema("produce", 13)
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", f"topic={topic},bytes_in_rate=1000") as proxy:
-        host, _, port = proxy.bootstrap_servers.rpartition(":")
-        with Wire(host, int(port), unique_name("wire")) as wire:
+        with Wire(proxy.bootstrap_servers, unique_name("wire")) as wire:
             request = _produce(kafka, topic_id, records(bytes(2000)))
 
             answers: list[tuple[int, bool]] = []

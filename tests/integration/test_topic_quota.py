@@ -8,12 +8,14 @@ import pytest
 
 from deploy.local.cluster import KafkaCluster
 from tests.integration.bytes_passed import SECONDS, check_held
-from tests.integration.flood import Flood, create_topics, written
+from tests.integration.flood import Flood, written
 from tests.integration.proxy_process import ProxyProcess, sum_of
+from tests.integration.topics import create_topics
 
 MESSAGES = "messages_in_rate"
 
 
+@pytest.mark.claim("limits", "messages_in_rate")
 @pytest.mark.timeout(90)
 def test_messages_are_counted_with_any_compression(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]

@@ -10,10 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from deploy.local.cluster import KafkaCluster
-from tests.integration.flood import create_topics
 from tests.integration.librdkafka import numbers_of
 from tests.integration.proxy_process import ProxyProcess
+from tests.integration.topics import create_topics
 from tests.integration.transactional_producers import PARTITIONS, RECORD_BYTES, TRANSACT
+
+pytestmark = [
+    pytest.mark.claim("limits", "transactions commit while a limit needs less than their timeout"),
+    pytest.mark.claim("enforcement", "transactions commit while a limit needs less than their timeout"),
+]
 
 RATE = 200_000
 TIMEOUT_MS = 5_000
@@ -43,10 +48,10 @@ def test_transactions_commit_within_their_timeout_and_fail_above_it_as_at_a_slow
     names = {"java": java, "librdkafka": librdkafka}
     create_topics(kafka_cluster, *names.values(), partitions=PARTITIONS)
     quotas = (
-        *("--quota", f"client-id={java},producer_byte_rate={RATE},burst_seconds=0.1"),
-        *("--quota", f"topic={librdkafka},bytes_in_rate={RATE},burst_seconds=0.1,action=reject"),
+        f"client-id={java},producer_byte_rate={RATE},burst_seconds=0.1",
+        f"topic={librdkafka},bytes_in_rate={RATE},burst_seconds=0.1,action=reject",
     )
-    with ProxyProcess(kafka_cluster.bootstrap_servers, *quotas) as proxy, ThreadPoolExecutor() as threads:
+    with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=quotas) as proxy, ThreadPoolExecutor() as threads:
         running = {
             library: threads.submit(TRANSACT[library], proxy.bootstrap_servers, name, name, RECORDS, TIMEOUT_MS)
             for library, name in names.items()

@@ -9,19 +9,19 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from deploy.local.cluster import KafkaCluster
+from proxy.background.host import Host
 from proxy.config.config import Config, ListeningOptions, UsageOptions
 from proxy.config.values import parse_addresses
-from proxy.server import Server
-from tests.integration.flood import create_topics
+from proxy.process.server import Server
 from tests.integration.java_tools import run_tool
-from tests.integration.proxy_process import eventually
+from tests.integration.librdkafka import records_in
+from tests.integration.topics import create_topics
 from tests.integration.transactional_producers import transact_with_java
 
 DEADLINE_SECONDS = 45.0
@@ -47,7 +47,8 @@ class Proxy:
                 bootstrap_servers=parse_addresses(cluster.bootstrap_servers),
                 listening=ListeningOptions(address=("127.0.0.1", 0), broker_ports=None),
                 usage=UsageOptions(by_topic=True),
-            )
+            ),
+            Host(),
         )
         self.server.start(asyncio.get_running_loop())
         self.bootstrap_servers = f"127.0.0.1:{self.server.ports.bootstrap}"
@@ -84,20 +85,6 @@ async def proxying(cluster: KafkaCluster) -> AsyncIterator[Proxy]:
         proxy.server.close()
 
 
-def create(cluster: KafkaCluster, *topics: str, partitions: int = 1) -> None:
-    """Topics whose leader is ready."""
-    create_topics(cluster, *topics, partitions=partitions)
-
-    def is_ready(topic: str) -> bool:
-        try:
-            return log_end(cluster, topic) == 0
-        except KafkaException:
-            return False
-
-    for topic in topics:
-        eventually(partial(is_ready, topic), 30, f"the leader of {topic} is ready")
-
-
 def log_bytes(cluster: KafkaCluster, *topics: str) -> dict[str, int]:
     """Kafka's own sizes of the logs of topics with one partition: of record batches, as they are on disk."""
     servers = ("--bootstrap-server", cluster.bootstrap_servers)
@@ -105,16 +92,6 @@ def log_bytes(cluster: KafkaCluster, *topics: str) -> dict[str, int]:
     described = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     partitions = [each for broker in described["brokers"] for log in broker["logDirs"] for each in log["partitions"]]
     return {each["partition"].removesuffix("-0"): each["size"] for each in partitions}
-
-
-def log_end(cluster: KafkaCluster, topic: str) -> int:
-    """Records and transaction markers that the topic has had."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none"})
-    try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
-    finally:
-        consumer.close()
-    return int(end)
 
 
 def produce_librdkafka(
@@ -162,7 +139,7 @@ def read_librdkafka(proxy: Proxy, topic: str, client_id: str, count: int) -> Non
 async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     """Two clients, plain and compressed; their records are told apart, and those of each topic."""
     plain, packed, both = (unique_name(name) for name in ("plain", "packed", "both"))
-    create(kafka_cluster, plain, packed, both)
+    create_topics(kafka_cluster, plain, packed, both)
     async with proxying(kafka_cluster) as proxy:
         run = asyncio.to_thread
         await run(produce_librdkafka, proxy, plain, "one", {"acks": "1"})
@@ -173,7 +150,7 @@ async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[st
         for topic, times in ((plain, 1), (packed, 1), (both, 2)):
             size = sizes[topic]
             assert proxy.counted(topic) == (size, times * RECORDS, 0)
-            assert await run(log_end, kafka_cluster, topic) == times * RECORDS
+            assert await run(records_in, kafka_cluster, topic) == times * RECORDS
             await run(read_librdkafka, proxy, topic, "reader", times * RECORDS)
             assert proxy.counted(topic, "reader") == (0, 0, size)
         one, two = proxy.counted(both, "one"), proxy.counted(both, "two")
@@ -185,12 +162,12 @@ async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[st
 async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     """The markers of their ends are in the log: coordinators write them. Consumers fetch them."""
     topic = unique_name("transactions")
-    create(kafka_cluster, topic)
+    create_topics(kafka_cluster, topic)
     async with proxying(kafka_cluster) as proxy:
         run = asyncio.to_thread
         await run(produce_librdkafka, proxy, topic, "tx", {"transactional.id": unique_name("tx")}, 3)
         size = (await run(log_bytes, kafka_cluster, topic))[topic]
-        markers = await run(log_end, kafka_cluster, topic) - 3 * RECORDS
+        markers = await run(records_in, kafka_cluster, topic) - 3 * RECORDS
         assert markers == 3
         assert proxy.counted(topic, "tx") == (size - markers * MARKER_BYTES, 3 * RECORDS, 0)
         await run(read_librdkafka, proxy, topic, "reader", 3 * RECORDS)
@@ -201,7 +178,7 @@ async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[
 async def test_java_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     """One after the other: brokers refuse the first records of many while the end of the one before is written."""
     topic, transactions, partitions = unique_name("java"), 100, 24
-    create(kafka_cluster, topic, partitions=partitions)
+    create_topics(kafka_cluster, topic, partitions=partitions)
     async with proxying(kafka_cluster) as proxy:
         run = asyncio.to_thread
         counts = [partitions] * transactions

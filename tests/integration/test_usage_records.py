@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from deploy.local.cluster import KafkaCluster
-from pipeline.usage import records as published
 from tests.integration.librdkafka import produce, read
 from tests.integration.proxy_process import ProxyProcess, eventually, sum_of
+from tests.integration.topics import config_of, create_topics, set_config
+from tests.pipeline.usage import published
 from tests.proxy.usage.test_collector import Record, check_all, series_of, totals
 
 INTERVAL_SECONDS = 1.0
@@ -63,11 +63,6 @@ def shown(proxy: ProxyProcess) -> dict[str, float]:
 def recorded(records: list[Record]) -> dict[str, float]:
     found = totals(records)
     return {name: found[name, "bytes"] for name in ("produce", "fetch")}
-
-
-def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
-    [future] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return {name: entry.value for name, entry in future.result(20).items()}
 
 
 @pytest.mark.timeout(120)
@@ -123,7 +118,7 @@ def test_the_topic_is_created_and_has_the_records(
     check_all(records)
     assert {key for key, _ in found} == {published.key(record) for record in records}
     assert all(each["client_id"] != "kafka-quota-proxy-usage" for each in records), "it does not use the proxy itself"
-    settings = config_of(AdminClient({"bootstrap.servers": servers}), topic)
+    settings = config_of(kafka_cluster, topic)
     assert settings["cleanup.policy"] == "delete"
     assert settings["retention.ms"] == "604800000"
     assert settings["message.timestamp.type"] == "LogAppendTime"
@@ -135,9 +130,7 @@ def test_a_compacted_topic_is_refused_until_it_is_changed(
     kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], policy: str
 ) -> None:
     servers, topic, client_id = kafka_cluster.bootstrap_servers, unique_name("usage"), unique_name("etl")
-    admin = AdminClient({"bootstrap.servers": servers})
-    [created] = admin.create_topics([NewTopic(topic, 1, config={"cleanup.policy": policy})]).values()
-    created.result(20)
+    create_topics(kafka_cluster, topic, config={"cleanup.policy": policy})
     proxy = ProxyProcess(servers, *usage_flags("--usage-topic", topic))
     proxy.expected_errors = {"usage_records_refused"}
     with proxy:
@@ -149,11 +142,7 @@ def test_a_compacted_topic_is_refused_until_it_is_changed(
         eventually(lambda: proxy.metric("usage_records_lost_total"), 20, "they are counted as lost")
         assert proxy.metric("usage_errors_total", reason="topic_compacted") >= 1
         assert in_topic(servers, topic) == []
-        entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
-        [altered] = admin.incremental_alter_configs(
-            [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
-        ).values()
-        altered.result(20)
+        set_config(kafka_cluster, topic, "cleanup.policy", "delete")
         produce(producer, unique_name("orders"), VALUES)
         eventually(lambda: proxy.metric("usage_records_sent_total"), 20, "it is checked again")
         expected = shown(proxy)

@@ -19,10 +19,11 @@ NOT_LEADER = 6
 
 
 class Wire:
-    """One connection to a broker, or to the proxy."""
+    """One connection to the broker or proxy at `address`, which is HOST:PORT."""
 
-    def __init__(self, host: str, port: int, client_id: str = "wire") -> None:
-        self._socket = socket.create_connection((host, port), timeout=30)
+    def __init__(self, address: str, client_id: str = "wire") -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=30)
         self._stream = self._socket.makefile("rb")
         self._client_id = client_id.encode()
         self._correlation_ids = itertools.count(1)
@@ -53,8 +54,11 @@ class Wire:
 
     def receive(self, correlation_id: bytes) -> bytes:
         """What follows the correlation id in the next response, which has this one. Raises EOFError without one."""
-        length = self._stream.read(4)
-        response = self._stream.read(int.from_bytes(length, "big"))
+        try:
+            length = self._stream.read(4)
+            response = self._stream.read(int.from_bytes(length, "big"))
+        except ConnectionResetError:  # the connection was closed before our request arrived, which then goes unread
+            raise EOFError("the connection was closed") from None
         if not length or len(response) < 4:
             raise EOFError("the connection was closed")
         assert response[:4] == correlation_id

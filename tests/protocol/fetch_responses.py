@@ -78,30 +78,23 @@ def _old_response(version: int, topics: list[Partitions]) -> bytes:
     return out
 
 
-def share_response(version: int, topics: list[Partitions]) -> bytes:
-    """A ShareFetch response without endpoints."""
-    leader = of_response(SHARE_FETCH, version, "LeaderIdAndEpoch", leader_id=1, leader_epoch=5)
+def share_response(version: int, topics: list[Partitions], *, api_key: int = SHARE_FETCH, endpoints: int = 0) -> bytes:
+    """A ShareFetch response, or a ShareAcknowledge one, which has the same fields but for the records."""
+    leader = of_response(api_key, version, "LeaderIdAndEpoch", leader_id=1, leader_epoch=5)
     acquired = (of_response(SHARE_FETCH, version, "AcquiredRecords", last_offset=9, delivery_count=1),)
-    made = tuple(
-        of_response(
-            SHARE_FETCH,
-            version,
-            "ShareFetchableTopicResponse",
-            topic_id=UUID(int=index + 1),
-            partitions=tuple(
-                of_response(
-                    SHARE_FETCH,
-                    version,
-                    "PartitionData",
-                    partition_index=number,
-                    current_leader=leader,
-                    records=records or b"",
-                    acquired_records=acquired,
-                )
-                for number, records in enumerate(partitions)
-            ),
-        )
-        for index, partitions in enumerate(topics)
+    fields = {"current_leader": leader, "acquired_records": acquired}
+    kind, topic = (
+        ("ShareFetch", "ShareFetchableTopicResponse")
+        if api_key == SHARE_FETCH
+        else ("ShareAcknowledge", "ShareAcknowledgeTopicResponse")
     )
-    body = of_response(SHARE_FETCH, version, "ShareFetchResponse", responses=made)
-    return response_bytes(SHARE_FETCH, version, body)
+    made = []
+    for index, partitions in enumerate(topics):
+        parts = tuple(
+            of_response(api_key, version, "PartitionData", partition_index=number, records=records or b"", **fields)
+            for number, records in enumerate(partitions)
+        )
+        made.append(of_response(api_key, version, topic, topic_id=UUID(int=index + 1), partitions=parts))
+    nodes = (of_response(api_key, version, "NodeEndpoint", node_id=1, host=REAL_HOST, port=9092),) * endpoints
+    body = of_response(api_key, version, f"{kind}Response", responses=tuple(made), node_endpoints=nodes)
+    return response_bytes(api_key, version, body)

@@ -314,18 +314,22 @@ class Taking:
 
 
 class Resting:
-    """A walk that may process `work` pieces at once, and continues until it needs more bytes."""
+    """A walk that may process `work` pieces at once, and continues until it needs more bytes.
 
-    def __init__(self, walk: BoundedWalk, work: int) -> None:
+    beyond    the pieces that end together: a batch, its partition and its topic
+    """
+
+    def __init__(self, walk: BoundedWalk, work: int, beyond: int = 2) -> None:
         self.walk = walk
         self.work = work
+        self.beyond = beyond
         self.rests = 0
 
     def advance(self, buf: bytearray, pos: int, end: int) -> int:
         while True:
             self.walk.work_left = self.work
             pos = self.walk.advance(buf, pos, end)
-            assert self.walk.work_left >= -2, "a batch, its partition and its topic may end together"
+            assert self.walk.work_left >= -self.beyond
             if self.walk.work_left > 0 or pos == end:
                 return pos
             self.rests += 1

@@ -5,7 +5,8 @@ Half of the bytes are arbitrary from the start; half are a real message with som
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -20,13 +21,15 @@ from protocol.apis import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
+    DESCRIBE_CONFIGS,
     FETCH,
     METADATA,
     PRODUCE,
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
 )
-from protocol.errors import ProtocolError
+from protocol.describe_configs import DescribeConfigsRequestWalk
+from protocol.errors import MalformedFrame, ProtocolError, TruncatedFrame
 from protocol.fetch import FetchResponseWalk
 from protocol.messages import encode
 from protocol.metadata_topics import MetadataTopicsWalk
@@ -40,7 +43,6 @@ from protocol.topic_mutations import MutationRequest, is_strict
 from tests.protocol.kafka_messages import (
     BYTES,
     CORRELATION_ID,
-    BoundedWalk,
     Resting,
     chunk_sizes,
     header,
@@ -57,13 +59,12 @@ from tests.protocol.kafka_messages import (
 
 
 @st.composite
-def changed_responses(draw: st.DrawFn, api_key: int, version: int) -> bytes:
-    return with_changes(draw, response_bytes(api_key, version, draw(responses(api_key, version))))
+def changed(draw: st.DrawFn, frames: st.SearchStrategy[bytes]) -> bytes:
+    return with_changes(draw, draw(frames))
 
 
-@st.composite
-def changed_requests(draw: st.DrawFn, messages: st.SearchStrategy[Any]) -> bytes:
-    return with_changes(draw, encode(draw(messages)))
+def response_strategy(api_key: int, version: int, **fixed: Any) -> st.SearchStrategy[bytes]:
+    return responses(api_key, version, **fixed).map(lambda body: response_bytes(api_key, version, body))
 
 
 def any_bytes(data: st.DataObject, api_key: int, version: int) -> bytes:
@@ -71,20 +72,109 @@ def any_bytes(data: st.DataObject, api_key: int, version: int) -> bytes:
         load_response_schema(api_key, version)
     except RuntimeError:  # a version that kio does not have
         return data.draw(BYTES)
-    changed = data.draw(st.booleans())
-    return data.draw(_changed(api_key, version) if changed else BYTES)
+    is_changed = data.draw(st.booleans())
+    return data.draw(_changed(api_key, version) if is_changed else BYTES)
 
 
 _CHANGED: dict[tuple[int, int], st.SearchStrategy[bytes]] = {}
 
 
 def _changed(api_key: int, version: int) -> st.SearchStrategy[bytes]:
-    return _CHANGED.setdefault((api_key, version), changed_responses(api_key, version))
+    return _CHANGED.setdefault((api_key, version), changed(response_strategy(api_key, version)))
 
 
 def attempt(call: Callable[[], Any]) -> None:
     with contextlib.suppress(ProtocolError):
         call()
+
+
+# ---- walks over frames that stream by
+
+
+class Streaming(NamedTuple):
+    """frames   as Kafka sends them, from where the walk begins
+    walk     over a frame of some length
+    """
+
+    frames: st.SearchStrategy[bytes]
+    walk: Callable[[int], Any]
+
+
+def of_response(api_key: int, version: int, walk: Callable[[int, int], Any], **fixed: Any) -> Streaming:
+    return Streaming(response_strategy(api_key, version, **fixed), partial(walk, version))
+
+
+def streaming_request(bodies: st.SearchStrategy[bytes], version: int, walk: Callable[..., Any]) -> Streaming:
+    return Streaming(bodies, lambda size: walk(version, size, 0))
+
+
+def of_request(api_key: int, version: int, walk: Callable[..., Any], **fixed: Any) -> Streaming:
+    return streaming_request(requests(api_key, version, **fixed).map(encode), version, walk)
+
+
+def of_metadata(version: int) -> Streaming:
+    """The fields after the brokers, of which there are none."""
+    start = len(header(METADATA, version)) + (4 if version >= 3 else 0) + (1 if version >= 9 else 4)
+    frames = response_strategy(METADATA, version, brokers=EMPTY, error_code=NO_ERROR).map(lambda frame: frame[start:])
+    return Streaming(frames, lambda size: MetadataTopicsWalk(version, start + size, start))
+
+
+def produce_walk(version: int, size: int) -> ProduceResponseWalk:
+    return ProduceResponseWalk(version, size, 100, counts_errors=True)
+
+
+RECORDS = st.none() | st.lists(
+    st.builds(record_batch, st.integers(0, 9), st.binary(max_size=90), codec=st.integers(0, 4))
+    | st.builds(set_entry, st.integers(0, 1), st.binary(max_size=90), codec=st.integers(0, 4)),
+    max_size=3,
+).map(b"".join)
+EMPTY: st.SearchStrategy[Any] = st.just(())
+NO_ERROR = st.just(ErrorCode.none)
+#: Produce requests before 3 are 3 without its transactional id, which is two bytes when it is null.
+BEFORE_3 = requests(PRODUCE, 3, records=RECORDS, transactional_id=st.none()).map(lambda body: encode(body)[2:])
+STREAMING = [
+    *(streaming_request(BEFORE_3, version, ProduceRequestWalk) for version in range(3)),
+    *(of_request(PRODUCE, version, ProduceRequestWalk, records=RECORDS) for version in range(3, 14)),
+    *(of_request(DESCRIBE_CONFIGS, version, DescribeConfigsRequestWalk) for version in range(1, 5)),
+    *(of_response(PRODUCE, version, produce_walk) for version in range(3, 14)),
+    *map(of_metadata, versions(METADATA)),
+    *(of_response(FETCH, version, FetchResponseWalk) for version in range(4, 19)),
+    *(of_response(SHARE_FETCH, version, ShareFetchResponseWalk, node_endpoints=EMPTY) for version in (1, 2)),
+    *(
+        of_response(SHARE_ACKNOWLEDGE, version, ShareAcknowledgeResponseWalk, node_endpoints=EMPTY)
+        for version in (1, 2)
+    ),
+]
+ONE_OF_THEM = st.sampled_from(range(len(STREAMING)))
+
+
+def outcome(walk: Any, frame: bytes, sizes: list[int], work: int = 1 << 40) -> tuple[bytes | str, object]:
+    """The bytes that result, or the error, and what was found by then."""
+    result: bytes | str
+    try:
+        result = streamed(Resting(walk, work, beyond=8), frame, sizes)
+    except ProtocolError as error:
+        result = f"{type(error).__name__} at {error.offset}"
+    return result, walk.take() if hasattr(walk, "take") else None
+
+
+@given(which=ONE_OF_THEM, data=st.data(), sizes=chunk_sizes, work=st.integers(1, 5))
+def test_how_the_bytes_arrive_makes_no_difference(which: int, data: st.DataObject, sizes: list[int], work: int) -> None:
+    """Whole or not, and with rests or not."""
+    frames, walk = STREAMING[which]
+    frame = data.draw(BYTES | changed(frames))
+    assert outcome(walk(len(frame)), frame, []) == outcome(walk(len(frame)), frame, sizes, work)
+
+
+@given(which=ONE_OF_THEM, data=st.data(), sizes=chunk_sizes)
+def test_cut_short_or_too_long(which: int, data: st.DataObject, sizes: list[int]) -> None:
+    frames, walk = STREAMING[which]
+    frame = data.draw(frames)
+    for cut in range(1, len(frame), 1 + len(frame) // 100):
+        with pytest.raises(TruncatedFrame):
+            streamed(walk(cut), frame[:cut], sizes)
+    with pytest.raises(MalformedFrame):
+        streamed(walk(len(frame) + 1), frame + b"\x00", sizes)
 
 
 @given(
@@ -99,116 +189,45 @@ def test_produce(
     data: st.DataObject, version: int, throttle_time_ms: int, sizes: list[int], work: int, counts_errors: bool
 ) -> None:
     response = any_bytes(data, PRODUCE, version)
-
-    def walk() -> BoundedWalk:
-        return ProduceResponseWalk(version, len(response), throttle_time_ms, counts_errors)
-
-    outcome = walked(walk, response, sizes, work)
-    buf = bytearray(response)
-    if finish_usual_produce_response(buf, 0, len(buf), version, throttle_time_ms):
-        assert version < 9 or counts_errors or bytes(buf) == outcome
+    walks = [ProduceResponseWalk(version, len(response), throttle_time_ms, counts_errors) for _ in range(2)]
+    whole = outcome(walks[0], response, [])
+    assert whole == outcome(walks[1], response, sizes, work)
+    buf = bytearray(bytes(4) + response)
+    if finish_usual_produce_response(buf, 4, len(buf), version, throttle_time_ms):
+        assert version < 9 or counts_errors or bytes(buf[4:]) == whole[0]
     else:
-        assert buf == response
+        assert buf[4:] == response
 
 
-def test_a_topic_whose_name_is_not_read_may_have_any_bytes() -> None:
-    response = b"\x00\xc0\xff\xee\x00\x02\x02\x80\x01\x00\x00\x00\x00\x00\x00"
-    assert walked(lambda: ProduceResponseWalk(9, len(response), 0, counts_errors=False), response, [6], 1) == response
-
-
-def walked(walk: Callable[[], BoundedWalk], frame: bytes, sizes: list[int], work: int) -> bytes:
-    """The bytes that result, or the error; the same whether the frame arrives whole or not, and with rests or not."""
-    outcomes = []
-    for splits, pieces in (([], 1 << 40), (sizes, work)):
-        try:
-            outcomes.append(streamed(Resting(walk(), pieces), frame, splits))
-        except ProtocolError as error:
-            outcomes.append(type(error).__name__.encode() + str(error.offset).encode())
-    assert outcomes[0] == outcomes[1], "how the bytes arrive makes no difference"
-    return outcomes[0]
-
-
-WALKS: list[tuple[int, int, Callable[[int, int], BoundedWalk]]] = [
-    *((FETCH, version, FetchResponseWalk) for version in (0, 4, 7, 11, 12, 13, 16, 17, 18)),
-    *((SHARE_FETCH, version, ShareFetchResponseWalk) for version in (1, 2)),
-    *((SHARE_ACKNOWLEDGE, version, ShareAcknowledgeResponseWalk) for version in (1, 2)),
-]
-
-
-@pytest.mark.parametrize(("api_key", "version", "walk"), WALKS)
-@given(data=st.data(), sizes=chunk_sizes, work=st.integers(1, 5))
-def test_walks(
-    api_key: int,
-    version: int,
-    walk: Callable[[int, int], BoundedWalk],
-    data: st.DataObject,
-    sizes: list[int],
-    work: int,
-) -> None:
-    response = any_bytes(data, api_key, version)
-    walked(lambda: walk(version, len(response)), response, sizes, work)
-
-
-def test_a_topic_that_does_not_fit_is_found_at_the_count() -> None:
-    response = bytes(15) + b"\x02" + bytes(17)  # one topic, a byte too short
-    assert walked(lambda: FetchResponseWalk(16, len(response)), response, [1] * 33, 1) == b"TruncatedFrame16"
-
-
-class Metered(Protocol):
-    """A walk that returns what it has found."""
-
-    def advance(self, buf: bytearray, pos: int, end: int) -> int: ...
-    def take(self) -> list[Any]: ...
-
-
-def outcome(walk: Metered, frame: bytes, splits: list[int]) -> tuple[str, list[Any]]:
-    """How it ends, and what was found by then."""
-    try:
-        assert streamed(walk, frame, splits) == frame, "nothing is changed"
-    except ProtocolError as error:
-        return f"{type(error).__name__} at {error.offset}", walk.take()
-    return "", walk.take()
-
-
-RECORDS = st.none() | st.lists(
-    st.builds(record_batch, st.integers(0, 9), st.binary(max_size=90), codec=st.integers(0, 4))
-    | st.builds(set_entry, st.integers(0, 1), st.binary(max_size=90), codec=st.integers(0, 4)),
-    max_size=3,
-).map(b"".join)
-CHANGED_PRODUCE = {version: changed_requests(requests(PRODUCE, version, records=RECORDS)) for version in range(3, 14)}
-# Those before 3 are 3 without its transactional id, which is two bytes when it is null.
-BEFORE_3 = changed_requests(requests(PRODUCE, 3, records=RECORDS, transactional_id=st.none())).map(
-    lambda body: body[2:]
+@pytest.mark.parametrize(
+    ("walk", "response", "result"),
+    [
+        pytest.param(
+            lambda size: ProduceResponseWalk(9, size, 0, counts_errors=False),
+            b"\x00\xc0\xff\xee\x00\x02\x02\x80\x01\x00\x00\x00\x00\x00\x00",
+            None,
+            id="a topic whose name is not read may have any bytes",
+        ),
+        pytest.param(
+            partial(FetchResponseWalk, 16),
+            bytes(15) + b"\x02" + bytes(17),
+            "TruncatedFrame at 16",
+            id="a topic that does not fit is found at the count",
+        ),
+    ],
 )
+def test_topics(walk: Callable[[int], Any], response: bytes, result: str | None) -> None:
+    for sizes in ([], [6], [1] * len(response)):
+        assert outcome(walk(len(response)), response, sizes, 1)[0] == (response if result is None else result)
 
 
-@given(data=st.data(), version=st.sampled_from(versions(PRODUCE)), sizes=chunk_sizes)
-def test_produce_requests(data: st.DataObject, version: int, sizes: list[int]) -> None:
-    body = data.draw(BYTES | CHANGED_PRODUCE.get(version, BEFORE_3))
-    outcomes = [outcome(ProduceRequestWalk(version, len(body), 0), body, splits) for splits in ([], sizes)]
-    assert outcomes[0] == outcomes[1], "how the bytes arrive makes no difference"
+# ---- frames that are read whole
+
+
+@given(data=st.data(), version=st.sampled_from(versions(PRODUCE)))
+def test_the_head_of_a_produce_request(data: st.DataObject, version: int) -> None:
+    body = data.draw(BYTES | changed(STREAMING[version].frames))
     one_partition(bytearray(body), 0, len(body), version)
-
-
-@st.composite
-def changed_topics(draw: st.DrawFn, version: int) -> bytes:
-    """A response that names no brokers."""
-    body = draw(responses(METADATA, version, brokers=NO_BROKERS, error_code=NO_ERROR))
-    return with_changes(draw, response_bytes(METADATA, version, body))
-
-
-NO_ERROR = st.just(ErrorCode.none)
-NO_BROKERS: st.SearchStrategy[Any] = st.just(())
-CHANGED_TOPICS = {version: changed_topics(version) for version in versions(METADATA)}
-
-
-@given(data=st.data(), version=st.sampled_from(versions(METADATA)), sizes=chunk_sizes)
-def test_metadata_topics(data: st.DataObject, version: int, sizes: list[int]) -> None:
-    response = data.draw(BYTES | CHANGED_TOPICS[version])
-    start = min(len(response), len(header(METADATA, version)) + (4 if version >= 3 else 0) + (1 if version >= 9 else 4))
-    walks = [MetadataTopicsWalk(version, len(response), start) for _ in range(2)]
-    outcomes = [outcome(walk, response[start:], splits) for walk, splits in zip(walks, ([], sizes), strict=True)]
-    assert outcomes[0] == outcomes[1], "how the bytes arrive makes no difference"
 
 
 MUTATIONS = [(key, version) for key in (CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS) for version in versions(key)]
@@ -218,7 +237,7 @@ MUTATIONS = [(key, version) for key in (CREATE_TOPICS, DELETE_TOPICS, CREATE_PAR
 def test_topic_mutations(one: tuple[int, int], data: st.DataObject) -> None:
     api_key, version = one
     schema = max(version, {CREATE_TOPICS: 2, DELETE_TOPICS: 1, CREATE_PARTITIONS: 0}[api_key])
-    body = data.draw(BYTES | changed_requests(requests(api_key, schema)))
+    body = data.draw(BYTES | changed(requests(api_key, schema).map(encode)))
     try:
         request = MutationRequest(api_key, version, body, 0)
     except ProtocolError:

@@ -1,24 +1,17 @@
 """DescribeClientQuotas, written and checked by kio."""
 
-import datetime
 import math
 import struct
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
-from kio.schema.describe_client_quotas.v1.response import (
-    DescribeClientQuotasResponse,
-    EntityData,
-    EntryData,
-    ValueData,
-)
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v1.response import MetadataResponse, MetadataResponseBroker
-from kio.static.primitive import f64, i16, i32, i32Timedelta
+from kio.static.primitive import f64
 
+from protocol.apis import METADATA
 from protocol.client_quotas import (
     MAX_QUOTAS,
     QUOTAS_REQUEST,
@@ -30,27 +23,29 @@ from protocol.client_quotas import (
 )
 from protocol.errors import MalformedFrame, TooManyItems
 from protocol.messages import decode, encode
+from protocol.wire import encode_varint
+from tests.protocol.kafka_messages import of_response
+from tests.protocol.test_api_versions import offer
 
+DESCRIBE_CLIENT_QUOTAS = 48
 HEADER = b"\x00\x00\x00\x01"
 FLEXIBLE = HEADER + b"\x00"
 
 
+of_quotas = partial(of_response, DESCRIBE_CLIENT_QUOTAS, 1)
+
+
 def response(*quotas: ClientQuota, error: ErrorCode = ErrorCode.none) -> bytes:
-    entries = tuple(
-        EntryData(
-            entity=tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in quota.entity.items()),
-            values=tuple(ValueData(key=key, value=f64(float(value))) for key, value in quota.values.items()),
+    entries = []
+    for quota in quotas:
+        entity = tuple(
+            of_quotas("EntityData", entity_type=kind, entity_name=name) for kind, name in quota.entity.items()
         )
-        for quota in quotas
-    )
-    no_time = i32Timedelta.parse(datetime.timedelta(0))
-    body = DescribeClientQuotasResponse(
-        throttle_time=no_time,
-        error_code=error,
-        error_message=None if error is ErrorCode.none else "no",
-        entries=entries,
-    )
-    return FLEXIBLE + encode(body)
+        values = tuple(of_quotas("ValueData", key=key, value=f64(float(value))) for key, value in quota.values.items())
+        entries.append(of_quotas("EntryData", entity=entity, values=values))
+    message = None if error is ErrorCode.none else "no"
+    fields = {"error_code": error, "error_message": message, "entries": tuple(entries)}
+    return FLEXIBLE + encode(of_quotas("DescribeClientQuotasResponse", **fields))
 
 
 def test_the_request_asks_for_all_quotas() -> None:
@@ -97,36 +92,22 @@ def test_cut_anywhere_or_longer_it_is_refused() -> None:
 def test_the_work_for_a_response_is_bounded() -> None:
     """Entries of three bytes each, and a count of two billion."""
     start, entry = response()[:-2], b"\x01\x01\x00"
-    many = b"".join([start, _varint(MAX_QUOTAS + 2), entry * (MAX_QUOTAS + 1), b"\x00"])
+    many = b"".join([start, encode_varint(MAX_QUOTAS + 2), entry * (MAX_QUOTAS + 1), b"\x00"])
     with pytest.raises(TooManyItems):
         quotas_in(many)
     with pytest.raises((MalformedFrame, TooManyItems)):
-        quotas_in(b"".join([start, _varint(2_000_000_000), entry, b"\x00"]))
-
-
-def _varint(number: int) -> bytes:
-    digits = []
-    while number >= 0x80:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*digits, number])
+        quotas_in(b"".join([start, encode_varint(2_000_000_000), entry, b"\x00"]))
 
 
 @pytest.mark.parametrize(
     ("offered", "has"), [((0, 1), True), ((1, 9), True), ((0, 0), False), ((2, 3), False), (None, False)]
 )
 def test_whether_a_broker_offers_it(offered: tuple[int, int] | None, has: bool) -> None:
-    keys = [ApiVersion(api_key=i16(18), min_version=i16(0), max_version=i16(4))]
-    if offered is not None:
-        keys.append(ApiVersion(api_key=i16(48), min_version=i16(offered[0]), max_version=i16(offered[1])))
-    body = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=tuple(keys))
-    assert has_quotas(HEADER + encode(body)) == has
+    ranges = [(18, 0, 4)] + ([] if offered is None else [(48, *offered)])
+    assert has_quotas(offer(0, *ranges)) == has
 
 
 def test_brokers_are_counted() -> None:
-    brokers = tuple(
-        MetadataResponseBroker(node_id=i32(node), host="b", port=i32(9092), rack=None)  # type: ignore[arg-type]
-        for node in range(3)
-    )
-    body = MetadataResponse(brokers=brokers, controller_id=i32(1), topics=())  # type: ignore[arg-type]
+    brokers = tuple(of_response(METADATA, 1, "MetadataResponseBroker", node_id=node, host="b") for node in range(3))
+    body = of_response(METADATA, 1, "MetadataResponse", brokers=brokers, controller_id=1)
     assert brokers_in(HEADER + encode(body)) == brokers

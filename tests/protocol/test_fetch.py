@@ -1,21 +1,23 @@
-"""Fetch: responses while they arrive, and the budget of requests."""
+"""Responses with records that stream by: Fetch, ShareFetch and ShareAcknowledge."""
 
-from struct import pack
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module
+from kio.index import load_payload_module, load_response_schema
+from kio.serial import entity_reader
 from kio.static.constants import EntityType
 
-from protocol.apis import FETCH
+from protocol.apis import FETCH, SHARE_ACKNOWLEDGE, SHARE_FETCH
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.fetch import (
-    FetchResponseWalk,
-)
+from protocol.fetch import FetchResponseWalk
+from protocol.node_endpoints import SWALLOWING_MIN, swallowing
+from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk
 from protocol.walk import FrameWalk
-from protocol.wire import encode_varint
+from protocol.wire import encode_varint, skip_tags
 from tests.protocol.fetch_responses import (
     TOPICS,
     Counting,
@@ -24,8 +26,10 @@ from tests.protocol.fetch_responses import (
     partition,
     record_bytes,
     response_of,
+    share_response,
 )
 from tests.protocol.kafka_messages import (
+    CORRELATION_ID,
     REAL_HOST,
     REAL_HOSTS,
     Resting,
@@ -36,47 +40,58 @@ from tests.protocol.kafka_messages import (
     streamed,
 )
 
-ALL = range(19)
-KIOS = range(4, 19)  # those that kio knows
-WITH_ENDPOINTS = [16, 17, 18]
+SHARE_VERSIONS = [(SHARE_FETCH, 1), (SHARE_FETCH, 2), (SHARE_ACKNOWLEDGE, 1), (SHARE_ACKNOWLEDGE, 2)]
+KNOWN_TO_KIO = [*((FETCH, version) for version in range(4, 19)), *SHARE_VERSIONS]
+WITH_RECORDS = [*((FETCH, version) for version in range(19)), (SHARE_FETCH, 1), (SHARE_FETCH, 2)]
+MILLISECOND = timedelta(milliseconds=1)
+LOCK_TIMEOUTS = st.integers(1, 2**31 - 1).map(lambda ms: ms * MILLISECOND)
+
+
+def walk_over(api_key: int, version: int, frame_length: int) -> Any:
+    if api_key == SHARE_ACKNOWLEDGE:
+        return ShareAcknowledgeResponseWalk(version, frame_length)
+    walk = FetchResponseWalk if api_key == FETCH else ShareFetchResponseWalk
+    return walk(version, frame_length, counts_records=True)
 
 
 def taking(version: int, response: bytes | bytearray) -> Counting:
-    return Counting(FetchResponseWalk(version, len(response), counts_records=True))
+    return Counting(walk_over(FETCH, version, len(response)))
 
 
-@given(data=st.data(), version=st.sampled_from(KIOS), sizes=chunk_sizes, work=st.integers(1, 6))
+@given(data=st.data(), api_and_version=st.sampled_from(KNOWN_TO_KIO), sizes=chunk_sizes, work=st.integers(1, 6))
 def test_any_response_in_any_splits_a_few_pieces_at_a_time(
-    data: st.DataObject, version: int, sizes: list[int], work: int
+    data: st.DataObject, api_and_version: tuple[int, int], sizes: list[int], work: int
 ) -> None:
-    body = data.draw(responses(FETCH, version, host=REAL_HOSTS))
-    response = response_bytes(FETCH, version, body)
-    walk = taking(version, response)
+    body: Any = data.draw(responses(*api_and_version, host=REAL_HOSTS))
+    response = response_bytes(*api_and_version, body)
+    walk = walk_over(*api_and_version, len(response))
 
     passed = streamed(Resting(walk, work), response, sizes)
 
-    assert walk.walk.is_over
+    assert walk.is_over
     assert len(passed) == len(response)
     assert REAL_HOST.encode() not in passed
-    assert parsed(FETCH, version, passed).responses == body.responses
-    assert walk.totals.total() == sum(len(part.records or b"") for topic in body.responses for part in topic.partitions)
-    if version < 16 or not body.node_endpoints:
-        assert passed == response
+    has_endpoints = bool(getattr(body, "node_endpoints", ()))
+    assert parsed(*api_and_version, passed) == (replace(body, node_endpoints=()) if has_endpoints else body)
+    assert has_endpoints or passed == response
 
 
 @given(
-    version=st.sampled_from(ALL),
+    api_and_version=st.sampled_from(WITH_RECORDS),
     topics=TOPICS,
     sizes=chunk_sizes | st.lists(st.integers(0, 700), max_size=200),
     work=st.integers(1, 7) | st.just(1 << 40),
 )
-def test_record_bytes_of_each_topic(version: int, topics: list[Partitions], sizes: list[int], work: int) -> None:
-    response = fetch_response(version, topics)
-    walk = taking(version, response)
+def test_record_bytes_of_each_topic(
+    api_and_version: tuple[int, int], topics: list[Partitions], sizes: list[int], work: int
+) -> None:
+    api_key, version = api_and_version
+    response = fetch_response(version, topics) if api_key == FETCH else share_response(version, topics)
+    walk = Counting(walk_over(api_key, version, len(response)))
 
     streamed(Resting(walk, work), response, sizes)
 
-    assert walk.totals == record_bytes(version, topics)
+    assert walk.totals == record_bytes(version if api_key == FETCH else 13, topics)
 
 
 class SlowWalk(FetchResponseWalk):
@@ -135,29 +150,6 @@ def test_the_fast_path_does_what_the_generator_does(
     assert outcome(FetchResponseWalk, 18, frame, sizes, work) == expected
 
 
-@pytest.mark.parametrize("version", WITH_ENDPOINTS)
-@pytest.mark.parametrize("endpoints", [0, 1, 30])
-@pytest.mark.parametrize(
-    "topics",
-    [
-        pytest.param([], id="none"),
-        pytest.param([{}], id="an empty topic"),
-        pytest.param([{0: 1}], id="one partition"),
-        pytest.param([{0: 126}, {0: 127}, {0: 128}, {0: 500}], id="many partitions"),
-        pytest.param([{0: 1}] * 130, id="many topics"),
-    ],
-)
-@pytest.mark.parametrize("sizes", [[], [100_000], [1] * 200, [7] * 3_000])
-def test_shapes(version: int, endpoints: int, topics: list[dict[int, int]], sizes: list[int]) -> None:
-    made = [[partition(version)] * sum(topic.values()) for topic in topics]
-    response = response_of(version, *made, endpoints=endpoints)
-
-    passed = streamed(FetchResponseWalk(version, len(response)), response, sizes)
-
-    assert REAL_HOST.encode() not in passed
-    assert parsed(FETCH, version, passed).responses == parsed(FETCH, version, response).responses
-
-
 @pytest.mark.parametrize("size", [0, 1, 2, 126, 127, 128, 129, 16_382, 16_383, 16_384, 2_097_150, 2_097_151, 2_097_152])
 @pytest.mark.parametrize("chunk", [5_000_000, 262_144, 16_000])
 def test_records_of_every_length_of_length(size: int, chunk: int) -> None:
@@ -172,31 +164,6 @@ def test_records_of_every_length_of_length(size: int, chunk: int) -> None:
     assert REAL_HOST.encode() not in passed
     assert walk.totals == record_bytes(18, topics)
     parsed(FETCH, 18, passed)
-
-
-def test_unknown_tags_stay_and_the_name_of_node_endpoints_is_gone() -> None:
-    response = response_of(18, [partition(18)])
-    endpoints = (
-        b"\x02" + pack(">i", 1) + bytes([len(REAL_HOST) + 1]) + REAL_HOST.encode() + pack(">i", 9092) + b"\x00\x00"
-    )
-    tags = b"\x00" + bytes([len(endpoints)]) + endpoints + b"\x05\x03abc" + b"\x80\x01\x01z"
-    response = response[:-1] + b"\x03" + tags
-
-    passed = streamed(FetchResponseWalk(18, len(response)), response, [1] * len(response))
-
-    hidden = b"\x7f" + bytes([len(endpoints)]) + bytes(len(endpoints)) + b"\x05\x03abc" + b"\x80\x01\x01z"
-    assert passed == response[: -len(tags)] + hidden
-
-
-def test_cut_short_and_too_long() -> None:
-    response = response_of(18, [partition(18)] * 3, endpoints=1)
-    for length in range(len(response)):
-        walk = FetchResponseWalk(18, length)
-        with pytest.raises(TruncatedFrame):
-            walk.advance(bytearray(response[:length]), 0, length)
-    longer = bytearray(response + b"\x00")
-    with pytest.raises(MalformedFrame):
-        FetchResponseWalk(18, len(longer)).advance(longer, 0, len(longer))
 
 
 @pytest.mark.parametrize("tag", ["80 00", "ff ff ff ff 0f"])
@@ -243,42 +210,136 @@ def test_records_that_span_reads_are_skipped_without_the_generator() -> None:
     assert walk.is_over
 
 
-def dense(what: str, count: int) -> bytes:
-    """Of version 18: as many pieces as fit into so many bytes."""
-    tags = b"\x01\x05\x00"
-    head = bytes(30)
-    plain = head + b"\x01" + bytes(4) + b"\x01" + b"\x00"
-    start = b"\x00\xc0\xff\xee" + bytes(11)
-    many = encode_varint(count + 1)
-    one_topic = b"\x02" + bytes(16)
-    return {
-        "topics": start + many + (bytes(16) + b"\x01\x00") * count + b"\x00",
-        "topics with tags": start + many + (bytes(16) + b"\x01" + tags) * count + b"\x00",
-        "partitions": start + one_topic + many + plain * count + b"\x00" + b"\x00",
-        "partitions with tags": start + one_topic + many + (plain[:-1] + tags) * count + b"\x00" + b"\x00",
-        "aborted transactions": start
-        + one_topic
-        + b"\x02"
-        + head
-        + many
-        + (bytes(17) * 3 + bytes(16) + tags) * (count // 4)
-        + bytes(4)
-        + b"\x01\x00\x00\x00",
-        "tagged fields": start + b"\x01" + encode_varint(count) + b"\x05\x00" * count,
-    }[what]
+# ---- share groups
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["topics", "topics with tags", "partitions", "partitions with tags", "aborted transactions", "tagged fields"],
-)
+@pytest.mark.parametrize(("api_key", "version"), SHARE_VERSIONS)
+@pytest.mark.parametrize("endpoints", [1, 2, 3, 4, 126, 127, 128, 1_000])
+def test_many_endpoints(api_key: int, version: int, endpoints: int) -> None:
+    """kio itself reads the array as empty, and then one tag that takes the rest."""
+    topics: list[Partitions] = [[b"r" * 300] * 2]
+    response = share_response(version, topics, api_key=api_key, endpoints=endpoints)
+
+    passed = streamed(walk_over(api_key, version, len(response)), response, [4, 5, 6])
+
+    assert REAL_HOST.encode() not in passed
+    assert len(passed) == len(response)
+    empty = share_response(version, topics, api_key=api_key)
+    assert passed.startswith(empty[:-1])  # all but the count of tags, which was 0
+    assert skip_tags(passed, len(empty) - 1, len(passed), 0) == len(passed)
+    with pytest.raises(KeyError, match="Unknown tagged field tag"):
+        entity_reader(load_response_schema(api_key, version))(passed, 5)
+
+
+@given(data=st.data(), api_and_version=st.sampled_from(SHARE_VERSIONS), sizes=chunk_sizes)
+def test_for_how_long_the_acquired_records_are_locked(
+    data: st.DataObject, api_and_version: tuple[int, int], sizes: list[int]
+) -> None:
+    body = data.draw(responses(*api_and_version, acquisition_lock_timeout=LOCK_TIMEOUTS))
+    response = response_bytes(*api_and_version, body)
+    walked = walk_over(*api_and_version, len(response))
+    assert walked.lock_timeout_ms == 0
+
+    streamed(walked, response, sizes)
+
+    says = api_and_version != (SHARE_ACKNOWLEDGE, 1)
+    assert walked.lock_timeout_ms == (body.acquisition_lock_timeout / MILLISECOND if says else 0)
+
+
+def test_endpoints_that_no_tag_can_swallow() -> None:
+    response = bytearray(share_response(1, [[None]])[:-1])
+    response[-1] = 2  # one endpoint, and nothing follows
+    with pytest.raises(TruncatedFrame):
+        ShareFetchResponseWalk(1, len(response)).advance(response, 0, len(response))
+
+
+def test_no_array_of_endpoints_at_all() -> None:
+    """Null where none may be: nothing to hide, and the client's business."""
+    response = share_response(1, [[None]])[:-2] + b"\x00\x00"
+    assert streamed(ShareFetchResponseWalk(1, len(response)), response, []) == response
+
+
+@pytest.mark.parametrize("size", [*range(SWALLOWING_MIN, 300), *range(16_380, 16_400), *range(2_097_150, 2_097_165)])
+def test_swallowing_takes_exactly_the_rest(size: int) -> None:
+    """Around the lengths at which the size of the tag takes one byte more, too."""
+    first = swallowing(size)
+    assert first[0] == 1
+    frame = first + bytes(size - len(first))
+    assert skip_tags(frame, 1, size, 0) == size
+
+
+# ---- bounded work
+
+COUNT = 4_000
+TAGS = b"\x01\x05\x00"
+
+
+def many(item: bytes, count: int = COUNT) -> bytes:
+    return encode_varint(count + 1) + item * count
+
+
+def array_of(items: bytes, size: int) -> bytes:
+    """An array of so many items in a row."""
+    return encode_varint(COUNT + 1) + items * (COUNT // size)
+
+
+def one_topic(partitions: bytes) -> bytes:
+    return many(bytes(16) + partitions + b"\x00", 1)
+
+
+#: Up to the topics: correlation id, tags, throttle time and so on.
+FETCH_18, SHARE_FETCH_1, ACKNOWLEDGE_1 = (CORRELATION_ID + bytes(size) for size in (11, 12, 8))
+FETCHED = bytes(30) + b"\x01" + bytes(4) + b"\x01"
+ABORTED = bytes(17) * 3 + bytes(16) + TAGS
+SHARED = bytes(18) + b"\x00\x01"
+ACKNOWLEDGED = bytes(16)
+#: API, version and response: as many pieces as fit into so many bytes.
+DENSE = {
+    "topics": (FETCH, 18, FETCH_18 + many(bytes(16) + b"\x01\x00") + b"\x00"),
+    "topics with tags": (FETCH, 18, FETCH_18 + many(bytes(16) + b"\x01" + TAGS) + b"\x00"),
+    "partitions": (FETCH, 18, FETCH_18 + one_topic(many(FETCHED + b"\x00")) + b"\x00"),
+    "partitions with tags": (FETCH, 18, FETCH_18 + one_topic(many(FETCHED + TAGS)) + b"\x00"),
+    "aborted transactions": (
+        FETCH,
+        18,
+        FETCH_18 + one_topic(many(bytes(30) + array_of(ABORTED, 4) + bytes(4) + b"\x01\x00", 1)) + b"\x00",
+    ),
+    "tagged fields": (FETCH, 18, FETCH_18 + b"\x01" + encode_varint(COUNT) + b"\x05\x00" * COUNT),
+    "shared topics": (SHARE_FETCH, 1, SHARE_FETCH_1 + many(bytes(16) + b"\x01\x00") + b"\x01\x00"),
+    "shared partitions": (SHARE_FETCH, 1, SHARE_FETCH_1 + one_topic(many(SHARED + b"\x01\x00")) + b"\x01\x00"),
+    "acknowledged partitions": (
+        SHARE_ACKNOWLEDGE,
+        1,
+        ACKNOWLEDGE_1 + one_topic(many(ACKNOWLEDGED + b"\x00")) + b"\x01\x00",
+    ),
+    "acknowledged partitions with tags": (
+        SHARE_ACKNOWLEDGE,
+        1,
+        ACKNOWLEDGE_1 + one_topic(many(ACKNOWLEDGED + TAGS)) + b"\x01\x00",
+    ),
+    "acquired records": (
+        SHARE_FETCH,
+        1,
+        SHARE_FETCH_1 + one_topic(many(SHARED + array_of(bytes(19) + bytes(18) + TAGS, 2) + b"\x00", 1)) + b"\x01\x00",
+    ),
+    "plain acquired records": (
+        SHARE_FETCH,
+        1,
+        SHARE_FETCH_1 + one_topic(many(SHARED + many(bytes(19)) + b"\x00", 1)) + b"\x01\x00",
+    ),
+    "tagged fields after endpoints": (
+        SHARE_FETCH,
+        1,
+        SHARE_FETCH_1 + b"\x01\x01" + encode_varint(COUNT) + b"\x05\x00" * COUNT,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DENSE)
 def test_the_densest_responses_rest(what: str) -> None:
-    count = 4_000
-    response = dense(what, count)
-    resting = Resting(FetchResponseWalk(18, len(response)), 50)
+    api_key, version, response = DENSE[what]
+    compared_at_once = what == "plain acquired records"
+    resting = Resting(walk_over(api_key, version, len(response)), 1 if compared_at_once else 50)
 
     assert streamed(resting, response, []) == response
-    assert resting.rests >= count // 4 // 53
-
-
-# The budget of requests
+    assert resting.rests >= (COUNT // 512 if compared_at_once else COUNT // 4 // 53)

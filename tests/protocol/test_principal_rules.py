@@ -36,6 +36,10 @@ def certificate(*subject: Sequence[Attribute], expires: bytes = b"261123101500Z"
     return der(0x30, body, algorithm, der(3, b"\0"))
 
 
+@pytest.mark.claim(
+    "security",
+    "names of certificates are those of Java's X500Principal, and mapping rules work the way they do in brokers",
+)
 @pytest.mark.parametrize(
     ("subject", "name"),
     [
@@ -82,6 +86,10 @@ KAFKA1 = "CN=kafka1,OU=SME,O=mycp,L=Fulton,ST=MD,C=US"
 DUKE = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
 
 
+@pytest.mark.claim(
+    "security",
+    "names of certificates are those of Java's X500Principal, and mapping rules work the way they do in brokers",
+)
 @pytest.mark.parametrize(
     ("rules", "name", "user"),
     [

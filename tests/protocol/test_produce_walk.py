@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from struct import pack, unpack_from
 
 import pytest
@@ -11,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.produce_walk import ProduceRequestWalk, TopicUsage, one_partition
+from protocol.produce_walk import LastBatchWalk, ProduceRequestWalk, TopicUsage, one_partition
 from protocol.record_batch import BATCH_HEADER, PLAIN_WIDTH, TOO_WIDE, length_field, read_size, width_of
 from protocol.topics import LONGEST_NAME, NO_TOPIC_ID, Topic
 from protocol.wire import encode_varint
 from tests.protocol.kafka_messages import (
     Resting,
     Taking,
-    chunk_sizes,
     produce_body,
     record_batch,
     set_entry,
@@ -44,6 +44,7 @@ class Batch:
     producer_id: int = -1
 
 
+@cache
 def read_slowly(records: bytes) -> list[Batch]:
     """The batches, as the module's docstring has it; up to what is none."""
     batches: list[Batch] = []
@@ -140,43 +141,69 @@ ENTRIES = st.builds(set_entry, st.integers(0, 1), PAYLOADS, offset=st.integers(-
 RECORDS = st.none() | st.lists(BATCHES | ENTRIES | st.binary(max_size=30), max_size=4).map(b"".join)
 CUT = st.tuples(BATCHES | ENTRIES, st.integers(0, 80)).map(lambda drawn: drawn[0][: drawn[1]])
 PARTITIONS = st.lists(RECORDS | CUT, max_size=4)
+#: Brokers refuse names above 249 bytes: they are not kept.
+NAMES = ["", "t", "t" * 125, "t" * 126, "t" * 127, "t" * 249, "t" * 250, "t" * 32_767, "\u00fc" * 70]
+
+
+def topic_with(version: int, name: str) -> Topic:
+    return topic_of(version, NAMES.index(name)) if version >= 13 else name
+
+
+def size_of(topic: Topic) -> int:
+    return len(topic.encode() if isinstance(topic, str) else topic)
+
+
 TRANSACTIONAL_IDS = st.none() | st.sampled_from(["", "etl", "x" * 126, "x" * 127, "x" * 300])
 
 
+class Arriving(Counting):
+    """After each call: what has been reported is what has arrived and is final, and no more."""
+
+    def __init__(self, version: int, topics: list[tuple[Topic, list[Records]]], transactional_id: str | None) -> None:
+        self.body = produce_body(version, topics, transactional_id)
+        self.final = 0
+        #: The topic, where they begin in the body, the records; of each partition.
+        self.places: list[tuple[Topic, int, bytes]] = []
+        tags = 3 if version >= 9 else 0  # of the partition, its topic and the body: one byte each
+        for index, (topic, partitions) in enumerate(topics):
+            seen = topic if size_of(topic) <= LONGEST_NAME else NO_TOPIC_ID
+            for number, records in enumerate(partitions, 1):
+                so_far = produce_body(version, [*topics[:index], (topic, partitions[:number])], transactional_id)
+                if records:
+                    self.places.append((seen, len(so_far) - tags - len(records), records))
+        super().__init__(version, self.body)
+
+    def advance(self, buf: bytearray, pos: int, end: int) -> int:
+        after = super().advance(buf, pos, end)
+        self.final += after - pos
+        expected: Totals = {}
+        for topic, start, records in self.places:
+            if self.final > start:
+                add(expected, arrived(topic, records, self.final - start))
+        assert self.totals == expected
+        return after
+
+
 @given(
-    data=st.data(),
     version=st.sampled_from(VERSIONS),
-    sizes=chunk_sizes,
+    drawn=st.lists(st.tuples(st.sampled_from(NAMES), PARTITIONS), max_size=3),
     transactional_id=TRANSACTIONAL_IDS,
+    sizes=st.lists(st.integers(0, 40) | st.integers(0, 20_000), max_size=30) | st.just([1] * 400),
     work=st.integers(1, 5) | st.just(1 << 40),
 )
 def test_any_request_in_any_splits(
-    data: st.DataObject, version: int, sizes: list[int], transactional_id: str | None, work: int
+    version: int,
+    drawn: list[tuple[str, list[Records]]],
+    transactional_id: str | None,
+    sizes: list[int],
+    work: int,
 ) -> None:
-    drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), PARTITIONS), max_size=4))
-    topics = [(topic_of(version, index), partitions) for index, partitions in drawn]
-    body = produce_body(version, topics, transactional_id if version >= 3 else None)
-    counting = Counting(version, body)
-    resting = Resting(counting, work)
-
-    assert streamed(resting, body, sizes) == body
-    assert counting.walk.is_over
-    assert counting.totals == expected(topics)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_version(version: int) -> None:
-    """Two topics; batches, a message set, nothing at all, and bytes that are no batch."""
-    batch = record_batch(3, bytes(90), producer_id=0)
-    topics: list[tuple[Topic, list[Records]]] = [
-        (topic_of(version, 0), [None, batch * 3]),
-        (topic_of(version, 1), [set_entry(1, b"value"), b"", b"no batch at all, which is longer than 26"]),
-    ]
-    body = produce_body(version, topics, "etl" if version >= 3 else None)
-    first, second = (topic for topic, _ in topics)
-    totals = {first: (3 * len(batch), 9, {0}), second: (len(set_entry(1, b"value")) + 40, 1, set())}
-    for sizes in ([], [1] * len(body), [60] * len(body)):
-        assert totals_of(version, body, sizes) == totals
+    """What has not arrived counts nothing, after every chunk; so at the end the sums are exact."""
+    topics = [(topic_with(version, name), partitions) for name, partitions in drawn]
+    arriving = Arriving(version, topics, transactional_id if version >= 3 else None)
+    assert streamed(Resting(arriving, work), arriving.body, sizes) == arriving.body
+    assert arriving.walk.is_over
+    assert arriving.final == len(arriving.body)
 
 
 @pytest.mark.parametrize("version", [2, 3, 9, 12, 13])
@@ -196,16 +223,17 @@ def test_it_rests_when_it_has_done_its_work(version: int, records: Records) -> N
 
 @given(
     version=st.sampled_from(VERSIONS),
-    drawn=st.lists(st.lists(RECORDS, max_size=3), max_size=3),
+    drawn=st.lists(st.tuples(st.sampled_from(NAMES), st.lists(RECORDS, max_size=3)), max_size=3),
     transactional_id=TRANSACTIONAL_IDS,
 )
 def test_the_head_of_a_request_for_one_partition(
-    version: int, drawn: list[list[Records]], transactional_id: str | None
+    version: int, drawn: list[tuple[str, list[Records]]], transactional_id: str | None
 ) -> None:
-    topics = [(topic_of(version, index), partitions) for index, partitions in enumerate(drawn)]
+    topics = [(topic_with(version, name), partitions) for name, partitions in drawn]
     body = produce_body(version, topics, transactional_id if version >= 3 else None)
     one = head_of_one(version, body)
-    assert (one is not None) == ([len(partitions) for _, partitions in topics] == [1])
+    longest = LONGEST_NAME if version < 9 else 126
+    assert (one is not None) == ([(len(each), size_of(topic) <= longest) for topic, each in topics] == [(1, True)])
     if one is not None:
         assert one[0] == topics[0][0]
         rest = produce_body(version, [(topics[0][0], [b"x" * 100])], transactional_id if version >= 3 else None)
@@ -215,16 +243,16 @@ def test_the_head_of_a_request_for_one_partition(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("payload", [0, 1, 65, 66, 67, 16_321, 16_322, 16_323, 1_000_000, 2_097_089])
-@pytest.mark.parametrize("transactional_id", [None, "etl"])
-def test_usual_requests(version: int, payload: int, transactional_id: str | None) -> None:
-    """Lengths of records around those where their varint grows, up to the longest of three bytes."""
+@pytest.mark.parametrize("payload", [0, 1, 65, 66, 67, 16_321, 16_322, 16_323, 2_097_089])
+def test_usual_requests(version: int, payload: int) -> None:
+    """Lengths of records around those where their varint grows, up to the longest of three bytes; with so few messages
+    that the quickest path reads them.
+    """
     topic = topic_of(version, 0)
-    batch = record_batch(payload // 7, bytes(payload), producer_id=4711)
-    body = produce_body(version, [(topic, [batch])], transactional_id if version >= 3 else None)
-
+    batch = record_batch(payload // 8, bytes(payload), producer_id=4711)
+    body = produce_body(version, [(topic, [batch, batch])])
     for sizes in ([], [60]):
-        assert totals_of(version, body, sizes) == {topic: (len(batch), payload // 7, {4711})}
+        assert totals_of(version, body, sizes) == {topic: (2 * len(batch), payload // 8 * 2, {4711})}
 
 
 @pytest.mark.pure
@@ -252,107 +280,35 @@ def test_plain_topics_that_have_arrived_whole_need_no_generator(version: int, mo
     assert totals == expected(topics)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
-    "name", ["", "t", "t" * 125, "t" * 126, "t" * 127, "t" * 249, "t" * 250, "t" * 32_767, "\u00fc" * 70]
-)
-def test_names_of_every_length(version: int, name: str) -> None:
-    """Brokers refuse those above 249 bytes: they are not kept."""
-    topic: Topic = name if version < 13 else bytes(16)
-    batch = record_batch(1, bytes(70))
-    body = produce_body(version, [(topic, [batch])])
-    if version < 13 and len(name.encode()) > LONGEST_NAME:
-        topic = NO_TOPIC_ID
-        assert head_of_one(version, body) is None
-    for sizes in ([], [1] * 70_000, [40] * 1_000):
-        assert totals_of(version, body, sizes) == {topic: (len(batch), 1, set())}
-
-
-@pytest.mark.parametrize("version", [9, 12, 13])
-def test_any_other_byte_in_a_usual_request(version: int) -> None:
-    """Whole, without the generator, it comes to the same as in two pieces."""
-    records: list[Records] = [record_batch(2, bytes(70), producer_id=7), record_batch(1, bytes(30), producer_id=7)]
-    topics = [(topic_of(version, 0), records), (topic_of(version, 1), records[1:])]
-    body = produce_body(version, topics, "etl")
-
-    def outcome(body: bytes, sizes: list[int]) -> object:
-        try:
-            return totals_of(version, body, sizes)
-        except MalformedFrame as error:
-            return type(error), error.offset
-
-    for index in range(len(body)):
-        for value in {0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0xFF, body[index] ^ 1} - {body[index]}:
-            other = body[:index] + bytes([value]) + body[index + 1 :]
-            assert outcome(other, []) == outcome(other, [1])
-
-
-@pytest.mark.parametrize("version", [2, 3, 8, 9, 12, 13])
-@pytest.mark.parametrize("payload", [1_000, 1_000_000])
-def test_a_batch_is_reported_as_it_arrives(version: int, payload: int) -> None:
-    """Its bytes, its messages in proportion; its producer id with its header, before which nothing is."""
+@given(data=st.data(), version=st.sampled_from(VERSIONS), payload=st.integers(210, 900), messages=st.integers(0, 30))
+def test_the_rest_of_a_batch_is_reported_like_the_whole(
+    data: st.DataObject, version: int, payload: int, messages: int
+) -> None:
     topic = topic_of(version, 0)
-    batch = record_batch(25, bytes(payload), producer_id=9)
-    size = len(batch)
-    body = bytearray(produce_body(version, [(topic, [batch, batch])]))
-    walk = ProduceRequestWalk(version, len(body), 0)
-    first = body.index(batch)
-    second = body.index(batch, first + size)
-
-    at = walk.advance(body, 0, first + 60)
-    assert walk.take() == []
-    at = walk.advance(body, at, first + 61)
-    early = -(-25 * 61 // size)
-    assert walk.take() == [TopicUsage(topic, 61, early, (9,))]
-    at = walk.advance(body, at, first + size // 2)
-    half = -(-25 * (size // 2) // size)
-    assert walk.take() == [TopicUsage(topic, size // 2 - 61, half - early, ())]
-    at = walk.advance(body, at, second + 61)
-    assert walk.take() == [TopicUsage(topic, size - size // 2 + 61, 25 - half + early, (9,))]
-    assert walk.advance(body, at, len(body)) == len(body)
-    assert walk.take() == [TopicUsage(topic, size - 61, 25 - early, ())]
+    batch = record_batch(messages, bytes(payload), producer_id=9)
+    body = bytearray(produce_body(version, [(topic, [batch])]))
+    tags = 3 if version >= 9 else 0
+    cut = data.draw(st.integers(body.index(batch) + BATCH_HEADER, len(body) - tags - (not tags)))
+    whole = ProduceRequestWalk(version, len(body), 0)
+    at = whole.advance(body, 0, cut)
+    rest = LastBatchWalk(version, len(body), len(body) - cut, topic, len(batch), messages)
+    found = whole.take()
+    assert (found[0].record_bytes, found[0].messages) == (len(batch) - rest.late[0], messages - rest.late[1])
+    while at < len(body):
+        end = data.draw(st.integers(at + 1, len(body)))
+        assert whole.advance(body, at, end) == rest.advance(body, at, end) == end
+        assert whole.take() == rest.take()
+        at = end
+    assert rest.is_over
 
 
-class Arriving(Counting):
-    """After each call: what has been reported is what has arrived and is final, and no more."""
+def test_the_rest_of_a_batch_has_no_tags() -> None:
+    rest = LastBatchWalk(13, 1_000, 10, topic_of(13, 0), 100, 1)
+    assert rest.advance(bytearray(b"records\x00"), 0, 8) == 8
 
-    def __init__(self, version: int, topics: list[tuple[Topic, list[Records]]]) -> None:
-        self.body = produce_body(version, topics)
-        self.final = 0
-        #: The topic, where they begin in the body, the records; of each partition.
-        self.places: list[tuple[Topic, int, bytes]] = []
-        tags = 3 if version >= 9 else 0  # of the partition, its topic and the body: one byte each
-        for index, (topic, partitions) in enumerate(topics):
-            for number, records in enumerate(partitions, 1):
-                so_far = produce_body(version, [*topics[:index], (topic, partitions[:number])])
-                if records:
-                    self.places.append((topic, len(so_far) - tags - len(records), records))
-        super().__init__(version, self.body)
-
-    def advance(self, buf: bytearray, pos: int, end: int) -> int:
-        after = super().advance(buf, pos, end)
-        self.final += after - pos
-        expected: Totals = {}
-        for topic, start, records in self.places:
-            if self.final > start:
-                add(expected, arrived(topic, records, self.final - start))
-        assert self.totals == expected
-        return after
-
-
-@given(
-    data=st.data(),
-    version=st.sampled_from(VERSIONS),
-    sizes=st.lists(st.integers(0, 40) | st.integers(0, 20_000), max_size=30) | st.just([1] * 400),
-    work=st.integers(1, 5) | st.just(1 << 40),
-)
-def test_what_has_not_arrived_counts_nothing(data: st.DataObject, version: int, sizes: list[int], work: int) -> None:
-    """After every read; so at the end the sums are exact."""
-    drawn = data.draw(st.lists(st.tuples(st.integers(0, 2), st.lists(RECORDS | CUT, max_size=3)), max_size=3))
-    topics = [(topic_of(version, index), partitions) for index, partitions in drawn]
-    arriving = Arriving(version, topics)
-    assert streamed(Resting(arriving, work), arriving.body, sizes) == arriving.body
-    assert arriving.totals == expected(topics)
+    with pytest.raises(MalformedFrame) as error:
+        rest.advance(bytearray(2 * b"\x01"), 0, 2)
+    assert error.value.offset == 998
 
 
 def built(count: int, magic: int, codec: int) -> bytes:
@@ -398,18 +354,6 @@ def test_the_smallest_records_reach_the_bound_and_do_not_exceed_it() -> None:
     assert totals_of(12, produce_body(12, [("t", [records])]), []) == {"t": (len(records), 60, set())}
 
 
-@pytest.mark.parametrize("version", [3, 12])
-@pytest.mark.parametrize("codec", [0, 4])
-@pytest.mark.parametrize("count", [-(2**31), -1, 2**31 - 1])
-def test_counts_that_cannot_be(version: int, codec: int, count: int) -> None:
-    batch = record_batch(count, bytes(140), codec=codec)
-    messages = 0 if count < 0 else 8 * 140 if codec else 140 // 7
-    for sizes in ([], [3]):
-        assert totals_of(version, produce_body(version, [("t", [batch])] * 2), sizes) == {
-            "t": (2 * len(batch), 2 * messages, set())
-        }
-
-
 def test_what_is_not_taken_is_kept_and_reported_once() -> None:
     topics: list[tuple[Topic, list[Records]]] = [
         ("a", [record_batch(1, bytes(70), producer_id=1), record_batch(1, bytes(70), producer_id=1)]),
@@ -423,18 +367,6 @@ def test_what_is_not_taken_is_kept_and_reported_once() -> None:
         at = walk.advance(body, at, end)
     assert walk.take() == [TopicUsage("a", 262, 2, (1,)), TopicUsage("b", 131, 2, (2,))]
     assert walk.take() == []
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_cut_short_and_too_long(version: int) -> None:
-    body = produce_body(version, [(topic_of(version, 0), [record_batch(1, bytes(70)), None])] * 2)
-    for size in range(1, len(body)):
-        for sizes in ([], [1] * size):
-            with pytest.raises(TruncatedFrame):
-                totals_of(version, body[:size], sizes)
-    with pytest.raises(MalformedFrame) as caught:
-        totals_of(version, body + b"\x00", [])
-    assert caught.value.offset == len(HEADER) + len(body)
 
 
 @pytest.mark.parametrize(

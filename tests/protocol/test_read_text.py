@@ -37,6 +37,7 @@ def client_id_of(request: bytes) -> str:
     return header.client_id.encode("utf-16-be").hex()
 
 
+@pytest.mark.claim("limits", "a name that is not UTF-8 is the one that a broker reads; limits hold for it")
 def test_client_ids_are_those_that_a_broker_reads() -> None:
     """Malformed sequences of each kind, whole, cut and one after the other; null by any negative length; no end."""
     names = [bytes(each) for size in (1, 2) for each in itertools.product(BYTES, repeat=size)]

@@ -1,19 +1,23 @@
-"""Responses with broker addresses, rewritten in any version, any splits, any number of turns."""
+"""Responses with broker addresses, rewritten in any version, any splits, any number of turns.
+
+A second, independent decoder reads Metadata.
+"""
 
 from struct import pack
 from typing import Any
 
+import kafkaprotocol
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_response_schema
 
-from protocol.apis import DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
-from protocol.broker_addresses import MAX_BROKERS
+from protocol.apis import APIS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA
+from protocol.broker_addresses import MAX_BROKERS, MAX_PREFIX
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.messages import decode
+from protocol.messages import decode, encode
 from protocol.rewriting import rewriting_walk
-from protocol.wire import encode_string, encode_varint
+from protocol.wire import encode_count, encode_string, encode_varint
 from tests.protocol.kafka_messages import (
     BYTES,
     PROXY_HOST,
@@ -22,6 +26,7 @@ from tests.protocol.kafka_messages import (
     Addresses,
     chunk_sizes,
     header,
+    of_response,
     parsed,
     proxy_port,
     response_bytes,
@@ -93,19 +98,16 @@ def test_a_hidden_broker_is_left_out_and_no_coordinator(
     assert parsed(api_key, version, after) == expected(api_key, body, hides)
 
 
-def text(value: str | None, compact: bool) -> bytes:
-    if value is None:
-        return b"\x00" if compact else b"\xff\xff"
-    return encode_string(value.encode(), compact)
+def text(value: str | None) -> bytes:
+    return b"\x00" if value is None else encode_string(value.encode(), compact=True)
 
 
-def count(items: int, compact: bool) -> bytes:
-    return encode_varint(items + 1) if compact else pack(">i", items)
+def count(items: int) -> bytes:
+    return encode_count(items, compact=True)
 
 
-def address(node_id: int, compact: bool, real: bool) -> bytes:
-    host, port = (REAL_HOST, 9092) if real else (PROXY_HOST, proxy_port(node_id))
-    return pack(">i", node_id) + text(host, compact) + pack(">i", port)
+def address(node_id: int) -> bytes:
+    return pack(">i", node_id) + text(REAL_HOST) + pack(">i", 9092)
 
 
 @given(data=st.data())
@@ -133,10 +135,10 @@ def test_an_address_with_a_negative_port_is_an_error_and_stays() -> None:
 
 @pytest.mark.parametrize(("endpoint_type", "shown"), [(1, ["", PROXY_HOST, ""]), (2, [""] * 3)])
 def test_each_fenced_broker_is_hidden_and_all_controllers_are(endpoint_type: int, shown: list[str]) -> None:
-    brokers = [address(node, True, True) + text(None, True) + bytes([node % 2, 0]) for node in (1, 2, 3)]
-    start = header(DESCRIBE_CLUSTER, 2) + bytes(6) + b"\x00" + bytes([endpoint_type]) + text("c", True) + bytes(4)
+    brokers = [address(node) + text(None) + bytes([node % 2, 0]) for node in (1, 2, 3)]
+    start = header(DESCRIBE_CLUSTER, 2) + bytes(6) + b"\x00" + bytes([endpoint_type]) + text("c") + bytes(4)
     addresses = Addresses()
-    frame = start + count(3, True) + b"".join(brokers) + bytes(5)
+    frame = start + count(3) + b"".join(brokers) + bytes(5)
     after = parsed(DESCRIBE_CLUSTER, 2, rewrite(DESCRIBE_CLUSTER, 2, frame, addresses))
     assert [broker.host for broker in after.brokers] == shown
     assert addresses.lists in ([[(2, REAL_HOST, 9092)]], [[]], [])[endpoint_type - 1 :]
@@ -147,26 +149,24 @@ def test_each_fenced_broker_is_hidden_and_all_controllers_are(endpoint_type: int
 
 def frames_of_many(items: int) -> list[tuple[int, int, bytes]]:
     """API, version and a frame of many items: those that are read quickly, and those that take the longest."""
-    start = header(DESCRIBE_CLUSTER, 2) + bytes(6) + b"\x00\x01" + text("c", True) + pack(">i", 1)
-    brokers = [address(node_id, True, True) + text("r", True) + b"\x00" for node_id in range(items)]
-    resource = pack(">h", 0) + text(None, True) + b"\x04" + text("1", True)
-    synonym = text("s", True) + text("v", True) + b"\x04\x00"
-    config = text("c", True) + text("v", True) + b"\x00\x04\x00" + count(1, True) + synonym + b"\x01" + text(None, True)
-    hidden = (
-        text("listeners", True) + text("v", True) + bytes(3) + count(1, True) + synonym + b"\x01" + text(None, True)
-    )
+    start = header(DESCRIBE_CLUSTER, 2) + bytes(6) + b"\x00\x01" + text("c") + pack(">i", 1)
+    brokers = [address(node_id) + text("r") + b"\x00" for node_id in range(items)]
+    resource = pack(">h", 0) + text(None) + b"\x04" + text("1")
+    synonym = text("s") + text("v") + b"\x04\x00"
+    config = text("c") + text("v") + b"\x00\x04\x00" + count(1) + synonym + b"\x01" + text(None)
+    hidden = text("listeners") + text("v") + bytes(3) + count(1) + synonym + b"\x01" + text(None)
     configs_start = header(DESCRIBE_CONFIGS, 4) + bytes(4)
-    node = pack(">i", 1) + count(1, True) + text("L", True) + text("h", True) + bytes(2) + b"\x00" + b"\x00"
-    quorum_start = header(DESCRIBE_QUORUM, 2) + bytes(2) + text(None, True) + count(0, True)
-    listener = text("L", True) + text("h", True) + bytes(2) + b"\x00"
+    node = pack(">i", 1) + count(1) + text("L") + text("h") + bytes(2) + b"\x00" + b"\x00"
+    quorum_start = header(DESCRIBE_QUORUM, 2) + bytes(2) + text(None) + count(0)
+    listener = text("L") + text("h") + bytes(2) + b"\x00"
     no_listeners = bytes(4) + b"\x01\x00"
-    partitions = header(DESCRIBE_QUORUM, 2) + bytes(2) + text(None, True) + count(1, True) + text("t", True)
-    partition = bytes(6) + text(None, True) + bytes(16) + b"\x01\x01\x00"
+    partitions = header(DESCRIBE_QUORUM, 2) + bytes(2) + text(None) + count(1) + text("t")
+    partition = bytes(6) + text(None) + bytes(16) + b"\x01\x01\x00"
     replica = bytes(44) + b"\x01\x05\x00"
-    many = count(items, True)
-    one_result = configs_start + count(1, True) + resource + many
+    many = count(items)
+    one_result = configs_start + count(1) + resource + many
     cluster = start + many
-    no_configs = resource + count(0, True) + b"\x00"
+    no_configs = resource + count(0) + b"\x00"
     return [
         (FIND_COORDINATOR, 4, coordinators([b"host"] * items)),
         (FIND_COORDINATOR, 4, coordinators([b"host"] * items, b"\x01\x05\x00")),
@@ -177,7 +177,7 @@ def frames_of_many(items: int) -> list[tuple[int, int, bytes]]:
         (DESCRIBE_CONFIGS, 4, configs_start + many + no_configs * items + bytes(1)),
         (DESCRIBE_QUORUM, 2, quorum_start + many + node * items + bytes(1)),
         (DESCRIBE_QUORUM, 2, quorum_start + many + no_listeners * items + bytes(1)),
-        (DESCRIBE_QUORUM, 2, quorum_start + count(1, True) + bytes(4) + many + listener * items + bytes(2)),
+        (DESCRIBE_QUORUM, 2, quorum_start + count(1) + bytes(4) + many + listener * items + bytes(2)),
         (DESCRIBE_QUORUM, 2, partitions + many + partition * items + b"\x00\x01\x00"),
         (DESCRIBE_QUORUM, 2, partitions + b"\x02" + bytes(23) + many + replica * items + b"\x01\x00\x00\x01\x00"),
     ]
@@ -274,3 +274,71 @@ def test_a_field_that_ends_after_its_frame_is_refused_before_it_has_arrived() ->
     with pytest.raises(TruncatedFrame) as caught:
         walk.advance(bytearray(4), 0, 4)
     assert caught.value.offset == 4
+
+
+# ---- the brokers of Metadata, which are read before the topics
+
+LAST_OF_SECOND_DECODER = 12
+NOT_NULL = st.sampled_from(["", "r1", "x" * 130])  # the second decoder cannot read null in flexible versions
+TOPIC_NAMES = st.sampled_from(["flights", "weather", "t" * 200])
+
+
+@given(data=st.data())
+def test_the_second_decoder_agrees(data: st.DataObject) -> None:
+    version = data.draw(st.integers(0, LAST_OF_SECOND_DECODER))
+    body: Any = data.draw(
+        responses(METADATA, version, host=REAL_HOSTS, name=TOPIC_NAMES, cluster_id=NOT_NULL, rack=NOT_NULL)
+    )
+    response = response_bytes(METADATA, version, body)
+
+    after = rewrite(METADATA, version, response)
+
+    assert REAL_HOST.encode() not in after
+    _, before = kafkaprotocol.read_network_response(METADATA, version, bytes(4) + response)
+    _, message = kafkaprotocol.read_network_response(METADATA, version, bytes(4) + after)
+    assert [broker.host for broker in message.brokers] == [PROXY_HOST] * len(body.brokers)
+    assert [broker.port for broker in message.brokers] == [proxy_port(broker.node_id) for broker in body.brokers]
+    assert [broker.node_id for broker in message.brokers] == [broker.node_id for broker in body.brokers]
+    assert repr(message.topics) == repr(before.topics)
+
+
+def broker(version: int, node_id: int, **changes: Any) -> Any:
+    return of_response(
+        METADATA, version, "MetadataResponseBroker", node_id=node_id, **({"host": REAL_HOST, "port": 9092} | changes)
+    )
+
+
+def prefix_of(version: int, brokers: list[Any]) -> bytes:
+    throttle = bytes(4) if version >= 3 else b""
+    counted = encode_count(len(brokers), APIS[METADATA].is_flexible(version))
+    return header(METADATA, version) + throttle + counted + b"".join(map(encode, brokers))
+
+
+def test_the_brokers_are_reported_once_and_together() -> None:
+    addresses = Addresses()
+    response = prefix_of(13, [broker(13, node_id) for node_id in range(5)]) + bytes(8)
+    rewrite(METADATA, 13, response, addresses, [1] * len(response), 1)
+    assert [[node_id for node_id, _, _ in brokers] for brokers in addresses.lists] == [[0, 1, 2, 3, 4]]
+    assert not addresses.told, "a broker that is not in the list has left, so the list is reported as a whole"
+
+
+def test_a_host_that_is_not_utf_8_takes_nothing_from_the_other_brokers() -> None:
+    response = prefix_of(13, [broker(13, 1), broker(13, 2)]) + bytes(8)
+    at = response.rindex(REAL_HOST.encode())
+    addresses = Addresses()
+    rewrite(METADATA, 13, response[:at] + b"\xff" + response[at + 1 :], addresses)
+    assert [host for _, host, _ in addresses.lists[0]] == [REAL_HOST, "\ufffd" + REAL_HOST[1:]]
+
+
+@pytest.mark.parametrize("rack", ["r" * 1_000, "r" * 30_000])
+@pytest.mark.parametrize("version", [8, 9])
+def test_brokers_that_take_too_many_bytes(version: int, rack: str) -> None:
+    one = encode(broker(version, 1, rack=rack))
+    for brokers, refused in ((MAX_PREFIX // len(one) - 1, False), (MAX_PREFIX // len(one) + 1, True)):
+        prefix = prefix_of(version, [broker(version, 1, rack=rack)] * brokers)
+        walk = rewriting_walk(METADATA, version, 1 << 30, Addresses())
+        if refused:
+            with pytest.raises(MalformedFrame, match="brokers within"):
+                run(walk, prefix + bytes(8))
+        else:
+            assert run(walk, prefix + bytes(8)) == len(prefix)

@@ -2,7 +2,9 @@
 
 import datetime
 from collections.abc import Callable
+from functools import partial
 from struct import pack
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -35,63 +37,47 @@ def counted(api_key: int, version: int, body: bytes, present: dict[Topic, int] |
     return read(api_key, version, body).partitions((present or {}).get)
 
 
+def made(api_key: int, version: int, struct: str, **values: Any) -> Any:
+    """Of a version that kio knows."""
+    return of_request(api_key, max(version, OLDEST_OF_KIO[api_key]), struct, **values)
+
+
 def create_topics(version: int, *topics: tuple[str, int, int]) -> bytes:
     """A body: topics by name, number of partitions, manual assignments."""
-    known = max(version, OLDEST_OF_KIO[CREATE_TOPICS])
-    one = of_request(CREATE_TOPICS, known, "CreatableReplicaAssignment", broker_ids=(1, 2))
-    configs = (of_request(CREATE_TOPICS, known, "CreatableTopicConfig", name="cleanup.policy"),)
-    made = tuple(
-        of_request(
-            CREATE_TOPICS,
-            known,
-            "CreatableTopic",
-            name=name,
-            num_partitions=count,
-            replication_factor=-1,
-            assignments=(one,) * assigned,
-            configs=configs,
-        )
+    of = partial(made, CREATE_TOPICS, version)
+    one, configs = of("CreatableReplicaAssignment", broker_ids=(1, 2)), (of("CreatableTopicConfig", name="cleanup"),)
+    found = tuple(
+        of("CreatableTopic", name=name, num_partitions=count, assignments=(one,) * assigned, configs=configs)
         for name, count, assigned in topics
     )
-    body = encode(of_request(CREATE_TOPICS, known, "CreateTopicsRequest", topics=made, timeout=MINUTE))
+    body = encode(of("CreateTopicsRequest", topics=found, timeout=MINUTE))
     return body if version else body[:-1]
 
 
 def create_partitions(version: int, *topics: tuple[str, int, int | None]) -> bytes:
     """A body: topics by name, new number of partitions, manual assignments."""
-    one = of_request(CREATE_PARTITIONS, version, "CreatePartitionsAssignment", broker_ids=(1,))
-    made = tuple(
-        of_request(
-            CREATE_PARTITIONS,
-            version,
-            "CreatePartitionsTopic",
-            name=name,
-            count=count,
-            assignments=None if assigned is None else (one,) * assigned,
-        )
-        for name, count, assigned in topics
+    of = partial(made, CREATE_PARTITIONS, version)
+    one = of("CreatePartitionsAssignment", broker_ids=(1,))
+    found = tuple(
+        of("CreatePartitionsTopic", name=name, count=count, assignments=None if each is None else (one,) * each)
+        for name, count, each in topics
     )
-    values = {"topics": made, "timeout": MINUTE, "validate_only": True}
-    return encode(of_request(CREATE_PARTITIONS, version, "CreatePartitionsRequest", **values))
+    return encode(of("CreatePartitionsRequest", topics=found, timeout=MINUTE, validate_only=True))
 
 
 def delete_topics(version: int, *topics: tuple[str | None, UUID | None]) -> bytes:
     """A body: topics by name or id; by name alone before version 6."""
-    known = max(version, OLDEST_OF_KIO[DELETE_TOPICS])
-    states = tuple(
-        of_request(DELETE_TOPICS, known, "DeleteTopicState", name=name, topic_id=topic_id)
-        for name, topic_id in (topics if version >= 6 else ())
-    )
-    values = {"topic_names": tuple(name for name, _ in topics), "topics": states, "timeout": MINUTE}
-    return encode(of_request(DELETE_TOPICS, known, "DeleteTopicsRequest", **values))
+    of = partial(made, DELETE_TOPICS, version)
+    states = (of("DeleteTopicState", name=name, topic_id=each) for name, each in (topics if version >= 6 else ()))
+    names = tuple(name for name, _ in topics)
+    return encode(of("DeleteTopicsRequest", topic_names=names, topics=tuple(states), timeout=MINUTE))
 
 
 def body_of(api_key: int, version: int, *names: str) -> bytes:
-    if api_key == CREATE_TOPICS:
-        return create_topics(version, *((name, 3, 2) for name in names))
-    if api_key == CREATE_PARTITIONS:
-        return create_partitions(version, *((name, 3, 2) for name in names))
-    return delete_topics(version, *((name, None) for name in names))
+    if api_key == DELETE_TOPICS:
+        return delete_topics(version, *((name, None) for name in names))
+    create = create_topics if api_key == CREATE_TOPICS else create_partitions
+    return create(version, *((name, 3, 2) for name in names))
 
 
 def versions(api_key: int) -> range:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.commands import run
+from proxy.command.commands import run
 from proxy.config.checks import config_of
 from proxy.config.config import Config
 from proxy.config.errors import ConfigError

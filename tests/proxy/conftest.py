@@ -1,24 +1,26 @@
 """Tests run on uvloop; one file for each behaviour also on plain asyncio, and in the nightly profile every stage."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from proxy.event_loops import new_loop
-from tests.proxy.conversation import Stage
+from proxy.internal_clients.event_loops import new_loop
+from proxy.observability.catalogue import events
+from proxy.observability.logs import EventLog
+from tests.proxy.conversation import OpenBroker, OpenStage, ScriptedBroker, Stage
 
 LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
 
-#: Files whose stages run on both event loops: forwarding, the life of a session, holds, and bad input.
+EVENTS = events()
+#: Files whose stages run on both event loops: the life of a session, and holds.
 BOTH_LOOPS = {
-    "test_forwarding.py",
     "test_session.py",
     "test_holding.py",
-    "test_bad_input.py",
     "test_closed_connections.py",
 }
 
@@ -30,8 +32,36 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> L
     return {"uvloop": partial(new_loop, "uvloop")}
 
 
+@pytest.fixture(autouse=True)
+def each_event_is_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the proxy logs in any test of this folder has its entry in the catalogue, and the level of that entry."""
+    write = EventLog._write
+
+    def checked(log: EventLog, level: int, name: str, /, **fields: Any) -> None:
+        assert logging.getLevelName(level).lower() in EVENTS[name].level.split(" or "), name
+        write(log, level, name, **fields)
+
+    for method, level in (("debug", 10), ("info", 20), ("warning", 30), ("error", 40)):
+        monkeypatch.setattr(EventLog, method, partialmethod(checked, level))
+    monkeypatch.setattr(EventLog, "exception", partialmethod(checked, logging.ERROR, exc_info=True))
+
+
 @pytest_asyncio.fixture
-async def open_stage() -> AsyncIterator[Callable[..., Stage]]:
+async def open_broker() -> AsyncIterator[OpenBroker]:
+    """Opens brokers besides that of the stage, at a free port or at this host and port."""
+    brokers: list[ScriptedBroker] = []
+
+    def opened(*address: Any) -> ScriptedBroker:
+        brokers.append(ScriptedBroker(*address))
+        return brokers[-1]
+
+    yield opened
+    for broker in brokers:
+        broker.close()
+
+
+@pytest_asyncio.fixture
+async def open_stage(open_broker: OpenBroker) -> AsyncIterator[OpenStage]:
     """Opens proxies between scripted peers (see `Stage`); afterwards nothing may be left of any session."""
     stages: list[Stage] = []
 

@@ -23,9 +23,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from proxy.admin.throttles import throttled
+from proxy.background.host import Host
 from proxy.config.config import Config, ListeningOptions, QuotaOptions
 from proxy.enforcement.report import ThrottleStatus
-from proxy.server import Server
+from proxy.process.server import Server
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
 from proxy.sessions.sweep import PARTS
@@ -52,7 +53,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 def without_burst(spec: str) -> QuotaEntry:
     """The quota of this SPEC with a bucket that holds nothing: each frame leaves a debt of its own length."""
-    return replace(parse_spec(spec), burst_seconds=0)
+    entry = parse_spec(spec)
+    return replace(entry, options=replace(entry.options, burst_seconds=0))
 
 
 class Clock:
@@ -133,9 +135,10 @@ class Peer:
 class ScriptedBroker:
     """A listening socket on the loopback; the test accepts and plays each connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = LOOPBACK, port: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
-        self._sock = socket.create_server((LOOPBACK, 0), backlog=4_096)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._sock = socket.create_server((host, port), family=family, backlog=4_096)
         self._sock.setblocking(False)
         self.address: tuple[str, int] = self._sock.getsockname()[:2]
         self._peers: list[Peer] = []
@@ -147,10 +150,24 @@ class ScriptedBroker:
         self._peers.append(peer)
         return peer
 
+    async def first_frame(self) -> bytes:
+        """Of the next connection."""
+        return await (await self.accept()).frame()
+
     def close(self) -> None:
         self._sock.close()
         for peer in self._peers:
             peer.close()
+
+
+OpenBroker = Callable[..., ScriptedBroker]
+
+
+def nobody_listens() -> tuple[str, int]:
+    """An address where connecting fails."""
+    with socket.create_server((LOOPBACK, 0)) as gone:
+        address: tuple[str, int] = gone.getsockname()[:2]
+        return address
 
 
 @contextlib.contextmanager
@@ -187,7 +204,7 @@ class Stage:
         if not isinstance(quotas, QuotaOptions):
             quotas = QuotaOptions(entries=tuple(quotas))
         self.config = Config(quotas=quotas, **options)
-        self.server = Server(self.config, real_clock or self.clock, work_clock)
+        self.server = Server(self.config, Host(clock=real_clock or self.clock, work_clock=work_clock))
         self.server.start(asyncio.get_running_loop())
         self.metrics = self.server.metrics
         self.shared = self.server.shared
@@ -253,7 +270,7 @@ class Stage:
 
     def waiting(self) -> list[ThrottleStatus]:
         """What `/throttles` shows."""
-        return [each for group in throttled(self.sessions, self.server.gate, self.server._clock) for each in group]
+        return [each for group in throttled(self.sessions, self.server.gate, self.server._host.clock) for each in group]
 
     def close(self) -> None:
         self.server.close()
@@ -282,6 +299,14 @@ class Stage:
 
 
 OpenStage = Callable[..., Stage]
+
+
+async def exchange(client: Any, broker: Any, sent: bytes, answer: bytes) -> None:
+    """A request and its response pass unchanged, between peers with TLS or without."""
+    await client.send(sent)
+    assert await broker.frame() == sent
+    await broker.send(answer)
+    assert await client.frame() == answer
 
 
 def readable_bytes(end: Wire | socket.socket) -> int:

@@ -15,7 +15,7 @@ from kio.static.primitive import Records
 
 from protocol.apis import API_VERSIONS, APIS, FETCH, FIND_COORDINATOR, METADATA, PRODUCE, SHARE_FETCH
 from protocol.messages import encode
-from protocol.wire import encode_varint
+from protocol.wire import encode_string, encode_varint
 from tests.protocol.kafka_messages import of_request, of_response, produce_body, record_batch
 
 HEARTBEAT = 12
@@ -233,13 +233,7 @@ def metadata_answer(
 
 def coordinator_answer(correlation: int, node: int, host: str, port: int) -> bytes:
     """A FindCoordinator response, version 4."""
-    coordinator = of_response(FIND_COORDINATOR, 4, "Coordinator", key="group", node_id=node, host=host, port=port)
-    return answer(
-        FIND_COORDINATOR,
-        4,
-        correlation,
-        of_response(FIND_COORDINATOR, 4, "FindCoordinatorResponse", coordinators=(coordinator,)),
-    )
+    return coordinators_answer(correlation, 1, node, host, port)
 
 
 def find_coordinator(correlation: int, version: int = 4) -> bytes:
@@ -247,10 +241,12 @@ def find_coordinator(correlation: int, version: int = 4) -> bytes:
     return request(FIND_COORDINATOR, version, correlation, noise(20, correlation))
 
 
-def coordinators_answer(correlation: int, count: int, node: int = 7, host: str = REAL_HOST) -> bytes:
+def coordinators_answer(
+    correlation: int, count: int, node: int = 7, host: str = REAL_HOST, port: int = REAL_PORT
+) -> bytes:
     """A FindCoordinator response, version 4, that names one broker so many times."""
     one = b"\x06group" + struct.pack(">i", node) + bytes([len(host) + 1]) + host.encode()
-    one += struct.pack(">ih", REAL_PORT, 0) + b"\x00\x00"
+    one += struct.pack(">ih", port, 0) + b"\x00\x00"
     head = struct.pack(">i", correlation) + b"\x00" + struct.pack(">i", 0)
     return frame(head + encode_varint(count + 1) + one * count + b"\x00")
 
@@ -271,8 +267,9 @@ def heartbeat_answer(correlation: int, size: int = 20, throttle_ms: int = 0) -> 
     return frame(struct.pack(">ibi", correlation, 0, throttle_ms) + noise(size - 5, correlation))
 
 
-def api_versions(correlation: int, version: int) -> bytes:
-    return request(API_VERSIONS, version, correlation, b"\x02x\x02y\x00")
+def api_versions(correlation: int, version: int, name: str = "x", software_version: str = "y") -> bytes:
+    body = encode_string(name.encode(), compact=True) + encode_string(software_version.encode(), compact=True) + b"\x00"
+    return request(API_VERSIONS, version, correlation, body)
 
 
 def correlation_of(sent: bytes) -> int:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from deploy.local.security import PemFiles, Security
 from proxy.config.client_settings import ClientSettings, SslSettings
 from proxy.config.config import ListeningOptions, ServerSsl
-from proxy.tls import read_pem
+from proxy.files.tls import read_pem
 from tests.proxy.conversation import LOOPBACK, PATIENCE_SECONDS, Peer, cut
 
 

@@ -13,9 +13,9 @@ from tests.proxy.timers import Timer, Timers
 class WorkClock:
     """Real time: each look at it costs `step_ns`."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_ns: int = 0) -> None:
         self.now_ns = 0
-        self.step_ns = 0
+        self.step_ns = step_ns
 
     def __call__(self) -> int:
         self.now_ns += self.step_ns
@@ -74,6 +74,7 @@ class MemoryWire(Wire):
     """A wire of which the test says what it has received, and how much of what is offered it takes.
 
     reads, sends   how many bytes each has had
+    has_end        the peer finds the end of the stream behind what was taken
     """
 
     peer_has_gone = is_broken = False
@@ -87,7 +88,7 @@ class MemoryWire(Wire):
         self.taken = bytearray()
         #: What the next `send`s take in all; None: everything.
         self.room: int | None = None
-        self.ended = False
+        self.ended = self.has_end = False
         self.broken = False
         self.reads: list[int] = []
         self.sends: list[int] = []
@@ -146,7 +147,13 @@ class MemoryWire(Wire):
             self.on_readable()
 
     def shutdown(self) -> None:
-        """The test sees that nothing more is sent."""
+        self.has_end = True
+
+    def take(self, room: int | None) -> None:
+        """So much from now on, of what waits first."""
+        self.room = room
+        if self.on_writable is not None:
+            self.on_writable()
 
     def close(self) -> None:
         self.on_readable = self.on_writable = None

@@ -5,17 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.algorithms.algorithm import ALGORITHMS, SAMPLED_WINDOW, TOKEN_BUCKET, AlgorithmSettings
-from quotas.connections import ConnectionQuotas, Verdict
-from quotas.entity import DEFAULT, TOTAL, AnyEntity, Kind, Named
+from quotas.connections import ConnectionQuotas, ConnectionVerdict
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONNECTIONS
+from quotas.limit_options import LimitOptions
 from quotas.registry.registry import Registry
 
 SECOND = 1_000_000_000
 MS = 1_000_000
 MAX_WAIT_NS = 8 * SECOND
 IP, OTHER_IP = "10.0.0.1", "10.0.0.2"
-ANY_IP = Named(Kind.IP, DEFAULT)
+ANY_IP = Named(EntityKind.IP, DEFAULT)
 LISTENER = ("bootstrap", "19092")
 
 
@@ -29,12 +30,14 @@ def quotas_of(
     by_entity: dict[AnyEntity, dict[str, int]] = {}
     for entity, name, value in limits:
         by_entity.setdefault(entity, {})[name] = value
-    entries = [QuotaEntry(entity, own, algorithm=algorithm) for entity, own in by_entity.items()]
+    entries = [QuotaEntry(entity, own, LimitOptions(algorithm=algorithm)) for entity, own in by_entity.items()]
     settings = AlgorithmSettings(window_num=2, first_window=first_window)
     return ConnectionQuotas(Registry(entries, settings=settings, share=share), max_wait_ns)
 
 
-def arrive(quotas: ConnectionQuotas, ip: str = IP, listener: tuple[str, ...] = LISTENER, now_ns: int = 0) -> Verdict:
+def arrive(
+    quotas: ConnectionQuotas, ip: str = IP, listener: tuple[str, ...] = LISTENER, now_ns: int = 0
+) -> ConnectionVerdict:
     """The verdict on a new connection. One above `connections` is closed at once."""
     over = quotas.over(ip, listener)
     if over is not None:
@@ -50,10 +53,10 @@ def arrive(quotas: ConnectionQuotas, ip: str = IP, listener: tuple[str, ...] = L
 @pytest.mark.parametrize(
     ("configured", "entity"),
     [
-        (Named(Kind.IP, IP), Named(Kind.IP, IP)),
-        (ANY_IP, Named(Kind.IP, IP)),
-        (Named(Kind.LISTENER, "bootstrap"), Named(Kind.LISTENER, "bootstrap")),
-        (Named(Kind.LISTENER, "19092"), Named(Kind.LISTENER, "19092")),
+        (Named(EntityKind.IP, IP), Named(EntityKind.IP, IP)),
+        (ANY_IP, Named(EntityKind.IP, IP)),
+        (Named(EntityKind.LISTENER, "bootstrap"), Named(EntityKind.LISTENER, "bootstrap")),
+        (Named(EntityKind.LISTENER, "19092"), Named(EntityKind.LISTENER, "19092")),
         (TOTAL, TOTAL),
     ],
 )
@@ -62,16 +65,16 @@ def test_a_connection_above_the_number_is_refused_at_once(
     configured: AnyEntity, entity: AnyEntity, number: int
 ) -> None:
     quotas = quotas_of((configured, CONNECTIONS, number))
-    assert [arrive(quotas) for _ in range(number)] == [Verdict(True)] * number
-    refused = Verdict(False, 0, CONNECTIONS, entity, number)
+    assert [arrive(quotas) for _ in range(number)] == [ConnectionVerdict(True)] * number
+    refused = ConnectionVerdict(False, 0, CONNECTIONS, entity, number)
     assert arrive(quotas) == arrive(quotas) == refused
     if number:
         quotas.close(IP, LISTENER, admitted=True)
-        assert [arrive(quotas), arrive(quotas)] == [Verdict(True), refused]
+        assert [arrive(quotas), arrive(quotas)] == [ConnectionVerdict(True), refused]
 
 
 def test_the_limit_of_the_address_is_reported_before_that_of_the_listener_and_the_total() -> None:
-    entities = [Named(Kind.IP, IP), Named(Kind.LISTENER, "bootstrap"), TOTAL]
+    entities = [Named(EntityKind.IP, IP), Named(EntityKind.LISTENER, "bootstrap"), TOTAL]
     for first in range(3):
         quotas = quotas_of(*((entity, CONNECTIONS, 0) for entity in entities[first:]))
         assert arrive(quotas).entity == entities[first]
@@ -85,24 +88,28 @@ def test_a_number_of_connections_is_not_scaled_by_the_share_and_a_rate_is() -> N
 
 
 def test_a_connection_above_the_number_is_not_recorded_in_rates() -> None:
-    quotas = quotas_of((Named(Kind.IP, IP), CONNECTIONS, 1), (TOTAL, CONNECTION_CREATION_RATE, 2))
+    quotas = quotas_of((Named(EntityKind.IP, IP), CONNECTIONS, 1), (TOTAL, CONNECTION_CREATION_RATE, 2))
     assert [arrive(quotas).limit_name for _ in range(6)] == [None, *[CONNECTIONS] * 5]
-    assert arrive(quotas, OTHER_IP) == Verdict(True)
+    assert arrive(quotas, OTHER_IP) == ConnectionVerdict(True)
 
 
 def test_one_that_is_refused_for_its_rate_counts_for_its_address_only() -> None:
     """Otherwise an address over its rate could use up the connections of all others with some that are never served."""
-    limits = (Named(Kind.IP, IP), CONNECTION_CREATION_RATE, 1), (ANY_IP, CONNECTIONS, 30), (TOTAL, CONNECTIONS, 20)
+    limits = (
+        (Named(EntityKind.IP, IP), CONNECTION_CREATION_RATE, 1),
+        (ANY_IP, CONNECTIONS, 30),
+        (TOTAL, CONNECTIONS, 20),
+    )
     quotas = quotas_of(*limits)
     admitted = [arrive(quotas).admitted for _ in range(30)]
     assert 0 < sum(admitted) < 12
-    assert arrive(quotas).entity == Named(Kind.IP, IP)
-    assert arrive(quotas, OTHER_IP) == Verdict(True)
+    assert arrive(quotas).entity == Named(EntityKind.IP, IP)
+    assert arrive(quotas, OTHER_IP) == ConnectionVerdict(True)
 
 
 # ---- networks
 
-NETWORK, WIDER = Named(Kind.IP, "10.0.0.0/24"), Named(Kind.IP, "10.0.0.0/8")
+NETWORK, WIDER = Named(EntityKind.IP, "10.0.0.0/24"), Named(EntityKind.IP, "10.0.0.0/8")
 
 
 @pytest.mark.parametrize(
@@ -110,9 +117,9 @@ NETWORK, WIDER = Named(Kind.IP, "10.0.0.0/24"), Named(Kind.IP, "10.0.0.0/8")
     [
         ([WIDER], WIDER),
         ([WIDER, NETWORK], NETWORK),
-        ([WIDER, NETWORK, Named(Kind.IP, IP)], Named(Kind.IP, IP)),
+        ([WIDER, NETWORK, Named(EntityKind.IP, IP)], Named(EntityKind.IP, IP)),
         ([ANY_IP, WIDER], WIDER),
-        ([Named(Kind.IP, "::/0"), Named(Kind.IP, "10.0.1.0/24"), ANY_IP], Named(Kind.IP, IP)),
+        ([Named(EntityKind.IP, "::/0"), Named(EntityKind.IP, "10.0.1.0/24"), ANY_IP], Named(EntityKind.IP, IP)),
     ],
 )
 @pytest.mark.parametrize("limit", [CONNECTIONS, CONNECTION_CREATION_RATE])
@@ -120,21 +127,14 @@ def test_an_address_has_the_limit_of_its_own_entry_then_of_the_longest_prefix_th
     configured: list[AnyEntity], entity: AnyEntity, limit: str
 ) -> None:
     quotas = quotas_of(*((each, limit, 1) for each in configured), algorithm=TOKEN_BUCKET)
-    assert arrive(quotas) == Verdict(True)
+    assert arrive(quotas) == ConnectionVerdict(True)
     assert arrive(quotas).entity == entity
-
-
-def test_each_limit_applies_by_itself() -> None:
-    """The longest prefix that has the limit: one with another limit hides nothing."""
-    quotas = quotas_of((NETWORK, CONNECTION_CREATION_RATE, 100), (WIDER, CONNECTIONS, 1))
-    assert arrive(quotas) == Verdict(True)
-    assert arrive(quotas) == Verdict(False, 0, CONNECTIONS, WIDER, 1)
 
 
 def test_unlimited_lifts_the_limits_of_shorter_prefixes() -> None:
     entries = [QuotaEntry(WIDER, {CONNECTIONS: 1}), QuotaEntry(NETWORK, {}, unlimited=(CONNECTIONS,))]
     quotas = ConnectionQuotas(Registry(entries), MAX_WAIT_NS)
-    assert [arrive(quotas, f"10.0.0.{each}") for each in range(5)] == [Verdict(True)] * 5
+    assert [arrive(quotas, f"10.0.0.{each}") for each in range(5)] == [ConnectionVerdict(True)] * 5
     assert not arrive(quotas, "10.0.1.1").admitted, "the connections of the narrower network are its own, too"
 
 
@@ -149,7 +149,7 @@ def test_an_end_makes_room_in_every_network() -> None:
     quotas = quotas_of((WIDER, CONNECTIONS, 2), (NETWORK, CONNECTIONS, 1))
     assert [arrive(quotas, ip).entity for ip in (IP, OTHER_IP, "10.9.9.9")] == [None, NETWORK, None]
     quotas.close(IP, LISTENER, admitted=True)
-    assert arrive(quotas, OTHER_IP) == Verdict(True)
+    assert arrive(quotas, OTHER_IP) == ConnectionVerdict(True)
     assert arrive(quotas, "10.9.9.8").entity == WIDER
 
 
@@ -173,9 +173,9 @@ def test_a_rate_of_a_network_ends_with_its_entry(after: list[Named]) -> None:
     quotas = ConnectionQuotas(registry, MAX_WAIT_NS)
     for ip in (IP, OTHER_IP, "11.0.0.1"):
         arrive(quotas, ip)
-    assert {limit.entity for limit in registry.limits_in_use()} == {NETWORK, Named(Kind.IP, "11.0.0.1")}
+    assert {limit.entity for limit in registry.limits_in_use()} == {NETWORK, Named(EntityKind.IP, "11.0.0.1")}
     registry.replace([QuotaEntry(each, {CONNECTION_CREATION_RATE: 1}) for each in after], 0)
-    kept = {NETWORK: NETWORK in after, Named(Kind.IP, "11.0.0.1"): ANY_IP in after}
+    kept = {NETWORK: NETWORK in after, Named(EntityKind.IP, "11.0.0.1"): ANY_IP in after}
     assert {limit.entity for limit in registry.limits_in_use()} == {each for each, stays in kept.items() if stays}
 
 
@@ -190,15 +190,15 @@ def test_a_bucket_of_a_default_ends_when_its_address_is_in_a_network() -> None:
 
 
 def test_the_longest_wait_of_address_listener_and_total_counts() -> None:
-    listener = Named(Kind.LISTENER, "bootstrap")
+    listener = Named(EntityKind.LISTENER, "bootstrap")
     limits = [(ANY_IP, 2), (listener, 1), (TOTAL, 4)]
     quotas = quotas_of(*((each, CONNECTION_CREATION_RATE, rate) for each, rate in limits), algorithm=TOKEN_BUCKET)
-    assert arrive(quotas) == Verdict(True)
-    assert arrive(quotas) == Verdict(True, SECOND, CONNECTION_CREATION_RATE, listener, 1)
-    of_ip = Verdict(True, SECOND // 2, CONNECTION_CREATION_RATE, Named(Kind.IP, IP), 2)
+    assert arrive(quotas) == ConnectionVerdict(True)
+    assert arrive(quotas) == ConnectionVerdict(True, SECOND, CONNECTION_CREATION_RATE, listener, 1)
+    of_ip = ConnectionVerdict(True, SECOND // 2, CONNECTION_CREATION_RATE, Named(EntityKind.IP, IP), 2)
     assert arrive(quotas, IP, ("9093",)) == of_ip
-    assert arrive(quotas, OTHER_IP, ("9093",)) == Verdict(True)
-    of_total = Verdict(True, SECOND // 4, CONNECTION_CREATION_RATE, TOTAL, 4)
+    assert arrive(quotas, OTHER_IP, ("9093",)) == ConnectionVerdict(True)
+    of_total = ConnectionVerdict(True, SECOND // 4, CONNECTION_CREATION_RATE, TOTAL, 4)
     assert arrive(quotas, "10.0.0.3", ("9094",)) == of_total
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, EntityKind, Named
 
 names = st.one_of(st.none(), st.just(DEFAULT), st.text(), st.sampled_from(["<default>", 'a"', "a,client-id:b", "\\"]))
 entities: st.SearchStrategy[AnyEntity] = st.one_of(
@@ -12,7 +12,7 @@ entities: st.SearchStrategy[AnyEntity] = st.one_of(
     st.builds(Entity, names.filter(lambda name: name is not None)),
     st.builds(
         Named,
-        st.sampled_from([kind for kind in Kind if kind is not Kind.TOTAL]),
+        st.sampled_from([kind for kind in EntityKind if kind is not EntityKind.TOTAL]),
         names.filter(lambda name: name is not None),
     ),
     st.just(TOTAL),
@@ -29,11 +29,11 @@ entities: st.SearchStrategy[AnyEntity] = st.one_of(
         (Entity("<default>"), 'user:"<default>"'),
         (Entity("CN=etl,O=acme"), 'user:"CN=etl,O=acme"'),
         (Entity('the "boss"'), r'user:"the \"boss\""'),
-        (Named(Kind.TOPIC, "orders"), "topic:orders"),
-        (Named(Kind.IP, DEFAULT), "ip:<default>"),
-        (Named(Kind.IP, "::1"), "ip:::1"),
-        (Named(Kind.LISTENER, "bootstrap"), "listener:bootstrap"),
-        (Named(Kind.RESOURCE_GROUP, "a, b"), 'resource-group:"a, b"'),
+        (Named(EntityKind.TOPIC, "orders"), "topic:orders"),
+        (Named(EntityKind.IP, DEFAULT), "ip:<default>"),
+        (Named(EntityKind.IP, "::1"), "ip:::1"),
+        (Named(EntityKind.LISTENER, "bootstrap"), "listener:bootstrap"),
+        (Named(EntityKind.RESOURCE_GROUP, "a, b"), 'resource-group:"a, b"'),
         (TOTAL, "total"),
     ],
 )

@@ -15,18 +15,14 @@ _PART: Final = re.compile(r'(user|client-id):(?:"((?:[^"\\]|\\.)*)"|([^",]+))(?:
 """One part of an entity, as quotas.entity writes it."""
 
 
-class ClustersError(InputError):
-    """The proposals are for several clusters, and none was chosen: a quotas file is of one."""
-
-
 def recommended(warehouse: Warehouse, confidence: str, cluster: str | None = None) -> list[dict[str, Any]]:
-    """The proposals of at least this confidence, one for each entity and limit. Raises ClustersError."""
+    """The proposals of at least this confidence, one for each entity and limit. Raises InputError."""
     enough = CONFIDENCES[CONFIDENCES.index(confidence) :]
     rows = warehouse.read("quota_recommendations").where(f"confidence in {(*enough, '')}")
     if cluster is None:
         names = [row["cluster"] for row in rows.select("cluster").distinct().orderBy("cluster").collect()]
         if len(names) > 1:
-            raise ClustersError(f"choose --cluster, one of {', '.join(map(repr, names))}")
+            raise InputError(f"choose --cluster, one of {', '.join(map(repr, names))}")
     else:
         rows = rows.where(f.col("cluster") == cluster)
     columns = ("entity", "limit", "proposed", "current_limit", "why")

@@ -5,10 +5,9 @@ any more; `correct` writes what is known now, minus what has been billed, as cha
 open. When that month is closed, these corrections are billed too, and stay.
 """
 
-import calendar
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from pyspark.sql import DataFrame
@@ -19,10 +18,6 @@ from pipeline.usage import owners, price_list
 from pipeline.usage.schemas import LOOKBACK_DAYS
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.chargeback import billing_month, chargeback_daily, corrections, quantities
-
-
-class ClosingError(InputError):
-    """A period cannot be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +35,12 @@ class ClosedPeriod:
 
 
 def month(text: str) -> tuple[date, date]:
-    """ "2026-01" → its first day and the day after its last. Raises ClosingError."""
+    """ "2026-01" → its first day and the day after its last. Raises InputError."""
     try:
-        first = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC).date()
+        first = date.fromisoformat(f"{text}-01")
     except ValueError as error:
-        raise ClosingError(f"{text!r} is no month such as 2026-01") from error
-    return first, first + timedelta(days=calendar.monthrange(first.year, first.month)[1])
+        raise InputError(f"{text!r} is no month such as 2026-01") from error
+    return first, (first + timedelta(days=31)).replace(day=1)
 
 
 def closed_periods(warehouse: Warehouse) -> list[ClosedPeriod]:
@@ -59,13 +54,13 @@ def is_open(warehouse: Warehouse) -> str:
 
 
 def close(warehouse: Warehouse, period: str, prices: price_list.PriceList, owners_text: str) -> ClosedPeriod:
-    """Close a month with the tables as they are. Run the report before. Raises ClosingError."""
+    """Close a month with the tables as they are. Run the report before. Raises InputError."""
     first, end = month(period)
     today = datetime.now(ZoneInfo(prices.zone)).date()
     if end > today:
-        raise ClosingError(f"{period} is not over until {end} ({prices.zone}, where it is {today}): close it then")
+        raise InputError(f"{period} is not over until {end} ({prices.zone}, where it is {today}): close it then")
     if any(each.period == period for each in closed_periods(warehouse)):
-        raise ClosingError(f"{period} is closed already")
+        raise InputError(f"{period} is closed already")
     made = ClosedPeriod(period, first, end, prices.text, owners_text)
     warehouse.replace_where("chargeback_daily", _charges(warehouse, made), f"{_days(made)} and closed_period is null")
     billed = warehouse.read("chargeback_daily").where(billing_month() == f.lit(first))

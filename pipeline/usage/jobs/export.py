@@ -22,25 +22,20 @@ EXPORTED: Final = (
 FORMATS: Final = ("csv", "parquet")
 
 
-def export(warehouse: Warehouse, folder: str, file_format: str, tables: tuple[str, ...] = EXPORTED) -> list[str]:
+def export(warehouse: Warehouse, folder: str, file_format: str) -> list[str]:
     """Write each table to its own folder, as Spark writes files: one for each task. Returns the folders."""
-    written = []
-    for name in tables:
-        target = f"{folder.rstrip('/')}/{name}.{file_format}"
-        rows = warehouse.read(name)
-        _write(folded(rows) if name == "chargeback_daily" else rows, target, file_format)
-        written.append(target)
-    return written
+    tables = {name: warehouse.read(name) for name in EXPORTED}
+    tables["chargeback_daily"] = folded(tables["chargeback_daily"])
+    return [_write(rows, folder, name, file_format) for name, rows in tables.items()]
 
 
 def export_focus(warehouse: Warehouse, folder: str, file_format: str, prices: PriceList) -> str:
     """chargeback_daily as FOCUS 1.2. Returns the folder."""
-    target = f"{folder.rstrip('/')}/focus-1.2.{file_format}"
-    _write(focus(folded(warehouse.read("chargeback_daily")), prices), target, file_format)
-    return target
+    return _write(focus(folded(warehouse.read("chargeback_daily")), prices), folder, "focus-1.2", file_format)
 
 
-def _write(rows: DataFrame, target: str, file_format: str) -> None:
+def _write(rows: DataFrame, folder: str, name: str, file_format: str) -> str:
+    target = f"{folder.rstrip('/')}/{name}.{file_format}"
     if file_format == "csv":
         # CSV has no lists: they are written as JSON. Quotes are doubled (RFC 4180): Spark would write a backslash.
         lists = [field.name for field in rows.schema if field.dataType.typeName() == "array"]
@@ -48,3 +43,4 @@ def _write(rows: DataFrame, target: str, file_format: str) -> None:
         rows.write.mode("overwrite").csv(target, header=True, escape='"')
     else:
         rows.write.mode("overwrite").parquet(target)
+    return target

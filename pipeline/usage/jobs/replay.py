@@ -9,14 +9,15 @@ requests is held the later ones queue behind it. What `action=reject` refuses is
 import heapq
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, count
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from quotas.admission.client_limits import TopicCharges, Unit
+from quotas.admission.client_limits import TopicCharges
 from quotas.admission.frame import Charge, decide, in_order, next_number
 from quotas.admission.limit import Limit
+from quotas.admission.limit_set import BYTES, FIRST_COST, REQUESTS, Unit
 from quotas.admission.topic_thresholds import TopicThreshold
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.token_bucket import TokenBucket
@@ -67,7 +68,7 @@ class Limits:
         entries = tuple(entries)
         self._configured = Configured({"": entries})
         self.counts_records = self._configured.counts_records
-        self._per_process = {each.entity for each in entries if each.is_per_process}
+        self._per_process = {each.entity for each in entries if each.options.is_per_process}
         self._registries: dict[tuple[str, str | None], Registry] = {}
         self._shared: dict[Hashable, Limit] = {}
 
@@ -79,10 +80,12 @@ class Limits:
         return self._registries[sidecar, fleet]
 
     def of_client(self, sidecar: str, fleet: str | None, user: str, client_id: str, direction: str) -> list[Unit]:
-        """What its requests are charged to: 0 by bytes, 1 by number."""
+        """What its requests are charged to: `REQUESTS` by number, others by bytes, from `FIRST_COST` on at least their
+        `request_cost`.
+        """
         own = self.registry(sidecar, fleet).resolve(user, client_id)
-        units = own.units if direction == "produce" else [(each, 0) for each in own.fetch.limits]
-        more = [] if direction == "produce" else [(each, 1) for each in own.requests.limits]
+        units = own.units if direction == "produce" else [(each, BYTES) for each in own.fetch.limits]
+        more = [] if direction == "produce" else [(each, REQUESTS) for each in own.requests.limits]
         return [(self._shared_one(fleet, limit), unit) for limit, unit in (*units, *more)]
 
     def of_topic(self, sidecar: str, fleet: str | None, user: str, client_id: str, topic: str) -> list[Unit]:
@@ -268,7 +271,7 @@ class Engine:
         """Charge the request limit by limit. False: it waits for one."""
         passed, limit, _ = decide(client.charges, client.number, turn, now_ns)
         for each, units in client.charges[:passed]:
-            each.overdrawn_by = client.number
+            each.last_charged_by = client.number
             each.algorithm.record(units, now_ns)
         client.charges = client.charges[passed:]
         if limit is None:
@@ -320,15 +323,13 @@ class Engine:
             yield (key[0] * 3_600_000, *key[1:], held_ns // NS_PER_MS, late)
 
 
+@dataclass(slots=True, eq=False)
 class _Topic:
     """The records of one client for one topic, as last known. rest: of record bytes and records that are no whole."""
 
-    __slots__ = ("offer", "rest", "units")
-
-    def __init__(self, offer: Offer, units: list[Unit]) -> None:
-        self.offer = offer
-        self.units = units
-        self.rest = [0.0, 0.0]
+    offer: Offer
+    units: list[Unit]
+    rest: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
 
 _Mix: TypeAlias = list[tuple[_Topic, tuple[float, float]]]
@@ -376,7 +377,9 @@ class _Client:
         self.number, self.offered_ns, self.size, self.is_late = next_number(), offered_ns, size, False
         amounts: dict[Limit, int] = defaultdict(int)
         for limit, unit in self.units:
-            amounts[limit] += requests if unit else size
+            # The sizes of single requests are not in the records: those that are offered together have their mean.
+            least = requests * limit.request_cost if unit >= FIRST_COST else 0
+            amounts[limit] += requests if unit == REQUESTS else max(size, least)
         for topic, per_byte in mix:
             sums = [rest + each * size for rest, each in zip(topic.rest, per_byte, strict=True)]
             topic.rest = [each % 1 for each in sums]

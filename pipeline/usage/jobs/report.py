@@ -7,9 +7,8 @@ Of two runs at once, each table has what the later one wrote.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -18,12 +17,12 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from pipeline.usage.isolation import CLIENT, ENTITY, attempt, isolate
+from pipeline.usage.isolation import CLIENT, ENTITY, attempt, computed_once, isolate
 from pipeline.usage.jobs import closing, runs
 from pipeline.usage.owners import Rule, team_of
 from pipeline.usage.price_list import PriceList
 from pipeline.usage.quotas_in_force import in_force
-from pipeline.usage.schemas import KEPT_DAYS, KINDS, LOOKBACK_DAYS, Kind
+from pipeline.usage.schemas import KEPT_DAYS, KINDS, LOOKBACK_DAYS, RecordKind
 from pipeline.usage.tables import Warehouse, in_dates
 from pipeline.usage.transforms.bypass import bypass_check, from_offsets
 from pipeline.usage.transforms.chargeback import billing_month, chargeback_daily, quantities, team_months
@@ -95,17 +94,17 @@ def report(warehouse: Warehouse, rules: Rules, *, since: date | None = None) -> 
     # A zone's day overlaps two dates of UTC.
     priced = _around(touched | set(changed["storage_snapshots"]))
     counted = touched | set(changed["broker_topic_hourly"]) | _around(changed["storage_snapshots"])
-    with _kept(fenced, rules, priced | counted, fresh) as deltas:
-        steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else {}
-        steps["chargeback_daily"] = partial(charge, fenced, rules, sorted(priced), deltas)
-        last: dict[str, Callable[[], None]] = {"bypass_check": partial(_check_bypass, fenced, sorted(counted))}
-        if touched:
-            last["quota_recommendations"] = partial(_recommend, fenced, rules, deltas)
-        done = [
-            is_done
-            for each in (steps, last)
-            for is_done in at_once([partial(attempt, fenced, *step) for step in each.items()])
-        ]
+    deltas = _kept(fenced, rules, priced | counted, fresh)
+    steps = _from_deltas(fenced, sorted(touched), fresh, rules, deltas) if touched else {}
+    steps["chargeback_daily"] = partial(charge, fenced, rules, sorted(priced), deltas)
+    last: dict[str, Callable[[], None]] = {"bypass_check": partial(_check_bypass, fenced, sorted(counted))}
+    if touched:
+        last["quota_recommendations"] = partial(_recommend, fenced, rules, deltas)
+    done = [
+        is_done
+        for each in (steps, last)
+        for is_done in at_once([partial(attempt, fenced, *step) for step in each.items()])
+    ]
     computed = sorted(touched.union(*changed.values()))
     # Else what was read is not noted: the next report computes these dates again, with the table that failed.
     if all(done):
@@ -119,7 +118,7 @@ def at_once(steps: Sequence[Callable[[], T]]) -> list[T]:
         return [future.result() for future in [pool.submit(step) for step in steps]]
 
 
-def compute_deltas(warehouse: Warehouse, kind: Kind, fresh: Sequence[date]) -> set[date]:
+def compute_deltas(warehouse: Warehouse, kind: RecordKind, fresh: Sequence[date]) -> set[date]:
     """Samples, series_daily and deltas of the dates with new records, and of dates whose deltas start in one of them.
 
     Returns the dates that usage is attributed to. Records are never removed, and one more of them only adds to these
@@ -152,7 +151,7 @@ def _replace(
     isolate(warehouse, name, rows, lambda kept: warehouse.replace_dates(name, make(kept), dates, column), keys)
 
 
-def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date], oldest_ms: int) -> DataFrame:
+def _known(warehouse: Warehouse, kind: RecordKind, dates: Sequence[date], oldest_ms: int) -> DataFrame:
     """series_daily of other dates before the last of these: LOOKBACK_DAYS of it, or all of it if a series may have been
     quiet for longer. oldest_ms: when the first series of these dates began.
     """
@@ -170,8 +169,7 @@ def _known(warehouse: Warehouse, kind: Kind, dates: Sequence[date], oldest_ms: i
     return recent if old.join(earlier, same, "left_anti").isEmpty() else others
 
 
-@contextmanager
-def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date], fresh: Sequence[date]) -> Iterator[Deltas]:
+def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date], fresh: Sequence[date]) -> Deltas:
     """Deltas of the months of these days, and of the newest weeks, for recommendations. fresh: with new records."""
     found = warehouse.read("rates_quarterly").agg(f.max("date")).first()[0]
     newest = max([*(fresh or days), *([found] if found else [])])
@@ -180,19 +178,14 @@ def _kept(warehouse: Warehouse, rules: Rules, days: Iterable[date], fresh: Seque
     start, last = min(days).replace(day=1), max(days) + timedelta(days=31)
     around = f.col("source_date").between(start - timedelta(LOOKBACK_DAYS), last + timedelta(LOOKBACK_DAYS + 1))
     is_kept = around | (f.col("source_date") >= first)
-    usage, throttled = (warehouse.read(f"{kind.name}_deltas").where(is_kept).persist() for kind in KINDS)
+    usage, throttled = (computed_once(warehouse.read(f"{kind.name}_deltas").where(is_kept)) for kind in KINDS)
     limits = in_force(usage, rules.quotas) if rules.quotas else None
     sampled, ended = warehouse.read_dates("usage_samples", fresh), f.col("source_date")
     # Limits are those of throttle records of the last weeks, too.
     before = f.lit(min(fresh, default=first) - timedelta(days=LOOKBACK_DAYS))
     recent = throttled.where(ended.between(before, f.lit(max(fresh, default=first))))
-    known = members(usage.where(ended.isin(list(fresh))), recent, limits).persist()
-    paces = pace(sampled).persist()
-    try:
-        yield Deltas(usage, throttled, limits, first, sampled, paces, known)
-    finally:
-        for each in (usage, throttled, known, paces):
-            each.unpersist()
+    known = computed_once(members(usage.where(ended.isin(list(fresh))), recent, limits))
+    return Deltas(usage, throttled, limits, first, sampled, computed_once(pace(sampled)), known)
 
 
 def _attributed_to(rows: DataFrame, dates: Sequence[date]) -> DataFrame:
@@ -210,10 +203,9 @@ def _from_deltas(
     held = warehouse.read_dates("throttle_samples", fresh)
 
     def write_waiting(rows: DataFrame) -> None:
-        waiting = shared_waiting(deltas.sampled, rows, deltas.paces, deltas.members, team).persist()
+        waiting = shared_waiting(deltas.sampled, rows, deltas.paces, deltas.members, team).localCheckpoint()
         warehouse.replace_dates("noisy_neighbours", noisy_neighbours(waiting), fresh)
         warehouse.replace_dates("waiting_cost", waiting_cost(waiting, rules.prices), fresh)
-        waiting.unpersist()
 
     def write_rates(rows: DataFrame) -> None:
         warehouse.replace_dates("rates_quarterly", rates_quarterly(rows, deltas.paces, deltas.members), fresh)
@@ -286,10 +278,9 @@ def _charge_open(warehouse: Warehouse, rules: Rules, prices: PriceList, days: Se
     def write(rows: DataFrame) -> None:
         # Read by the sum of each day, by the cents of each team, and by each invoice.
         measured = quantities(rows, storage, team_of(rules.owners), prices.zone).where(f.col("date").isin(list(days)))
-        measured = measured.persist()
+        measured = measured.localCheckpoint()
         charges = chargeback_daily(measured, prices, others).where(condition)
         warehouse.replace_where("chargeback_daily", charges, condition)
-        measured.unpersist()
 
     isolate(warehouse, "chargeback_daily", _attributed_to(usage, around), write)
 
@@ -306,9 +297,8 @@ def _recommend(warehouse: Warehouse, rules: Rules, deltas: Deltas) -> None:
     def write(rows: DataFrame) -> None:
         warehouse.replace("quota_recommendations", quota_recommendations(rows, throttled, of_clients, deltas.limits))
 
-    rates = warehouse.read("rates_quarterly").where(f.col("date") >= deltas.first).persist()
+    rates = warehouse.read("rates_quarterly").where(f.col("date") >= deltas.first).localCheckpoint()
     isolate(warehouse, "quota_recommendations", rates, write, ENTITY)
-    rates.unpersist()
 
 
 def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
@@ -321,7 +311,7 @@ def warnings(warehouse: Warehouse, dates: Sequence[date]) -> list[str]:
         count = row["missing_records"]
         missing = f"{count:,} {'record is' if count == 1 else 'records are'} missing" if count else ""
         lost = (
-            f"it ended without a last record at {row['last_record']:%Y-%m-%d %H:%M} UTC ({row['state']}), about "
+            f"it ended without a final record at {row['last_record']:%Y-%m-%d %H:%M} UTC ({row['state']}), about "
             f"{row['estimated_missing_bytes']:,} bytes are missing"
             if row["ended_cleanly"] is False
             else ""

@@ -7,11 +7,10 @@ clients of a group.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.functions import udtf
 
@@ -24,7 +23,7 @@ from pipeline.usage.transforms.members import UNITS, cluster
 from pipeline.usage.transforms.rates import pace, paced, spans
 
 RESULT: Final = (
-    "hour timestamp, sidecar string, user string, client_id string, direction string, limit string, entity string, "
+    "hour_ms bigint, sidecar string, user string, client_id string, direction string, limit string, entity string, "
     "throttled_ms bigint, delayed_bytes bigint"
 )
 _OF_RECORDS: Final = {limit for limit, unit in UNITS.items() if unit in ("record_bytes", "messages")}
@@ -32,10 +31,10 @@ _CLIENT: Final = ["sidecar", "user", "client_id"]
 
 
 def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
-    """`records` of some dates to one row for each hour, client and limit that would have held it: columns of RESULT.
+    """`records` of some dates to one row for each hour, client and limit that would have held it: hour, and RESULT.
 
     throttled_ms: time for which the client's oldest request was held. delayed_bytes: of all requests that were held or
-    queued. Raises QuotasError.
+    queued. Raises InputError.
     """
     entries = load(quotas_text)  # errors here, not in a task
     sampled = samples(records, USAGE_KIND)
@@ -48,6 +47,11 @@ def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
     length_ms = f.ceil(f.col("amount") * 1000 / f.col("peak"))
     share = f.col("amount") / (f.col("between_bytes") + f.col("within_bytes"))
     until = f.when(f.col("topic").isNull(), f.col("since_ms") + length_ms).otherwise(f.col("until_ms"))
+
+    def counted(name: str, default: int) -> Column:
+        count = f.round((f.col(f"between_{name}") + f.col(f"within_{name}")) * share)
+        return f.coalesce(f.nullif(count, f.lit(0.0)), f.lit(default)).cast("bigint").alias(name)
+
     offers = each.select(
         *_CLIENT,
         "direction",
@@ -55,11 +59,10 @@ def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
         f.when(f.col("topic").isNull(), f.col("since_ms")).otherwise(f.col("since_ms") - SLOT_MS).alias("order_ms"),
         f.col("since_ms").alias("start_ms"),
         until.alias("end_ms"),
-        f.col("amount").alias("bytes"),
-        *(
-            f.round((f.col(f"between_{name}") + f.col(f"within_{name}")) * share).cast("bigint").alias(name)
-            for name in ("requests", "record_bytes", "messages")
-        ),
+        f.col("amount").alias("size"),
+        counted("requests", MAX_REQUESTS),
+        counted("record_bytes", 0),
+        counted("messages", 0),
     )
     fleets = _fleets(records)
     clients = records.where(f.col("kind") == USAGE).select(cluster(), *_CLIENT, "topic").distinct()
@@ -69,7 +72,8 @@ def simulate(records: DataFrame, quotas_text: str) -> DataFrame:
     )
     replayed = udtf(_replayer(quotas_text), returnType=RESULT)
     rows = offers.join(f.broadcast(grouped), _CLIENT)
-    return replayed(rows.asTable().partitionBy("group").orderBy("order_ms", *_CLIENT, "direction", "topic"))
+    found = replayed(rows.asTable().partitionBy("group").orderBy("order_ms", *_CLIENT, "direction", "topic"))
+    return found.select(f.timestamp_millis("hour_ms").alias("hour"), "*").drop("hour_ms")
 
 
 def not_replayed(records: DataFrame, quotas_text: str) -> list[str]:
@@ -80,7 +84,7 @@ def not_replayed(records: DataFrame, quotas_text: str) -> list[str]:
     if of_records and records.where("topic is not null and direction = 'produce'").isEmpty():
         found.append(f"{', '.join(of_records)} (needs records by topic: --usage-by-topic)")
     if "request_rate" in names:
-        found.append("requests of request_rate that carry no data (records have Produce and Fetch requests only)")
+        found.append("requests that carry no data, for request_rate (records have only Produce and Fetch requests)")
     return found
 
 
@@ -105,19 +109,10 @@ def _replayer(quotas_text: str) -> type:
         def __init__(self) -> None:
             self._engine = Engine(_loaded(quotas_text))
 
-        def eval(self, row: Any) -> Iterator[tuple[Any, ...]]:
-            offer = Offer(
-                row["start_ms"], row["end_ms"], row["user"], row["client_id"], row["direction"], row["bytes"],
-                row["requests"] or MAX_REQUESTS, row["sidecar"], row["fleet"], row["topic"], row["record_bytes"] or 0,
-                row["messages"] or 0,
-            )  # fmt: skip
-            yield from map(_timed, self._engine.add(offer))
+        def eval(self, row: Any) -> Iterator[Row]:
+            yield from self._engine.add(Offer(**{name: row[name] for name in Offer.__match_args__}))
 
-        def terminate(self) -> Iterator[tuple[Any, ...]]:
-            yield from map(_timed, self._engine.end())
+        def terminate(self) -> Iterator[Row]:
+            yield from self._engine.end()
 
     return Replayer
-
-
-def _timed(row: Row) -> tuple[Any, ...]:
-    return (datetime.fromtimestamp(row[0] / 1000, UTC), *row[1:])

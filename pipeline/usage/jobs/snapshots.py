@@ -11,15 +11,11 @@ from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
 
 
-class SnapshotError(InputError):
-    """A file is not what Kafka's tool prints."""
-
-
 def snapshot(warehouse: Warehouse, log_dirs: str, offsets: str, cluster: str = "") -> DataFrame:
     """Append a snapshot to storage_snapshots, and return its rows.
 
     log_dirs: output of `kafka-log-dirs.sh --describe`; offsets: of `kafka-get-offsets.sh`. size_bytes counts all
-    replicas. Raises SnapshotError.
+    replicas. Raises InputError.
     """
     now = datetime.now(UTC)
     sizes, partitions, ends = _sizes(log_dirs), Counter[str](), Counter[str]()
@@ -27,7 +23,7 @@ def snapshot(warehouse: Warehouse, log_dirs: str, offsets: str, cluster: str = "
         topic, _, end = line.rpartition(":")
         topic, _, partition = topic.rpartition(":")
         if not (topic and partition.isdigit() and (end.isdigit() or not end)):
-            raise SnapshotError(f"{line!r} is no line of kafka-get-offsets.sh, TOPIC:PARTITION:OFFSET")
+            raise InputError(f"{line!r} is no line of kafka-get-offsets.sh, TOPIC:PARTITION:OFFSET")
         partitions[topic] += 1
         ends[topic] += int(end or 0)
     rows = [
@@ -43,10 +39,9 @@ def _sizes(log_dirs: str) -> Counter[str]:
     text = next((line for line in log_dirs.splitlines() if line.startswith("{")), "")
     sizes = Counter[str]()
     try:
-        for broker in json.loads(text)["brokers"]:
-            for directory in broker["logDirs"]:
-                for each in directory["partitions"]:
-                    sizes[each["partition"].rpartition("-")[0]] += each["size"]
+        folders = [each for broker in json.loads(text)["brokers"] for each in broker["logDirs"]]
+        for each in (partition for folder in folders for partition in folder["partitions"]):
+            sizes[each["partition"].rpartition("-")[0]] += each["size"]
     except (ValueError, KeyError, TypeError) as error:
-        raise SnapshotError("no JSON of kafka-log-dirs.sh --describe was found") from error
+        raise InputError("no JSON of kafka-log-dirs.sh --describe was found") from error
     return sizes

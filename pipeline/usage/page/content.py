@@ -176,11 +176,7 @@ def _neighbours(noisy: DataFrame, waiting: DataFrame) -> str:
     others = waiting.where("caused_by <> team").groupBy("caused_by", "team", "limit", "entity", "currency")
     pairs = others.agg(f.sum("waited_ms").alias("ms"), f.sum("cost").alias("cost")).orderBy(f.desc("ms")).limit(ROWS)
     by_pair = [
-        [
-            *row[:4],
-            duration_text(row["ms"] / 1000),
-            "" if row["cost"] is None else f"{row['cost']:,.2f} {row['currency']}",
-        ]
+        [*row[:4], duration_text(row["ms"] / 1000), _money(row["cost"], after=f" {row['currency']}")]
         for row in pairs.collect()
     ]
     if by_pair:
@@ -189,15 +185,10 @@ def _neighbours(noisy: DataFrame, waiting: DataFrame) -> str:
 
 
 def _charges(charges: DataFrame, axes: Axes) -> str:
+    summed = charges.groupBy("cluster", "team", "axis", "currency").agg(f.sum("amount").alias("amount"))
     rows = [
-        [*row[:3], f"{row[3]:,}", row[4]]
-        for row in charges.groupBy("cluster", "team", "axis", "currency")
-        .agg(f.sum("amount").alias("amount"))
-        .where("amount != 0")
-        .orderBy(f.desc("amount"))
-        .limit(2 * ROWS)
-        .select("cluster", "team", "axis", "amount", "currency")
-        .collect()
+        [*row[:3], f"{row['amount']:,}", row["currency"]]
+        for row in summed.where("amount != 0").orderBy(f.desc("amount")).limit(2 * ROWS).collect()
     ]
     found = table("cluster | team | axis | amount | currency", rows, "No price list was given, or all amounts are 0.")
     # Days of the price list's zone.
@@ -217,15 +208,9 @@ def _months(found: DataFrame, since: date | None, until: date | None) -> str:
     rows = [
         [
             f"{row['month']:%Y-%m}",
-            row["cluster"],
-            row["team"],
-            f"{row['amount']:,}",
-            row["currency"],
-            "" if row["cost_per_gb"] is None else f"{row['cost_per_gb']:,.4f}",
+            *(row["cluster"], row["team"], _money(row["amount"]), row["currency"], _money(row["cost_per_gb"], 4)),
             _change(float(row["amount"] / row["month_before"]) if row["month_before"] else None),
-            f"{row['run_rate']:,}",
-            "" if row["budget"] is None else f"{row['budget']:,}",
-            "over" if row["over_budget"] else "",
+            *(_money(row["run_rate"]), _money(row["budget"]), "over" if row["over_budget"] else ""),
         ]
         for row in found.where("amount > 0").orderBy(f.desc("month"), f.desc("amount")).limit(2 * ROWS).collect()
     ]
@@ -241,11 +226,9 @@ def _recommendations(found: DataFrame) -> str:
     rank = f.row_number().over(entity.orderBy(f.desc("part"), "user", "client_id"))
     each = enough.withColumns({"rank": rank, "clients": f.count("*").over(entity)}).where("rank = 1")
     top = each.orderBy(f.desc("throttled_intervals"), f.desc("demand_p99")).limit(ROWS).collect()
-    empty = (
-        "No limit was reported."
-        if not top and found.isEmpty()
-        else f"No client has {MIN_INTERVALS} quarter hours of usage yet."
-    )
+    empty = f"No client has {MIN_INTERVALS} quarter hours of usage yet."
+    if not top and found.isEmpty():
+        empty = "No limit was reported."
     rows = [
         [
             *(row[name] for name in ("cluster", "entity", "limit", "clients", "client_id")),
@@ -259,10 +242,8 @@ def _recommendations(found: DataFrame) -> str:
         ]
         for row in top
     ]
-    headers = (
-        "cluster | entity | limit | clients | largest | its part | limit now | peak | proposed | throttled | confidence"
-    )
-    headers += " | need | used p50 | used p99 | seen"
+    headers = "cluster | entity | limit | clients | largest | its part | limit now | peak | proposed | throttled"
+    headers += " | confidence | need | used p50 | used p99 | seen"
     return section("Quotas", "What should each quota be?", table(headers, rows, empty))
 
 
@@ -282,7 +263,7 @@ def _missing(sidecars: DataFrame, holes: DataFrame) -> str:
     lost = sidecars.where(_LOST).orderBy(f.desc("last_record")).limit(ROWS)
     columns = ("cluster", "sidecar", "incarnation", "state", "missing_records", "estimated_missing_bytes")
     shown = lost.select(_time(f.col("last_record"), "hour").alias("last"), *columns).collect()
-    rows = [[*row[1:6], number_text(row["estimated_missing_bytes"], "B"), row["last"]] for row in shown]
+    rows = [[*row[1:5], f"{row[5]:,}", number_text(row[6], "B"), row["last"]] for row in shown]
     headers = "cluster | sidecar | run | state | records missing | bytes missing, about | last record"
     parts = [table(headers, rows, "All records arrived.")]
     deleted = holes.drop("found_at").orderBy("kafka_partition", "first_offset").limit(ROWS).collect()
@@ -325,3 +306,7 @@ def _top(rows: DataFrame, keys: Sequence[str], amount: Column, *more: Column) ->
 
 def _rate(value: float | None) -> str:
     return "" if value is None else number_text(value, "B/s")
+
+
+def _money(value: Any, places: int = 2, *, after: str = "") -> str:
+    return "" if value is None else f"{value:,.{places}f}{after}"

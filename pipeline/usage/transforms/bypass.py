@@ -17,11 +17,9 @@ def bypass_check(usage_hourly: DataFrame, brokers: DataFrame, lost: DataFrame) -
     Compares record bytes (batches as in the log, on both sides) and messages where both are known. A negative
     unseen_count means that sidecars counted more: appends that brokers refused, or clocks apart at the hour's end.
     """
-    seen = (
-        usage_hourly.where((f.col("direction") == "produce") & f.col("topic").isNotNull())
-        .groupBy("cluster", "hour", "topic")
-        .agg(total("record_bytes").alias("seen_record_bytes"), total("messages").alias("seen_messages"))
-    )
+    sums = [total(name).alias(f"seen_{name}") for name in ("record_bytes", "messages")]
+    used = usage_hourly.where((f.col("direction") == "produce") & f.col("topic").isNotNull())
+    seen = used.groupBy("cluster", "hour", "topic").agg(*sums)
     known = brokers.groupBy("date", "cluster", "hour", "topic").agg(*named(total, "record_bytes", "messages"))
     both = known.join(seen, ["cluster", "hour", "topic"], "left").join(f.broadcast(lost), ["cluster", "hour"], "left")
     both = both.fillna(0, ["lost_sidecars"])

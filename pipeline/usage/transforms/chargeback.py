@@ -5,7 +5,7 @@ cents of a month and axis go to teams, a team's cents to days, a day's cents to 
 exact share to the cent, each sum of a month is the rounded sum of its costs, and an invoice's total is reached.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from functools import reduce
 
@@ -23,6 +23,8 @@ FIXED = "fixed"
 IDLE = "idle"
 """The team of capacity that was paid for and not used."""
 CORRECTION = "Correction"
+SIZE = "decimal(13,0)"
+"""Of the unit of a price."""
 _QUANTITY = "decimal(19,0)"
 """Up to `MOST`: sums are bounded."""
 _MOST_COST = 9 * 10**15
@@ -35,33 +37,24 @@ def quantities(usage: DataFrame, storage: DataFrame, team: Column, zone: str) ->
     Units: bytes, requests, byte-hours, partition-hours. A day of storage is the mean of its snapshots over the day's 23
     to 25 hours.
     """
-    used = _by_day(usage, zone).withColumns({"team": team, "cluster": cluster()})
-    bytes_in = f.when(f.col("direction") == "produce", f.col("bytes"))
-    bytes_out = f.when(f.col("direction") == "fetch", f.col("bytes"))
-    summed = used.groupBy("date", *ROW).agg(
-        *(
-            _bounded(f.sum(amount.cast(_QUANTITY))).alias(axis)
-            for axis, amount in (("network_in", bytes_in), ("network_out", bytes_out), ("requests", f.col("requests")))
-        )
-    )
+
+    def by_axis(rows: DataFrame, amounts: dict[str, Column]) -> DataFrame:
+        bounded = (_bounded(amount).alias(axis) for axis, amount in amounts.items())
+        return rows.groupBy("date", *ROW).agg(*bounded).unpivot(["date", *ROW], [*amounts], "axis", "quantity")
+
+    ways = {"network_in": "produce", "network_out": "fetch"}
+    moved = {axis: f.when(f.col("direction") == way, f.col("bytes")) for axis, way in ways.items()}
+    sums = {axis: f.sum(each.cast(_QUANTITY)) for axis, each in (moved | {"requests": f.col("requests")}).items()}
+    used = by_axis(_by_day(usage, zone).withColumns({"team": team, "cluster": cluster()}), sums)
     nothing = f.lit(None).cast("string")
     stored = {"user": nothing, "client_id": nothing, "labels": f.lit("{}"), "date": _date(zone)}
-    kept = (
-        # The owner is the one at noon: a date of the zone has parts of two dates of UTC, and is charged once.
-        storage.withColumns(stored)
-        .withColumn("time", f.to_timestamp("date") + f.expr("interval 12 hours"))
-        .withColumn("team", team)
-        .groupBy("date", *ROW)
-        .agg(
-            *(
-                _bounded(f.round(f.avg(f.col(column).cast("decimal(20,0)")) * _hours("date", zone))).alias(axis)
-                for axis, column in (("storage", "size_bytes"), ("partitions", "partitions"))
-            )
-        )
-    )
-    long = summed.unpivot(["date", *ROW], ["network_in", "network_out", "requests"], "axis", "quantity")
-    more = kept.unpivot(["date", *ROW], ["storage", "partitions"], "axis", "quantity")
-    return long.unionByName(more).where(f.col("quantity") > 0)
+    # The owner is the one at noon: a date of the zone has parts of two dates of UTC, and is charged once.
+    noon = f.to_timestamp("date") + f.expr("interval 12 hours")
+    means = {"storage": f.avg(f.col("size_bytes").cast("decimal(20,0)"))}
+    means["partitions"] = f.avg(f.col("partitions").cast("decimal(20,0)"))
+    held = {axis: f.round(mean * _hours("date", zone)) for axis, mean in means.items()}
+    kept = by_axis(storage.withColumns(stored).withColumn("time", noon).withColumn("team", team), held)
+    return used.unionByName(kept).where(f.col("quantity") > 0)
 
 
 def chargeback_daily(measured: DataFrame, prices: PriceList, others: DataFrame | None = None) -> DataFrame:
@@ -80,14 +73,9 @@ def chargeback_daily(measured: DataFrame, prices: PriceList, others: DataFrame |
     rows = in_cents(rows.join(f.broadcast(wholes), group), group).drop("month")
     for invoice in prices.invoices:
         rows = rows.unionByName(_shared_out(measured, invoice))
-    return rows.withColumns(
-        {
-            "currency": f.lit(prices.currency),
-            "charge_class": f.lit(None).cast("string"),
-            "closed_period": f.lit(None).cast("string"),
-            "billed_month": f.lit(None).cast("date"),
-        }
-    )
+    of_corrections = {name: f.lit(None).cast("string") for name in ("charge_class", "closed_period")}
+    of_corrections["billed_month"] = f.lit(None).cast("date")
+    return rows.withColumns({"currency": f.lit(prices.currency), **of_corrections})
 
 
 def in_cents(rows: DataFrame, group: Sequence[str]) -> DataFrame:
@@ -138,11 +126,8 @@ def corrections(frozen: DataFrame, now: DataFrame, period: str, billed_month: da
     """
     keys = ["date", *ROW, "axis", "source", "currency"]
     values = ("quantity", "cost", "amount")
-    signed = [
-        rows.select(*keys, *((f.col(name) * sign).alias(name) for name in values))
-        for rows, sign in ((frozen, -1), (now, 1))
-    ]
-    changed = signed[0].unionByName(signed[1]).groupBy(*keys).agg(*named(f.sum, *values))
+    both = frozen.withColumns({name: -f.col(name) for name in values}).select(*keys, *values)
+    changed = both.unionByName(now.select(*keys, *values)).groupBy(*keys).agg(*named(f.sum, *values))
     return changed.where((f.col("amount") != 0) | (f.col("quantity") != 0)).withColumns(
         {"charge_class": f.lit(CORRECTION), "closed_period": f.lit(period), "billed_month": f.lit(billed_month)}
     )
@@ -215,13 +200,19 @@ def _priced(measured: DataFrame, prices: Sequence[Price]) -> DataFrame:
 
     quantity(19,0) x amount(14,6) is exact in 34 digits; divided by the unit's size it is rounded at 10 places.
     """
-    amount, size = f.lit(0).cast(UNIT_PRICE), f.lit(1).cast("decimal(13,0)")
-    for price in prices:
-        applies = (f.col("axis") == price.axis) & _within(price.first, price.until)
-        amount = f.when(applies, f.lit(price.amount).cast(UNIT_PRICE)).otherwise(amount)
-        size = f.when(applies, f.lit(price.size).cast("decimal(13,0)")).otherwise(size)
+    amount = f.coalesce(of_price(prices, lambda price: f.lit(price.amount).cast(UNIT_PRICE)), f.lit(0).cast(UNIT_PRICE))
+    size = f.coalesce(of_price(prices, lambda price: f.lit(price.size).cast(SIZE)), f.lit(1).cast(SIZE))
     cost = f.least(f.col("quantity").cast(_QUANTITY) * amount / size, f.lit(_MOST_COST)).cast(COST)
     return measured.withColumns({"cost": cost, "source": f.lit("price")})
+
+
+def of_price(prices: Iterable[Price], value: Callable[[Price], Column], axis: Column | None = None) -> Column:
+    """Of the price that applies to a row's date and axis (by default that of the row); null without one."""
+    found, axis = f.lit(None), f.col("axis") if axis is None else axis
+    for price in prices:
+        applies = (axis == price.axis) & _within(price.first, price.until)
+        found = f.when(applies, value(price)).otherwise(found)
+    return found
 
 
 def _shared_out(measured: DataFrame, invoice: Invoice) -> DataFrame:
@@ -256,16 +247,15 @@ def _shared_out(measured: DataFrame, invoice: Invoice) -> DataFrame:
         share = (weight * amount.cast("decimal(10,2)") / f.col("total")).cast(COST)
         return used.crossJoin(whole).withColumns({"cost": share, "source": name, "whole": amount.cast(AMOUNT)})
 
+    # Each team the same, over the days on which it used anything.
+    days = f.count("*").over(Window.partitionBy("team"))
+    teams = f.size(f.collect_set("team").over(Window.partitionBy(f.lit(0))))
+    part = f.lit(invoice.fixed).cast("decimal(10,2)") / (days * teams).cast("decimal(10,0)")
     evenly = used.groupBy("date", "team").agg(f.lit(0).cast(_QUANTITY).alias("quantity"))
     evenly = evenly.withColumns(
         {name: f.lit(None).cast("string") for name in ROW[1:]}
-        | {"axis": f.lit(FIXED), "source": source, "whole": f.lit(invoice.fixed).cast(AMOUNT)}
+        | {"axis": f.lit(FIXED), "source": source, "whole": f.lit(invoice.fixed).cast(AMOUNT), "cost": part.cast(COST)}
     )
-    days = evenly.groupBy("team").agg(f.count("*").alias("days"))
-    teams = f.broadcast(days.agg(f.count("*").alias("teams")))
-    # Each team the same, over the days on which it used anything.
-    part = f.lit(invoice.fixed).cast("decimal(10,2)") / (f.col("days") * f.col("teams")).cast("decimal(10,0)")
-    evenly = evenly.join(f.broadcast(days), "team").crossJoin(teams).withColumn("cost", part.cast(COST))
     shares = [by_use(f.col("paid"), source)]
     if invoice.capacity:
         name = f.concat(source, f.lit(" idle"))
@@ -275,7 +265,7 @@ def _shared_out(measured: DataFrame, invoice: Invoice) -> DataFrame:
         shares.append(apart if invoice.idle == "apart" else by_use(unused, name))
     parts = [in_cents(each.drop("total", "paid"), ["axis", "source"]) for each in shares]
     if invoice.fixed:
-        parts.append(in_cents(evenly.drop("days", "teams"), ["axis", "source"]))
+        parts.append(in_cents(evenly, ["axis", "source"]))
     rows = reduce(DataFrame.unionByName, parts)
     # An invoice's row costs what it is billed with.
     # Its quantity stands in the row that has the price, or none: the quantities add up to what was measured.

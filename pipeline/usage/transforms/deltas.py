@@ -15,7 +15,7 @@ from datetime import date
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import DAY_MS, LOOKBACK_DAYS, QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
+from pipeline.usage.schemas import DAY_MS, LOOKBACK_DAYS, QUARTER_MS, SLOT_MS, USAGE_KIND, RecordKind
 from pipeline.usage.transforms.sums import named, total
 
 _MAX_SPLIT_MS = LOOKBACK_DAYS * DAY_MS
@@ -23,7 +23,7 @@ _BLOCK_BITS = 17
 """Offsets of Kafka whose records one row has at most: bounds the points that are in memory at once."""
 
 
-def samples(records: DataFrame, kind: Kind) -> DataFrame:
+def samples(records: DataFrame, kind: RecordKind) -> DataFrame:
     """One row for each series and quarter hour: when its first and last record were, its smallest and largest counters,
     and its points. All that the report knows of usage and throttling comes from here: the records are read once.
 
@@ -41,20 +41,16 @@ def samples(records: DataFrame, kind: Kind) -> DataFrame:
         f.col(kind.counters[0]).alias("value"),
         second.alias("second"),
     )
-    return (
-        records.where(f.col("kind") == kind.name)
-        .groupBy("date", quarter.alias("quarter"), *kind.series, block.alias("block"))
-        .agg(
-            f.min("time_ms").alias("first_ms"),
-            f.max("time_ms").alias("last_ms"),
-            *(f.min(counter).alias(f"first_{counter}") for counter in kind.counters),
-            *(f.max(counter).alias(f"last_{counter}") for counter in kind.counters),
-            *named(f.max, *kind.gauges),
-            f.sort_array(f.collect_set(point)).alias("points"),
-        )
-        .withColumn("points", _last_of_slots(f.col("points")))
-        .drop("block")
+    rows = records.where(f.col("kind") == kind.name)
+    found = rows.groupBy("date", quarter.alias("quarter"), *kind.series, block.alias("block")).agg(
+        f.min("time_ms").alias("first_ms"),
+        f.max("time_ms").alias("last_ms"),
+        *(f.min(counter).alias(f"first_{counter}") for counter in kind.counters),
+        *(f.max(counter).alias(f"last_{counter}") for counter in kind.counters),
+        *named(f.max, *kind.gauges),
+        f.sort_array(f.collect_set(point)).alias("points"),
     )
+    return found.withColumn("points", _last_of_slots(f.col("points"))).drop("block")
 
 
 def _last_of_slots(points: Column) -> Column:
@@ -83,13 +79,13 @@ def slot(ms: Column) -> Column:
     return f.ceil(ms / SLOT_MS).cast("int")
 
 
-def series_daily(sampled: DataFrame, kind: Kind) -> DataFrame:
+def series_daily(sampled: DataFrame, kind: RecordKind) -> DataFrame:
     """One row for each series and date: where it ended that day."""
     lasts = named(f.max, "last_ms", *(f"last_{counter}" for counter in kind.counters))
     return sampled.groupBy("date", *kind.series).agg(*named(f.min, "first_ms"), *lasts)
 
 
-def dates_to_compute(daily: DataFrame, kind: Kind, changed: Sequence[date]) -> DataFrame:
+def dates_to_compute(daily: DataFrame, kind: RecordKind, changed: Sequence[date]) -> DataFrame:
     """`date`: the changed dates, and for each series of them the next date on which it has a record.
 
     Late data of a date moves the start of the delta that ends on the series' next date. start_time_ms: the oldest one
@@ -101,7 +97,7 @@ def dates_to_compute(daily: DataFrame, kind: Kind, changed: Sequence[date]) -> D
     return of_date.agg(f.bool_or("is").alias("is"), f.min("start_time_ms").alias("start_time_ms")).where("is")
 
 
-def deltas(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame:
+def deltas(sampled: DataFrame, daily: DataFrame | None, kind: RecordKind) -> DataFrame:
     """One row for each quarter hour and what a delta keeps of its series: `kind.delta_keys`.
 
     sampled: the samples of the dates to compute, all of each date. daily: `series_daily` of other dates, from which
@@ -109,50 +105,12 @@ def deltas(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame
     Columns: source_date (date of the sample that ended the delta), time (start of the quarter hour, UTC), the keys,
     the counters' deltas, split_<first counter> (the part that was split over quarter hours), longest_gap_ms.
     """
-    return _by_quarter(steps(sampled, daily, kind), kind)
-
-
-def _ordered(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame:
-    """Samples, and the days before as samples that have no delta of their own (`is_known`).
-
-    Distributed by the delta's keys, which are some of the series' keys: the only shuffle of rows that the window over a
-    series and the sums by quarter hour need.
-    """
-    rows = sampled.withColumn("is_known", f.lit(False))
-    if daily is not None:
-        quarter = f.floor(f.col("last_ms") / QUARTER_MS).cast("bigint")
-        firsts = {f"first_{counter}": f.col(f"last_{counter}") for counter in kind.counters}
-        known = daily.withColumns({"quarter": quarter, **firsts, "is_known": f.lit(True)})
-        rows = rows.unionByName(known, allowMissingColumns=True)
-    return rows.repartition(*kind.delta_keys).withColumn("series_hash", f.xxhash64(*kind.series))
-
-
-def steps(sampled: DataFrame, daily: DataFrame | None, kind: Kind) -> DataFrame:
-    """Of each sample: when the previous one was (previous_ms), each counter then (reached_), the delta since then
-    (between_), and the delta within (within_). Arguments as for `deltas`.
-    """
-    # The hash first: rows of different series are told apart by one number in the sort, and no two series are mixed.
-    window = Window.partitionBy("series_hash", *kind.series).orderBy("quarter", "first_ms")
-    before = window.rowsBetween(Window.unboundedPreceding, -1)
-    reached = {f"reached_{each}": f.coalesce(f.max(f"last_{each}").over(before), f.lit(0)) for each in kind.counters}
-    previous = f.coalesce(f.max("last_ms").over(before), f.col("start_time_ms"))
-    rows = _ordered(sampled, daily, kind).withColumns({"previous_ms": previous, **reached}).where(~f.col("is_known"))
-    parts = {}
-    for counter in kind.counters:
-        first, last, so_far = f.col(f"first_{counter}"), f.col(f"last_{counter}"), f.col(f"reached_{counter}")
-        # A clock that was set back puts a later counter into an earlier quarter: then nothing is counted twice.
-        # greatest() skips nulls, but a counter that is not measured has to stay null.
-        parts[f"between_{counter}"] = f.when(last.isNotNull(), f.greatest(first - so_far, f.lit(0)))
-        parts[f"within_{counter}"] = f.when(last.isNotNull(), f.greatest(last - f.greatest(first, so_far), f.lit(0)))
-    return rows.withColumns(parts)
-
-
-def _by_quarter(steps: DataFrame, kind: Kind) -> DataFrame:
     end = f.col("first_ms")
     # Bounds the number of rows that one sample can become; a clock set back makes a span of nothing.
     start = f.greatest(f.least(f.col("previous_ms"), end), end - _MAX_SPLIT_MS)
     spread = (
-        steps.withColumn("from_ms", start)
+        steps(sampled, daily, kind)
+        .withColumn("from_ms", start)
         .withColumn("from_quarter", f.floor(f.col("from_ms") / QUARTER_MS).cast("bigint"))
         .withColumn("each", f.explode(f.sequence("from_quarter", "quarter")))
         .withColumns(_shares())
@@ -179,6 +137,36 @@ def _by_quarter(steps: DataFrame, kind: Kind) -> DataFrame:
         f.max("gap_ms").alias("longest_gap_ms"),
         *named(f.max, *kind.gauges),
     )
+
+
+def steps(sampled: DataFrame, daily: DataFrame | None, kind: RecordKind) -> DataFrame:
+    """Of each sample: when the previous one was (previous_ms), each counter then (reached_), the delta since then
+    (between_), and the delta within (within_). Arguments as for `deltas`.
+    """
+    # The hash first: rows of different series are told apart by one number in the sort, and no two series are mixed.
+    window = Window.partitionBy("series_hash", *kind.series).orderBy("quarter", "first_ms")
+    before = window.rowsBetween(Window.unboundedPreceding, -1)
+    reached = {f"reached_{each}": f.coalesce(f.max(f"last_{each}").over(before), f.lit(0)) for each in kind.counters}
+    previous = f.coalesce(f.max("last_ms").over(before), f.col("start_time_ms"))
+    rows = sampled.withColumn("is_known", f.lit(False))
+    if daily is not None:
+        # The days before, as samples that have no delta of their own.
+        quarter = f.floor(f.col("last_ms") / QUARTER_MS).cast("bigint")
+        firsts = {f"first_{counter}": f.col(f"last_{counter}") for counter in kind.counters}
+        known = daily.withColumns({"quarter": quarter, **firsts, "is_known": f.lit(True)})
+        rows = rows.unionByName(known, allowMissingColumns=True)
+    # Distributed by the delta's keys, which are some of the series' keys: the only shuffle of rows that the window over
+    # a series and the sums by quarter hour need.
+    rows = rows.repartition(*kind.delta_keys).withColumn("series_hash", f.xxhash64(*kind.series))
+    rows = rows.withColumns({"previous_ms": previous, **reached}).where(~f.col("is_known"))
+    parts = {}
+    for counter in kind.counters:
+        first, last, so_far = f.col(f"first_{counter}"), f.col(f"last_{counter}"), f.col(f"reached_{counter}")
+        # A clock that was set back puts a later counter into an earlier quarter: then nothing is counted twice.
+        # greatest() skips nulls, but a counter that is not measured has to stay null.
+        parts[f"between_{counter}"] = f.when(last.isNotNull(), f.greatest(first - so_far, f.lit(0)))
+        parts[f"within_{counter}"] = f.when(last.isNotNull(), f.greatest(last - f.greatest(first, so_far), f.lit(0)))
+    return rows.withColumns(parts)
 
 
 def _shares() -> dict[str, Column]:

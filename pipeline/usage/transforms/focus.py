@@ -3,15 +3,14 @@
 Column ids, feature levels and types are those of the specification's tag v1.2. Our own columns begin with `x_`.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from pipeline.usage.price_list import Price, PriceList
+from pipeline.usage.price_list import PriceList
 from pipeline.usage.schemas import COST, UNALLOCATED, UNIT_PRICE
-from pipeline.usage.transforms.chargeback import billing_month
+from pipeline.usage.transforms.chargeback import SIZE, billing_month, of_price
 
 _UNITS: Final = {
     "network_in": "Bytes",
@@ -33,15 +32,14 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
     amount = f.col("amount").cast(COST)
     # A share of an invoice has no quantity of its own: FOCUS allows that for adjustments, not for usage.
     is_usage = f.col("source") == "price"
-    per = f.coalesce(_of_price(prices, lambda price: f.lit(price.per)), _unit())
-    size = f.coalesce(_of_price(prices, lambda price: f.lit(price.size).cast("decimal(13,0)")), f.lit(1))
+    per = f.coalesce(of_price(prices.prices, lambda price: f.lit(price.per)), _unit())
+    size = f.coalesce(of_price(prices.prices, lambda price: f.lit(price.size).cast(SIZE)), f.lit(1))
     priced = (f.col("quantity").cast("decimal(19,0)") / size).cast(COST)
-    list_price = f.coalesce(_of_price(prices, lambda price: f.lit(price.amount)), f.lit(0)).cast(UNIT_PRICE)
-    sku = _of_price(prices, lambda price: f.lit(f"{price.axis}/{price.per}/{price.first}"))
+    list_price = f.coalesce(of_price(prices.prices, lambda price: f.lit(price.amount)), f.lit(0)).cast(UNIT_PRICE)
+    sku = of_price(prices.prices, lambda price: f.lit(f"{price.axis}/{price.per}/{price.first}"))
     return charges.select(
         amount.alias("BilledCost"),
-        f.lit(prices.account).alias("BillingAccountId"),
-        f.lit(prices.account).alias("BillingAccountName"),
+        *(f.lit(prices.account).alias(f"BillingAccount{each}") for each in ("Id", "Name")),
         f.col("currency").alias("BillingCurrency"),
         _instant(f.add_months(month, 1), zone).alias("BillingPeriodEnd"),
         _instant(month, zone).alias("BillingPeriodStart"),
@@ -64,16 +62,14 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
         f.when(is_usage, per).alias("PricingUnit"),
         f.lit(prices.provider).alias("ProviderName"),
         f.lit(prices.provider).alias("PublisherName"),
-        f.col("topic").alias("ResourceId"),
-        f.col("topic").alias("ResourceName"),
+        *(f.col("topic").alias(f"Resource{each}") for each in ("Id", "Name")),
         f.when(f.col("topic").isNotNull(), "Topic").alias("ResourceType"),
         f.lit("Integration").alias("ServiceCategory"),
         f.lit("Apache Kafka").alias("ServiceName"),
         f.lit("Messaging").alias("ServiceSubcategory"),
         f.when(is_usage, f.concat(f.lit("kafka/"), "axis")).alias("SkuId"),
         f.when(is_usage, sku).alias("SkuPriceId"),
-        f.when(f.col("team") != UNALLOCATED, f.col("team")).alias("SubAccountId"),
-        f.when(f.col("team") != UNALLOCATED, f.col("team")).alias("SubAccountName"),
+        *(f.when(f.col("team") != UNALLOCATED, f.col("team")).alias(f"SubAccount{each}") for each in ("Id", "Name")),
         f.coalesce("labels", f.lit("{}")).alias("Tags"),
         f.col("axis").alias("x_Axis"),
         f.col("user").alias("x_User"),
@@ -82,17 +78,6 @@ def focus(charges: DataFrame, prices: PriceList) -> DataFrame:
         f.col("cost").alias("x_UnroundedCost"),
         f.col("closed_period").alias("x_CorrectsPeriod"),
     )
-
-
-def _of_price(prices: PriceList, value: Callable[[Price], Column]) -> Column:
-    """Of the price that applies to a row; null without one."""
-    found = f.lit(None)
-    for price in prices.prices:
-        is_its = (
-            (f.col("axis") == price.axis) & (f.col("date") >= f.lit(price.first)) & (f.col("date") < f.lit(price.until))
-        )
-        found = f.when(is_its, value(price)).otherwise(found)
-    return found
 
 
 def _unit() -> Column:

@@ -17,26 +17,27 @@ DIRECTIONS: Final = {"producer_byte_rate": "produce", "consumer_byte_rate": "fet
 UNITS: Final = {
     **dict.fromkeys(DIRECTIONS, "bytes"),
     "request_rate": "requests",
-    **dict.fromkeys(
-        ("bytes_in_rate", "bytes.in.per.sec.threshold", "total.bytes.in.per.sec.threshold"), "record_bytes"
-    ),
-    **dict.fromkeys(
-        ("messages_in_rate", "messages.in.per.sec.threshold", "total.messages.in.per.sec.threshold"), "messages"
-    ),
+    "bytes_in_rate": "record_bytes",
+    "bytes.in.per.sec.threshold": "record_bytes",
+    "total.bytes.in.per.sec.threshold": "record_bytes",
+    "messages_in_rate": "messages",
+    "messages.in.per.sec.threshold": "messages",
+    "total.messages.in.per.sec.threshold": "messages",
 }
 """What each limit counts, as a counter of usage. Of other limits, nobody knows who used how much."""
-IN_FORCE: Final = "cluster string, user string, client_id string, limit string, entity string, limit_value double"
+IN_FORCE: Final = (
+    "cluster string, user string, client_id string, limit string, entity string, limit_value double, "
+    "topics array<string>"
+)
 """What `quotas_in_force` gives: each client with each of its limits."""
 _KEYS: Final = ("cluster", "user", "client_id", "limit", "entity")
 _EVER: Final = date(9000, 1, 1)
-_NAME: Final = r'(?:"((?:[^"\\]|\\.)*)"|([^",\s]+))'
-"""A name, as quotas.entity writes it."""
 
 
 def members(usage: DataFrame, throttled: DataFrame, in_force: DataFrame | None = None) -> DataFrame:
     """usage_deltas and throttle_deltas to each limit's members: cluster, user, client_id, limit, entity, direction (of
     the limit; null of one that has none), last (day on which it is known), fleet (whose members share the limit: it is
-    that of all their sidecars together; null: each sidecar has its own).
+    that of all their sidecars together; null: each sidecar has its own), topics (whose records count, by in_force).
 
     in_force: columns of IN_FORCE; with it, clients have its entities as it says, and others only where it has none of
     that limit for them.
@@ -62,7 +63,10 @@ def members(usage: DataFrame, throttled: DataFrame, in_force: DataFrame | None =
     newest = f.max("last").over(Window.partitionBy(*_KEYS[:4], others))
     until = f.when(f.col("last") < newest, f.col("last")).otherwise(_until("last"))
     found = found.select(*_KEYS, until.alias("until"), names[f.col("limit")].alias("direction"))
-    return found.join(f.broadcast(fleets), ["cluster", "limit", "entity"], "left")
+    found = found.join(f.broadcast(fleets), ["cluster", "limit", "entity"], "left")
+    if in_force is None:
+        return found.withColumn("topics", f.lit(None).cast("array<string>"))
+    return found.join(f.broadcast(in_force.select(*_KEYS, "topics")), list(_KEYS), "left")
 
 
 def cluster(labels: str | Column = "labels") -> Column:
@@ -73,37 +77,23 @@ def cluster(labels: str | Column = "labels") -> Column:
     return f.coalesce(found, f.lit("")).alias("cluster")
 
 
+def entity(kind: str, name: str) -> Column:
+    """`user:NAME`, `client-id:NAME` or `topic:NAME` of a column, as quotas.entity writes it; null without a name."""
+    is_plain = f.col(name).rlike(r'^[^\s",\\<>][^\s",\\]*$')
+    quoted = f.concat(f.lit('"'), f.regexp_replace(name, r'([\\"])', r"\\$1"), f.lit('"'))
+    return f.concat(f.lit(f"{kind}:"), f.when(is_plain, f.col(name)).otherwise(quoted))
+
+
 def _in_scope(usage: DataFrame, scopes: DataFrame) -> DataFrame:
     """Clients of the scopes `user:U`, `client-id:C`, `topic:T` and `total`."""
-    names = (_unquoted(rf"(?:^|,){key}:{_NAME}") for key in ("user", "client-id"))
-    user, client = (f.when(_is_of_clients("entity"), name) for name in names)
-    topic = f.when(f.col("entity").startswith("topic:"), _unquoted(f"^topic:{_NAME}"))
-    one = f.when(client.isNull(), _scope("user", user)).when(user.isNull(), _scope("client-id", client))
-    scope = f.when(f.col("entity") == "total", "total:").otherwise(f.coalesce(one, _scope("topic", topic)))
-    own = [
-        *(_scope(key, f.col(name)) for key, name in (("user", "user"), ("client-id", "client_id"), ("topic", "topic")))
-    ]
-    each = usage.select(cluster(), "user", "client_id", f.explode(f.array(*own, f.lit("total:"))).alias("scope"))
-    return (
-        each.distinct()
-        .join(f.broadcast(scopes.withColumn("scope", scope)), ["cluster", "scope"])
-        .select(*_KEYS, "last")
-    )
+    own = (entity("user", "user"), entity("client-id", "client_id"), entity("topic", "topic"), f.lit("total"))
+    each = usage.select(cluster(), "user", "client_id", "topic").distinct()
+    each = each.withColumn("entity", f.explode(f.array(*own))).drop("topic").distinct()
+    return each.join(f.broadcast(scopes), ["cluster", "entity"]).select(*_KEYS, "last")
 
 
 def _until(last: str) -> Column:
     return f.date_add(last, LOOKBACK_DAYS).alias("until")
-
-
-def _scope(kind: str, name: Column) -> Column:
-    return f.concat(f.lit(f"{kind}:"), name)
-
-
-def _unquoted(pattern: str) -> Column:
-    quoted = f.regexp_replace(f.regexp_extract("entity", pattern, 1), r"\\(.)", "$1")
-    plain = f.regexp_extract("entity", pattern, 2)
-    found = f.when(plain != "", plain).otherwise(quoted)
-    return f.when(found != "", found)
 
 
 def _is_of_clients(entity: str) -> Column:

@@ -15,11 +15,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from pipeline.usage.price_list import WAITING, Price, PriceList
-from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, UNALLOCATED, USAGE_KIND, Kind
+from pipeline.usage.schemas import COST, QUARTER_MS, SLOT_MS, THROTTLE_KIND, UNALLOCATED, USAGE_KIND, RecordKind
+from pipeline.usage.transforms.chargeback import of_price
 from pipeline.usage.transforms.deltas import time_of
-from pipeline.usage.transforms.members import UNITS, cluster
-from pipeline.usage.transforms.rates import entity_of_topic, paced, profiles, spans
-from pipeline.usage.transforms.sums import total
+from pipeline.usage.transforms.members import UNITS, cluster, entity
+from pipeline.usage.transforms.rates import paced, profiles, spans
+from pipeline.usage.transforms.sums import named, total
 
 TOLERANCE: Final = 0.1
 """A member is above its fair share if it has 10 % of it more than that, and so is each member above it of a team that
@@ -37,44 +38,39 @@ def noisy_neighbours(waiting: DataFrame) -> DataFrame:
 
     victims: the largest number of members that one of its quarter hours delayed.
     """
-    return (
-        waiting.withColumn("hour", f.date_trunc("hour", "time"))
-        .groupBy("date", "hour", "cluster", "limit", "entity", "sidecar", "team", "user", "client_id")
-        .agg(
-            f.round(f.sum("bytes")).cast("bigint").alias("bytes"),
-            (f.sum("bytes") / f.greatest(f.sum("all_bytes"), f.lit(1.0))).alias("share"),
-            f.sum("fair_bytes").alias("fair_bytes"),
-            total("own_throttled_ms").alias("own_throttled_ms"),
-            f.max(f.when(f.col("caused_share") > 0, f.col("victims")).otherwise(0)).alias("victims"),
-            f.sum("victim_ms").alias("victims_throttled_ms"),
-            f.sum(f.col("caused_share") * f.col("victim_ms")).alias("caused_throttled_ms"),
-        )
-    )  # fmt: skip
+    rows = waiting.withColumn("hour", f.date_trunc("hour", "time"))
+    return rows.groupBy("date", "hour", *_LIMIT[1:], *_MEMBER).agg(
+        f.round(f.sum("bytes")).cast("bigint").alias("bytes"),
+        (f.sum("bytes") / f.greatest(f.sum("all_bytes"), f.lit(1.0))).alias("share"),
+        *named(f.sum, "fair_bytes"),
+        *named(total, "own_throttled_ms"),
+        f.max(f.when(f.col("caused_share") > 0, f.col("victims")).otherwise(0)).alias("victims"),
+        f.sum("victim_ms").alias("victims_throttled_ms"),
+        f.sum(f.col("caused_share") * f.col("victim_ms")).alias("caused_throttled_ms"),
+    )
 
 
 def waiting_cost(waiting: DataFrame, prices: PriceList | None) -> DataFrame:
     """`shared_waiting` to waiting_cost: by date, limit, team that caused it and team that waited."""
-    keys = ["date", *_EPISODE]
-    causing = (
-        waiting.where(f.col("caused_share") > 0)
-        .groupBy(*keys, f.col("team").alias("caused_by"))
-        .agg(f.sum("caused_share").alias("part"))
-    )
+    keys, scope = ["date", *_EPISODE], ("date", "cluster", "limit", "entity")
+    causing = waiting.where(f.col("caused_share") > 0).groupBy(*keys, f.col("team").alias("caused_by"))
+    causing = causing.agg(f.sum("caused_share").alias("part"))
     waited = waiting.where(f.col("own_throttled_ms") > 0)
     suffered = waited.where("is_victim").groupBy(*keys, "team").agg(f.sum("own_throttled_ms").alias("ms"))
-    by_others = suffered.join(causing, keys).select(
-        "date", "cluster", "limit", "entity", "caused_by", "team", (f.col("ms") * f.col("part")).alias("waited_ms")
-    )
+    by_others = suffered.join(causing, keys).withColumn("waited_ms", f.col("ms") * f.col("part"))
     by_itself = f.when(f.col("is_victim"), 1 - f.col("all_excess") / f.col("all_bytes")).otherwise(1.0)
-    own = waited.select(
-        "date", "cluster", "limit", "entity", f.col("team").alias("caused_by"), "team",
-        (f.col("own_throttled_ms") * by_itself).alias("waited_ms"),
-    )  # fmt: skip
-    summed = by_others.unionByName(own).groupBy("date", "cluster", "limit", "entity", "caused_by", "team")
-    rows = summed.agg(f.sum("waited_ms").alias("waited_ms"))
+    own = waited.withColumns({"caused_by": f.col("team"), "waited_ms": f.col("own_throttled_ms") * by_itself})
+    columns = (*scope, "caused_by", "team", "waited_ms")
+    rows = by_others.select(*columns).unionByName(own.select(*columns))
+    rows = rows.groupBy(*columns[:-1]).agg(*named(f.sum, "waited_ms"))
+
+    def cost(price: Price) -> Column:
+        hours = f.least(f.col("waited_ms"), f.lit(1e15)).cast("decimal(22,6)") / f.lit(price.size)
+        return (hours * f.lit(price.amount)).cast(COST)
+
     return rows.withColumns(
         {
-            "cost": _cost([] if prices is None else [each for each in prices.prices if each.axis == WAITING]),
+            "cost": of_price(prices.prices if prices else (), cost, f.lit(WAITING)).cast(COST),
             "currency": f.lit(None if prices is None else prices.currency).cast("string"),
         }
     )
@@ -92,7 +88,7 @@ def shared_waiting(sampled: DataFrame, held: DataFrame, paces: DataFrame, known:
     limit = Window.partitionBy("cluster", "limit", "entity")
     known = known.withColumn("clients", f.count("*").over(limit)).where("clients > 1")
 
-    def of_members(rows: DataFrame, kind: Kind, members: DataFrame, keys: list[str], how: str) -> DataFrame:
+    def of_members(rows: DataFrame, kind: RecordKind, members: DataFrame, keys: list[str], how: str) -> DataFrame:
         rows = rows.withColumn("cluster", cluster()).join(f.broadcast(members), keys, how)
         return _of_teams(paced(rows, kind, paces), team)
 
@@ -159,21 +155,19 @@ def _amounts(used: DataFrame, waited: DataFrame, known: DataFrame) -> DataFrame:
         f.greatest(f.floor(f.min("from_ms") / SLOT_MS) - 1, f.lit(0)).alias("first_slot"),
         f.ceil(f.max("until_ms") / SLOT_MS).alias("last_slot"),
     )
-    counted = f.coalesce(
-        *(
-            f.when(f.col("limit") == limit, f.col(f"between_{unit}") + f.col(f"within_{unit}"))
-            for limit, unit in UNITS.items()
-        )
-    )
+    amounts = {unit: f.col(f"between_{unit}") + f.col(f"within_{unit}") for unit in UNITS.values()}
+    counted = f.coalesce(*(f.when(f.col("limit") == limit, amounts[unit]) for limit, unit in UNITS.items()))
     of_records = f.col("limit").isin([limit for limit, unit in UNITS.items() if unit in ("record_bytes", "messages")])
     is_of_topic = (f.col("direction") == "produce") & f.col("of_topic").isNotNull()
-    is_of_topic &= ~f.col("entity").startswith("topic:") | (f.col("entity") == entity_of_topic("of_topic"))
+    # Only quotas in force have the topics of groups.
+    is_named = ~f.col("entity").startswith("topic:") | (f.col("entity") == entity("topic", "of_topic"))
+    is_of_topic &= f.coalesce(f.array_contains("topics", f.col("of_topic")), is_named)
     way = f.col("way").isNull() | (f.col("way") == f.col("direction"))
     of_client = ~(f.coalesce(f.col("has_total"), f.lit(False)) & f.col("of_topic").isNotNull())
     rows = used.join(f.broadcast(known.withColumnRenamed("direction", "way")), _CLIENT)
     # `profiles` has an `until` of its own.
     rows = rows.where("date <= until").drop("until").where(f.when(of_records, is_of_topic).otherwise(way & of_client))
-    per_byte = f.try_divide(counted, f.col("between_bytes") + f.col("within_bytes"))
+    per_byte = f.try_divide(counted, amounts["bytes"])
     rows = profiles(spans(rows.withColumn("per_byte", per_byte), USAGE_KIND).where("amount > 0"))
     rows = rows.withColumns({"time": time_of(), "sidecar": _bucket()}).join(episodes, [*_LIMIT])
     slots = f.least("until", "last_slot") - f.greatest("since", "first_slot")
@@ -201,13 +195,3 @@ def _level(waited: Column) -> Column:
     number = f.when(waited, f.rank().over(group.orderBy(wants))).otherwise(f.row_number().over(ordered))
     left = (f.col("all_bytes") - satisfied) / (f.col("members") - number + 1)
     return f.when(wants > left * (1 + 1e-9), left)
-
-
-def _cost(prices: list[Price]) -> Column:
-    """waited_ms in money; null without a price for the day."""
-    cost = f.lit(None).cast(COST)
-    for price in prices:
-        hours = f.least(f.col("waited_ms"), f.lit(1e15)).cast("decimal(22,6)") / f.lit(price.size)
-        within = (f.col("date") >= f.lit(price.first)) & (f.col("date") < f.lit(price.until))
-        cost = f.when(within, (hours * f.lit(price.amount)).cast(COST)).otherwise(cost)
-    return cost

@@ -3,8 +3,10 @@
 Between two records of a series its rate is constant, as far as anyone knows; where the largest second of that time is
 known, its bytes came at that rate, in as many seconds as they need. The rate of an entity (the scope of a limit, or one
 client) is the sum over its members in each slot of 10 s. So members that send at different times do not add up to a
-peak that never was. What members have above their rates in their largest seconds adds up as the root of squares: they
-seldom meet.
+peak that never was. What members have above their rates in their largest seconds adds up as the root of squares, since
+independent bursts seldom meet. The sidecars of a fleet that carry the same client are executors of one job, whose
+micro-batches may run in phase. Slots do not show the phase, so n such sidecars count n times in the sum of squares, and
+their bursts add up to at most their sum: exactly that, if they are equal.
 """
 
 from collections.abc import Sequence
@@ -13,9 +15,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import QUARTER_MS, SLOT_MS, USAGE_KIND, Kind
+from pipeline.usage.schemas import QUARTER_MS, SLOT_MS, USAGE_KIND, RecordKind
 from pipeline.usage.transforms.deltas import slot, steps, time_of
-from pipeline.usage.transforms.members import DIRECTIONS, cluster
+from pipeline.usage.transforms.members import DIRECTIONS, cluster, entity
 from pipeline.usage.transforms.sums import named
 
 SNAPSHOT_MS: Final = 600_000
@@ -48,14 +50,14 @@ def pace(sampled: DataFrame) -> DataFrame:
     return rows.groupBy("sidecar", "incarnation", "of_topic").agg(f.min(usual).cast("bigint").alias("pace_ms"))
 
 
-def paced(sampled: DataFrame, kind: Kind, paces: DataFrame) -> DataFrame:
+def paced(sampled: DataFrame, kind: RecordKind, paces: DataFrame) -> DataFrame:
     """usage_samples or throttle_samples of some dates to the rows of `deltas.steps`, with pace_ms; null: not known."""
     is_topic = f.col("topic").isNotNull() if kind is USAGE_KIND else f.lit(False)
     rows, keys = steps(sampled, None, kind).withColumn("of_topic", is_topic), ["sidecar", "incarnation", "of_topic"]
     return rows.join(f.broadcast(paces), keys, "left").drop("of_topic")
 
 
-def spans(found: DataFrame, kind: Kind) -> DataFrame:
+def spans(found: DataFrame, kind: RecordKind) -> DataFrame:
     """`paced` to a row for each time from one record to the next one, in milliseconds since 1970, all else repeated.
 
     since_ms: when the reading before was, until_ms: of the record. What is new came between them: amount, at the rate
@@ -110,10 +112,15 @@ def rates_quarterly(sampled: DataFrame, paces: DataFrame, members: DataFrame) ->
     One row for each sidecar, entity and quarter hour; of a limit that a fleet shares, one for all of its sidecars, by
     the fleet's name. A client without a limit is an entity by itself. Rates are bytes per second: mean over the seconds
     that records cover, p99 (above it for at most 9 s), peak. bins: seconds and bytes by rate, each with its highest
-    rate, the idle seconds first. has_seconds: of each member that sent anything, the largest seconds are known.
+    rate, the idle seconds first. independent: the peak if a client's bursts at several sidecars meet by chance only.
+    has_seconds: of each member that sent anything, the largest seconds are known.
     """
     rows = paced(of_clients(sampled), USAGE_KIND, paces).withColumn("cluster", cluster())
-    rows = by_entity(rows, members, "date").withColumn("sidecar", f.coalesce("fleet", "sidecar"))
+    rows = by_entity(rows, members, "date")
+    same = Window.partitionBy("fleet", "quarter", *_SCOPE, "user", "client_id")
+    copies = f.when(f.col("fleet").isNull(), 1).otherwise(f.size(f.collect_set("sidecar").over(same)))
+    rows = rows.withColumn("copies", copies).withColumn("sidecar", f.coalesce("fleet", "sidecar"))
+    burst = f.col("peak") - f.col("rate")
     rows = profiles(spans(rows, USAGE_KIND)).select(
         *_QUARTER,
         f.xxhash64(*_QUARTER).alias("hash"),
@@ -121,23 +128,29 @@ def rates_quarterly(sampled: DataFrame, paces: DataFrame, members: DataFrame) ->
         "since",
         "until",
         "rate",
-        f.pow(f.col("peak") - f.col("rate"), f.lit(2.0)).alias("burst"),
+        burst.alias("together"),
+        f.pow(burst, f.lit(2.0)).alias("squares"),
+        (f.pow(burst, f.lit(2.0)) * f.col("copies")).alias("in_phase"),
         (f.coalesce("pace_ms", QUARTER_MS / f.col("records")) / 1000).alias("interval_s"),
         ((f.col("amount") == 0) | f.col("second").isNotNull()).alias("has_seconds"),
     )
     group = ("hash", *_QUARTER)
     sums = [*named(f.sum, "seconds", "bytes", "idle_s"), *_of_all()]
-    by_step = _pieces(rows, group).groupBy(*group, "step").agg(*sums, *named(f.max, "top"))
+    by_step = _pieces(rows, group).groupBy(*group, "step").agg(*sums, *named(f.max, "top", "independent"))
+    fastest = Window.partitionBy(*group).orderBy(f.desc("step")).rowsBetween(Window.unboundedPreceding, 0)
+    by_step = by_step.withColumn("exceeded_s", f.sum("seconds").over(fastest))
+    p99 = f.coalesce(f.max(f.when(f.col("exceeded_s") > _P99_S, f.col("top"))), f.lit(0.0))
     used = f.when(f.col("bytes") > 0, f.struct("step", "seconds", "bytes", "top"))
     bins, peak = f.sort_array(f.collect_list(used)), f.coalesce(f.max("top"), f.lit(0.0))
-    found = by_step.groupBy(*group).agg(*sums, bins.alias("bins"), peak.alias("peak"))
+    found = by_step.groupBy(*group).agg(
+        *sums, *named(f.max, "independent"), bins.alias("bins"), peak.alias("peak"), p99.alias("p99")
+    )
     idle = {"step": f.lit(-1), "seconds": f.col("idle_s"), "bytes": f.lit(0.0), "top": f.lit(0.0)}
     first = f.array(f.struct(*(value.alias(name) for name, value in idle.items())))
     return found.withColumn("bins", f.concat(first, "bins")).select(
         "*",
         time_of().alias("time"),
         (f.col("bytes") / (f.col("seconds") + f.col("idle_s"))).alias("mean"),
-        f.coalesce(_exceeded_for(_P99_S), f.lit(0.0)).alias("p99"),
     )
 
 
@@ -151,15 +164,16 @@ def _pieces(rows: DataFrame, group: Sequence[str]) -> DataFrame:
 
     seconds: that the bytes need at their largest rate (top), counted at its step; idle_s: the rest.
     """
-    rate, burst, is_used = f.col("rate"), f.col("burst"), (f.col("rate") > 0).cast("int")
+    amounts = ("rate", "together", "squares", "in_phase")
 
     def change(at: str, known: int, used: int) -> Column:
-        values = {"known": f.lit(known), "rate": rate * used, "burst": burst * used, "members": is_used * used}
-        return f.struct(f.col(at).alias("at"), *(value.alias(name) for name, value in values.items()))
+        of_use = [(f.col(name) * used).alias(name) for name in amounts]
+        members = (f.col("rate") > 0).cast("int") * used
+        return f.struct(f.col(at).alias("at"), f.lit(known).alias("known"), members.alias("members"), *of_use)
 
     changes = f.when(f.col("begin") == f.col("since"), f.array(change("begin", 1, 1), change("until", -1, -1)))
     changes = changes.otherwise(f.array(change("begin", 1, 0), change("since", 0, 1), change("until", -1, -1)))
-    sums, rest = ("known", "rate", "burst", "members"), ("interval_s", "has_seconds")
+    sums, rest = ("known", "members", *amounts), ("interval_s", "has_seconds")
     each = rows.select(*group, *rest, f.explode(changes).alias("change")).select(*group, *rest, "change.*")
     # Most spans begin where one before them ended, and the members of a sidecar are read at the same time.
     each = each.groupBy(*group, "at").agg(*named(f.sum, *sums), *_of_all())
@@ -170,8 +184,10 @@ def _pieces(rows: DataFrame, group: Sequence[str]) -> DataFrame:
     each = each.where("slots > 0 and known > 0").withColumn("all_s", f.col("slots") * (SLOT_MS / 1000))
     # Counted, since differences of rates do not come to 0 again.
     is_busy = f.col("members") > 0
-    top = f.when(is_busy, rate + f.sqrt(f.greatest(burst, f.lit(0.0))))
-    each = each.withColumns({"top": top, "bytes": f.when(is_busy, f.col("all_s") * rate).otherwise(0.0)})
+    together, apart, in_phase = (f.greatest(name, f.lit(0.0)) for name in amounts[1:])
+    tops = {"top": f.least(together, f.sqrt(in_phase)), "independent": f.sqrt(apart)}
+    each = each.withColumns({name: f.when(is_busy, f.col("rate") + burst) for name, burst in tops.items()})
+    each = each.withColumn("bytes", f.when(is_busy, f.col("all_s") * f.col("rate")).otherwise(0.0))
     each = each.withColumn("seconds", f.when(is_busy, f.col("bytes") / f.col("top")).otherwise(0.0))
     step = f.when(f.col("top") >= 1, f.floor(f.log("top") / f.log(f.lit(STEP)))).otherwise(-1).cast("int")
     return each.withColumns({"step": step, "idle_s": f.col("all_s") - f.col("seconds")})
@@ -194,33 +210,7 @@ def by_entity(rows: DataFrame, members: DataFrame, time: str) -> DataFrame:
 
 def own_entity() -> Column:
     """The entity of one client as quotas name it: its client id, of its user if clients are authenticated."""
-    client = f.concat(f.lit("client-id:"), _quoted("client_id"))
-    user = f.concat(f.lit("user:"), _quoted("user"))
+    client, user = entity("client-id", "client_id"), entity("user", "user")
     is_user = ~f.col("user").isin("", "ANONYMOUS")
     both = f.when(f.col("client_id") == "", user).otherwise(f.concat_ws(",", user, client))
     return f.when(is_user, both).otherwise(client)
-
-
-def entity_of_topic(name: str) -> Column:
-    """The entity of a topic as quotas name it."""
-    return f.concat(f.lit("topic:"), _quoted(name))
-
-
-def _quoted(name: str) -> Column:
-    """A name as quotas.entity writes it."""
-    escaped = f.regexp_replace(name, r'([\\"])', r"\\$1")
-    return f.when(f.col(name).rlike(r'^[^\s",\\<>][^\s",\\]*$'), f.col(name)).otherwise(
-        f.concat(f.lit('"'), escaped, f.lit('"'))
-    )
-
-
-def _exceeded_for(seconds: float) -> Column:
-    """The lowest top of the fastest bins that are more than so many seconds together."""
-
-    def add(found: Column, each: Column) -> Column:
-        above = found["above"] + each["seconds"]
-        top = f.coalesce(found["top"], f.when(above > seconds, each["top"]))
-        return f.struct(above.alias("above"), top.alias("top"))
-
-    nothing = f.struct(f.lit(0.0).alias("above"), f.lit(None).cast("double").alias("top"))
-    return f.reduce(f.reverse("bins"), nothing, add, lambda found: found["top"])

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pipeline.usage.schemas import QUARTER_MS
 from pipeline.usage.transforms.members import cluster
 from pipeline.usage.transforms.rates import by_entity, of_clients
-from pipeline.usage.transforms.sums import MOST, named, total
+from pipeline.usage.transforms.sums import named, total
 
 HEADROOM: Final = 1.2
 """Proposed is the need times this."""
@@ -27,13 +27,10 @@ HELD_SHARE: Final = 0.006
 """Of the time. The promise is 1 %: the rest is for bursts between two records."""
 CENSORED_MS: Final = QUARTER_MS // 100
 """A quarter hour in which a client was throttled for longer is censored."""
-TRIGGER_S: Final = 60
-"""Seconds between two micro-batches, for `maxOffsetsPerTrigger`."""
-BUFFER_MEMORY: Final = 33_554_432
-"""Default of Kafka's Java producer."""
 FINE_S: Final = 15.0
 COARSE_S: Final = 90.0
 """Records that are this far apart do not show bursts."""
+ASSUMED: Final = "; bursts of one client at several sidecars are taken to meet, which records do not show"
 _ROUNDING = 1e-9
 """Of a product of doubles."""
 _ENTITY = ("cluster", "limit", "entity")
@@ -51,6 +48,7 @@ def quota_recommendations(
     sampled = samples(rates, throttled)
     summary = sampled.groupBy(*_ENTITY).agg(
         f.max_by("limit_value", f.when(f.col("limit_value").isNotNull(), f.col("time"))).alias("current_limit"),
+        *named(f.max, "independent"),
         f.count("*").alias("intervals"),
         f.sum("censored").alias("throttled_intervals"),
         f.countDistinct(f.to_date("time")).alias("days"),
@@ -66,7 +64,7 @@ def quota_recommendations(
             "current_limit", f.coalesce("in_force", "current_limit")
         )
     # An entity of which no client is left has no parts.
-    return _for_clients(_proposals(found).join(parts, list(_ENTITY)))
+    return _proposals(found).join(parts, list(_ENTITY))
 
 
 def samples(rates: DataFrame, throttled: DataFrame) -> DataFrame:
@@ -76,55 +74,28 @@ def samples(rates: DataFrame, throttled: DataFrame) -> DataFrame:
     a limit that a fleet shares, `rates` has all sidecars together.
     """
     scope = ["time", "sidecar", *_ENTITY]
-    held = (
-        throttled.withColumns({"cluster": cluster(), "sidecar": f.coalesce("fleet", "sidecar")})
-        .groupBy(*scope)
-        .agg(*named(f.max, "throttled_ms", "limit_value"))
-    )
-    return (
-        rates.join(held, scope, "left")
-        .groupBy("time", *_ENTITY)
-        .agg(
-            f.max("p99").alias("rate"),
-            f.max((f.coalesce(f.col("throttled_ms"), f.lit(0)) > CENSORED_MS).cast("int")).alias("censored"),
-            *named(f.max, "limit_value"),
-            *named(f.min, "interval_s"),
-            *named(f.bool_and, "has_seconds"),
-        )
+    held = throttled.withColumns({"cluster": cluster(), "sidecar": f.coalesce("fleet", "sidecar")}).groupBy(*scope)
+    rows = rates.join(held.agg(*named(f.max, "throttled_ms", "limit_value")), scope, "left")
+    return rows.groupBy("time", *_ENTITY).agg(
+        f.max("p99").alias("rate"),
+        f.max((f.coalesce("throttled_ms", f.lit(0)) > CENSORED_MS).cast("int")).alias("censored"),
+        *named(f.max, "limit_value", "independent"),
+        *named(f.min, "interval_s"),
+        *named(f.bool_and, "has_seconds"),
     )
 
 
 def parts(usage: DataFrame, members: DataFrame, team: Column) -> DataFrame:
-    """usage_deltas to each client of each entity: part (its share of the entity's bytes), mean_record_bytes.
-
-    The size of a consumer's records is that of the producers of its topics: fetched records are not counted.
-    """
+    """usage_deltas to each client of each entity: part (its share of the entity's bytes)."""
     keys = ["cluster", "user", "client_id", "direction"]
     usage = usage.withColumn("cluster", cluster())
     used = of_clients(usage).groupBy(*keys, "labels").agg(*named(total, "bytes"), *named(f.max, "time"))
-    both = by_entity(used, members, "time")
-    rows = (
-        # The owner is the one of the newest use.
-        both.withColumn("topic", f.lit(None).cast("string"))
-        .groupBy(team.alias("team"), *keys, *_ENTITY)
-        .agg(f.sum(f.col("bytes").cast("double")).alias("bytes"))
-    )
+    # The owner is the one of the newest use.
+    both = by_entity(used, members, "time").withColumn("topic", f.lit(None).cast("string"))
+    rows = both.groupBy(team.alias("team"), *keys, *_ENTITY).agg(f.sum(f.col("bytes").cast("double")).alias("bytes"))
     whole = f.sum("bytes").over(Window.partitionBy(*_ENTITY))
     share = f.when(whole > 0, f.col("bytes") / whole).otherwise(0.0)
-    return rows.withColumn("part", share).join(f.broadcast(_record_sizes(usage)), keys, "left")
-
-
-def _record_sizes(usage: DataFrame) -> DataFrame:
-    """cluster, user, client_id, direction → mean_record_bytes, where topics are counted."""
-    produced = usage.where((f.col("direction") == "produce") & f.col("topic").isNotNull()).groupBy("cluster", "topic")
-    sizes = produced.agg(
-        f.try_divide(f.sum(f.col("record_bytes").cast("double")), f.sum(f.col("messages").cast("double"))).alias("size")
-    ).where(f.col("size") > 0)
-    by_topic = usage.where(f.col("topic").isNotNull()).join(f.broadcast(sizes), ["cluster", "topic"])
-    weight = f.col("bytes").cast("double")
-    return by_topic.groupBy("cluster", "user", "client_id", "direction").agg(
-        f.try_divide(f.sum(weight), f.sum(weight / f.col("size"))).alias("mean_record_bytes")
-    )
+    return rows.withColumn("part", share)
 
 
 def needs(rates: DataFrame) -> DataFrame:
@@ -132,13 +103,9 @@ def needs(rates: DataFrame) -> DataFrame:
 
     Percentiles are of seconds, idle ones too.
     """
-    bins = (
-        rates.select("sidecar", *_ENTITY, f.explode("bins").alias("bin"))
-        .groupBy("sidecar", *_ENTITY, "bin.step")
-        .agg(
-            f.sum("bin.seconds").alias("seconds"), f.sum("bin.bytes").alias("bytes"), f.max("bin.top").alias("top")
-        )
-    )  # fmt: skip
+    each = rates.select("sidecar", *_ENTITY, f.explode("bins").alias("bin")).select("sidecar", *_ENTITY, "bin.*")
+    sums = [*named(f.sum, "seconds", "bytes"), *named(f.max, "top")]
+    bins = each.groupBy("sidecar", *_ENTITY, "step").agg(*sums)
     scope = Window.partitionBy("sidecar", *_ENTITY)
     above = scope.orderBy(f.desc("step")).rowsBetween(Window.unboundedPreceding, -1)
     rows = bins.withColumns(
@@ -155,16 +122,11 @@ def needs(rates: DataFrame) -> DataFrame:
     limit = f.greatest(f.col("top"), (f.col("b") + (allowed - f.col("a")) * mean) / allowed)
     # Between this bin's rates and those of the next one above it.
     rows = rows.withColumn("fits", f.when((f.col("a") <= allowed) & (limit <= f.coalesce("next", limit)), limit))
-    percentiles = {
-        name: f.max(f.when(f.col("a") + f.col("seconds") > f.col("all_seconds") * (1 - share), f.col("top"))).alias(
-            name
-        )
-        for name, share in (("used_p50", 0.5), ("used_p95", 0.95), ("used_p99", 0.99))
-    }
-    of_sidecar = rows.groupBy("sidecar", *_ENTITY).agg(
-        f.min("fits").alias("need"), *percentiles.values(), f.max("top").alias("peak")
-    )
-    return of_sidecar.groupBy(*_ENTITY).agg(*named(f.max, "need", *percentiles, "peak"))
+    shares, upto = {"used_p50": 0.5, "used_p95": 0.95, "used_p99": 0.99}, f.col("a") + f.col("seconds")
+    tops = {name: f.when(upto > f.col("all_seconds") * (1 - share), f.col("top")) for name, share in shares.items()}
+    rows = rows.withColumns(tops | {"peak": f.col("top")})
+    of_sidecar = rows.groupBy("sidecar", *_ENTITY).agg(f.min("fits").alias("need"), *named(f.max, *shares, "peak"))
+    return of_sidecar.groupBy(*_ENTITY).agg(*named(f.max, "need", *shares, "peak"))
 
 
 def demand(sampled: DataFrame) -> DataFrame:
@@ -173,30 +135,20 @@ def demand(sampled: DataFrame) -> DataFrame:
     Where censoring leaves more than 1 % above the largest uncensored rate, demand_p99 is the largest rate seen, and
     demand_is_lower_bound is true: demand is at least that.
     """
-    by_rate = sampled.groupBy(*_ENTITY, "rate").agg(
-        f.sum(1 - f.col("censored")).alias("events"), f.count("*").alias("samples")
-    )
+    sums = (f.sum(1 - f.col("censored")).alias("events"), f.count("*").alias("samples"))
     scope = Window.partitionBy(*_ENTITY)
     upwards = scope.orderBy("rate")
     at_risk = f.sum("samples").over(scope.orderBy(f.desc("rate")))
-    rows = by_rate.withColumn("at_risk", at_risk)
+    rows = sampled.groupBy(*_ENTITY, "rate").agg(*sums).withColumn("at_risk", at_risk)
     left = 1 - f.col("events") / f.col("at_risk")
     # A product of shares as a sum of logarithms; a share of 0 ends it.
     survives = f.when(f.min(left).over(upwards) <= 0, 0.0).otherwise(
         f.exp(f.sum(f.log(f.greatest(left, f.lit(1e-300)))).over(upwards))
     )
-    reached = (
-        rows.withColumn("survives", survives)
-        .groupBy(*_ENTITY)
-        .agg(
-            f.min(f.when(f.col("survives") <= 0.01 + _ROUNDING, f.col("rate"))).alias("reached"),
-            f.max("rate").alias("largest"),
-        )
-    )
-    return reached.select(
-        *_ENTITY,
-        f.coalesce("reached", "largest").alias("demand_p99"),
-        f.col("reached").isNull().alias("demand_is_lower_bound"),
+    rows = rows.withColumn("reached", f.when(survives <= 0.01 + _ROUNDING, f.col("rate")))
+    reached = f.min("reached")
+    return rows.groupBy(*_ENTITY).agg(
+        f.coalesce(reached, f.max("rate")).alias("demand_p99"), reached.isNull().alias("demand_is_lower_bound")
     )
 
 
@@ -220,40 +172,31 @@ def _proposals(found: DataFrame) -> DataFrame:
     )
 
 
-def _for_clients(rows: DataFrame) -> DataFrame:
-    """What a client can do with its part of the entity's limit."""
-    own = f.greatest(f.col("proposed") * f.col("part"), f.lit(1.0))
-    offsets = f.least(f.floor(f.try_divide(own * TRIGGER_S, f.col("mean_record_bytes"))), f.lit(float(MOST // 2)))
-    is_produce = f.col("direction") == "produce"
-    return rows.withColumns(
-        {
-            "max_offsets_per_trigger": f.when(~is_produce, offsets.cast("bigint")),
-            "buffer_drain_s": f.when(is_produce, BUFFER_MEMORY / own),
-        }
-    )
-
-
 def _why() -> Column:
     share = f.format_number(100 * f.col("throttled_intervals") / f.col("intervals"), 1)
     bound = f.when(f.col("demand_is_lower_bound"), f.lit("≥ ")).otherwise(f.lit(""))
     promised = f.lit(f"throttled below 1 % of the time at {HEADROOM} times that")
-    higher = f.lit("the limit hides how much more: at least 1.5 times the limit is proposed")
-    days = f.when(f.col("days") == 1, " day, ").otherwise(" days, ")
-    return f.concat(
-        share, f.lit(" % of the quarter hours were throttled; needs "), bound, f.format_number("need", 0),
-        f.lit(" bytes/s, peak "), f.format_number("peak", 0), f.lit(" bytes/s; "),
-        f.when(f.col("demand_is_lower_bound"), higher).otherwise(promised), f.lit("; from "),
-        f.col("days").cast("string"), days, f.col("first_day").cast("string"), f.lit(" to "),
-        f.col("last_day").cast("string"),
+    higher = f.lit("the limit hides how much more it needs, so at least 1.5 times the limit is proposed")
+    return f.format_string(
+        "%s %% of the quarter hours were throttled; needs %s%s bytes/s, peak %s bytes/s; %s; from %d %s, %s to %s%s",
+        share, bound, *(f.format_number(name, 0) for name in ("need", "peak")),
+        f.when(f.col("demand_is_lower_bound"), higher).otherwise(promised), "days",
+        # As text: format_string writes a date as a number of days.
+        f.when(f.col("days") == 1, "day").otherwise("days"), f.col("first_day").cast("string"),
+        f.col("last_day").cast("string"), f.when(_meets(), ASSUMED).otherwise(""),
     )  # fmt: skip
 
 
 def _confidence() -> Column:
     """high: a week or more of records at most 15 s apart that have the largest second; medium: two days or more, at
-    most 90 s apart; else low, and where the demand is a lower bound.
+    most 90 s apart; else low, and where the demand is a lower bound, or the need rests on an assumption.
     """
-    is_low = (
-        f.col("demand_is_lower_bound") | (f.col("intervals") < 2 * _QUARTERS_PER_DAY) | (f.col("interval_s") > COARSE_S)
-    )
+    is_low = f.col("demand_is_lower_bound") | (f.col("intervals") < 2 * _QUARTERS_PER_DAY) | _meets()
+    is_low |= f.col("interval_s") > COARSE_S
     is_high = (f.col("seconds_days") >= 7) & (f.col("interval_s") <= FINE_S)
     return f.when(is_low, "low").when(is_high, "high").otherwise("medium")
+
+
+def _meets() -> Column:
+    """Whether the peak is too high by more than the headroom, if bursts that are taken to meet do not."""
+    return f.col("peak") > f.coalesce("independent", "peak") * HEADROOM

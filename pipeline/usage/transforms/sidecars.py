@@ -33,7 +33,8 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
     words = _words(records, keys, "seq").agg(
         _bits("seq"),
         f.count("*").alias("arrived"),
-        *(getattr(f, how)(name).alias(f"{how}_{name}") for name in ("seq", "time_ms") for how in ("min", "max")),
+        *(f.min(name).alias(f"first_{short}") for name, short in (("seq", "seq"), ("time_ms", "ms"))),
+        *(f.max(name).alias(f"last_{short}") for name, short in (("seq", "seq"), ("time_ms", "ms"))),
         f.min(lag).alias("least_lag_ms"),
         f.max(lag).alias("most_lag_ms"),
         f.bool_or("final").alias("final"),
@@ -42,29 +43,22 @@ def sidecar_days(records: DataFrame, usage: DataFrame, paces: DataFrame) -> Data
         f.collect_set("labels").alias("labels"),
     )
     before = Window.partitionBy(*keys).orderBy("word")
-    since = f.coalesce(f.lag("max_seq").over(before) + 1, f.col("min_seq"))
-    missing = f.col("max_seq") + 1 - since - f.bit_count("bits")
-    from_ms = f.coalesce(f.lag("max_time_ms").over(before), f.col("min_time_ms"))
-    gap = f.struct(from_ms.alias("from_ms"), f.col("max_time_ms").alias("until_ms"), missing.alias("records"))
+    since = f.coalesce(f.lag("last_seq").over(before) + 1, f.col("first_seq"))
+    missing = f.col("last_seq") + 1 - since - f.bit_count("bits")
+    from_ms = f.coalesce(f.lag("last_ms").over(before), f.col("first_ms"))
+    gap = f.struct(from_ms.alias("from_ms"), f.col("last_ms").alias("until_ms"), missing.alias("records"))
+    gaps = f.sort_array(f.collect_list(f.when(f.col("missing") > 0, f.col("gap"))))
     numbers = f.sum(f.bit_count("bits").cast("bigint"))
-    days = (
-        words.withColumns({"missing": missing, "gap": gap, "cluster": f.array_max(f.transform("labels", cluster))})
-        .groupBy(*keys)
-        .agg(
-            *named(f.max, "cluster", "most_lag_ms"),
-            *named(f.min, "least_lag_ms"),
-            *named(f.bool_or, "final"),
-            *named(f.sum, "idle"),
-            f.min("min_time_ms").alias("first_ms"),
-            f.max("max_time_ms").alias("last_ms"),
-            f.min("min_seq").alias("first_seq"),
-            f.max("max_seq").alias("last_seq"),
-            numbers.alias("records"),
-            (f.sum("arrived") - numbers).alias("repeated"),
-            f.slice(f.sort_array(f.collect_list(f.when(f.col("missing") > 0, f.col("gap")))), 1, MAX_GAPS).alias(
-                "gaps"
-            ),
-        )
+    of_word = {"missing": missing, "gap": gap, "cluster": f.array_max(f.transform("labels", cluster))}
+    by_run = words.withColumns(of_word).groupBy(*keys)
+    days = by_run.agg(
+        *named(f.max, "cluster", "most_lag_ms", "last_ms", "last_seq"),
+        *named(f.min, "least_lag_ms", "first_ms", "first_seq"),
+        *named(f.bool_or, "final"),
+        *named(f.sum, "idle"),
+        numbers.alias("records"),
+        (f.sum("arrived") - numbers).alias("repeated"),
+        f.slice(gaps, 1, MAX_GAPS).alias("gaps"),
     )
     used = of_clients(usage).groupBy(f.col("source_date").alias("date"), *_RUN).agg(*named(total, "bytes"))
     pace = paces.groupBy(*_RUN).agg(*named(f.min, "pace_ms"))
@@ -150,13 +144,8 @@ def lost_hours(days: DataFrame, runs: DataFrame) -> DataFrame:
     hours = f.sequence(
         f.date_trunc("hour", f.timestamp_millis("from_ms")), f.timestamp_millis("until_ms"), f.expr("interval 1 hour")
     )
-    return (
-        gaps.drop("gap")
-        .unionByName(ends)
-        .select("cluster", "sidecar", f.explode(hours).alias("hour"))
-        .groupBy("cluster", "hour")
-        .agg(f.countDistinct("sidecar").alias("lost_sidecars"))
-    )
+    rows = gaps.drop("gap").unionByName(ends).select("cluster", "sidecar", f.explode(hours).alias("hour"))
+    return rows.groupBy("cluster", "hour").agg(f.countDistinct("sidecar").alias("lost_sidecars"))
 
 
 def topic_holes(read: DataFrame, known: DataFrame) -> DataFrame:
@@ -169,24 +158,19 @@ def topic_holes(read: DataFrame, known: DataFrame) -> DataFrame:
     fresh = fresh.where(f.col("kafka_offset") > f.coalesce("last_offset", f.lit(-1)))
     words = _words(fresh, ["kafka_partition", "last_offset"], "kafka_offset").agg(_bits("kafka_offset"))
     base = f.col("word") * 64
-    set_bits = f.filter(
-        f.transform(f.sequence(f.lit(0), f.lit(63)), lambda n: f.when(f.getbit("bits", n) == 1, base + n)),
-        lambda each: each.isNotNull(),
-    )
+
+    def span(first: Column, last: Column) -> Column:
+        return f.struct(first.alias("first"), last.alias("last"))
+
+    numbers = f.sequence(f.lit(0), f.lit(63))
+    each = f.transform(numbers, lambda n: f.when(f.getbit("bits", n) == 1, span(base + n, base + n)))
     # Full words are one range; only the others are looked at bit by bit.
-    offsets = f.when(f.bit_count("bits") == 64, f.array(base, base + 63)).otherwise(set_bits)
-    inner = f.zip_with(
-        f.slice(offsets, 1, f.size(offsets) - 1),
-        f.slice(offsets, 2, f.size(offsets)),
-        lambda left, right: f.struct((left + 1).alias("first_offset"), (right - 1).alias("last_offset")),
-    )
-    window = Window.partitionBy("kafka_partition").orderBy("word")
-    before = f.coalesce(f.lag(f.element_at("offsets", -1)).over(window), f.col("last_offset"))
-    outer = f.struct((f.col("before") + 1).alias("first_offset"), (f.element_at("offsets", 1) - 1).alias("last_offset"))
-    ranges = f.concat(f.array(outer), f.when(f.bit_count("bits") < 64, inner).otherwise(f.slice(inner, 1, 0)))
-    holes = words.withColumn("offsets", offsets).withColumn("before", before)
-    holes = holes.select("kafka_partition", f.explode(ranges).alias("hole"))
-    return holes.select("kafka_partition", "hole.*").where(f.col("first_offset") <= f.col("last_offset"))
+    ranges = f.when(f.bit_count("bits") == 64, f.array(span(base, base + 63))).otherwise(f.array_compact(each))
+    rows = words.select("kafka_partition", "last_offset", f.inline(ranges))
+    window = Window.partitionBy("kafka_partition").orderBy("first")
+    before = f.coalesce(f.lag("last").over(window), f.col("last_offset"))
+    hole = ((before + 1).alias("first_offset"), (f.col("first") - 1).alias("last_offset"))
+    return rows.select("kafka_partition", *hole).where("first_offset <= last_offset")
 
 
 def _words(rows: DataFrame, keys: list[str], number: str):  # type: ignore[no-untyped-def]  # GroupedData

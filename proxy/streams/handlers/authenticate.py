@@ -1,8 +1,8 @@
 """SASL passes through: the name that a client proves to the broker becomes its user.
 
-A SASL request has the connection to itself: no other request passes before its response. So each response belongs to
-the request before it, and each frame is charged to the user that the broker knows it by. Clients wait anyway, and
-brokers refuse other requests meanwhile.
+While a SASL request is in flight, no other request passes. So each response belongs to the request before it, and each
+frame is charged to the user for whom the broker takes it. Clients wait anyway, and brokers refuse other requests during
+a login.
 """
 
 from typing import Final, final
@@ -15,20 +15,20 @@ from protocol.request_header import unpack_prefix
 from protocol.sasl import MECHANISMS, Exchange
 from proxy.enforcement.identity import Client
 from proxy.observability.logs import EventLog, RateLimited
-from proxy.streams.context import Context
+from proxy.streams.connection import Context
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL, Forward
+from proxy.streams.pending import Responses
 from proxy.streams.request import Kind, Requests
-from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import NEED
 
-#: Mechanisms that are named in the log.
+#: How many mechanisms are named in the log.
 _MOST_NAMED: Final = 10
 
 _log = EventLog(__name__)
 
 
 class SaslMessageTooLarge(ProtocolError):
-    """A longer message would leave the user unknown, so a client could escape its limits by it."""
+    """The message is so long that the user would remain unknown, which would let a client escape its limits."""
 
     reason = "sasl_message_too_large"
 
@@ -39,7 +39,7 @@ class SaslMessageTooLarge(ProtocolError):
 
 @final
 class Authenticate(Forward):
-    """Forwards SASL, and reads who the client is. With `--principal` nothing is read."""
+    """Forwards SASL, and reads who the client is. With `--principal`, nothing is read."""
 
     unseen = False
     batchable = False
@@ -47,11 +47,11 @@ class Authenticate(Forward):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        #: Mechanisms without a name, which the log has reported.
+        #: Mechanisms whose names cannot be read, and that the log has reported.
         self._named: Final[set[str]] = set()
         self._lines: Final = RateLimited()
 
-    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+    def on_request(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         connection, config = requests.connection, self.context.config
         exchange = connection.exchange
         if config.quotas.principal is None:
@@ -66,14 +66,14 @@ class Authenticate(Forward):
                     return NEED
                 exchange.ask(kind.api_key, kind.version, whole, kind.header.body_offset - 4)
             connection.max_in_flight = 0
-        return super().admit(requests, kind, pos, end, now_ns)
+        return super().on_request(requests, kind, pos, end, now_ns)
 
-    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: Responses, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         connection = responses.connection
         exchange = connection.exchange
         if exchange is None:
-            return responses.begin(pos, end, length)
-        if length > MAX_KEPT:  # it proves nothing
+            return responses.forward(pos, end, length)
+        if length > MAX_KEPT:  # so long a message proves nothing
             exchange.forget()
         else:
             whole = responses.whole(pos, end, length)
@@ -93,22 +93,22 @@ class Authenticate(Forward):
             elif user is not None or exchange.mechanism not in {"", *MECHANISMS}:
                 self._name_unknown(mechanism or exchange.mechanism)
         connection.max_in_flight = self.context.config.security.max_pending_requests
-        return responses.begin(pos, end, length)
+        return responses.forward(pos, end, length)
 
     def _report(self, client: Client, refused: tuple[str, str, str], now_ns: int) -> None:
-        """The broker has refused a login. Its words are not logged: they may repeat what the client sent."""
+        """Report a login that the broker refused, without its text, which may repeat what the client sent."""
         error, mechanism, user = refused
         self.context.metrics.errors.logins += 1
         at = {"user": user or None, "mechanism": mechanism, "peer": client.peer, "client_id": client.client_id}
         hint = "see sasl.mechanism, the name and the password of the client, and security.protocol"
-        if error == ErrorCode.illegal_sasl_state.name:  # of a listener without SASL
+        if error == ErrorCode.illegal_sasl_state.name:  # from a listener without SASL
             hint = "the broker's listener takes no logins: set security.protocol=PLAINTEXT or SSL in the client"
         fields = {**at, "error": error, "hint": hint}
         self.context.metrics.errors.latest["login"] = now_ns, fields
         self._lines.event(_log.warning, "client_login_refused", error, now_ns, **fields)
 
     def _name_unknown(self, mechanism: str) -> None:
-        """Report a mechanism once whose names are not known."""
+        """Report, once, a mechanism whose names cannot be read."""
         if mechanism not in self._named and len(self._named) < _MOST_NAMED:
             self._named.add(mechanism)
             effect = "the name in it cannot be read: its clients are metered as the user that they were before"

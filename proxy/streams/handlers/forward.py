@@ -1,42 +1,42 @@
-"""Requests that are forwarded after their header was parsed, and their responses.
+"""Requests that are forwarded once their header has been parsed, and their responses.
 
-They are never held. `request_rate` counts them only while it is out of debt, so that a client's own heartbeats cannot
-hold its data without end; while there is debt, responses contain `throttle_time_ms` where their version has the field
-at a fixed place.
+They are never held. `request_rate` counts them only while it has no debt, so that a client's own heartbeats cannot hold
+its data forever. While there is debt, responses contain `throttle_time_ms` if their version has that field at a fixed
+place.
 """
 
 from typing import Final
 
 from protocol.errors import MalformedFrame
 from protocol.throttle_time import raise_throttle, throttle_needs
+from proxy.streams.pending import Responses
 from proxy.streams.request import Handler, Kind, Requests
-from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import NEED, PASS
 
-#: Bytes of a request that is kept until it is complete.
+#: The largest request that is kept until it is complete.
 MAX_KEPT: Final = 131_072
-#: The same for one that has not arrived whole while half of the memory is used by what is kept: incomplete requests
-#: must not block their own rest.
+#: The largest incomplete request that is kept while half of the memory is used by kept bytes, so that incomplete
+#: requests do not block their own rest.
 MAX_PARTIAL: Final = 4_096
 
 
 class Forward(Handler):
-    """Counts requests and forwards them. The base of all handlers whose requests are not data."""
+    """Counts requests and forwards them. The base of all handlers whose requests carry no data."""
 
     unseen = True
     batchable = True
 
-    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+    def on_request(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         self.count(requests, now_ns)
         return requests.forward(kind, kind, pos, end)
 
-    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: Responses, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         step = self.raise_throttle_time(responses, kind, pos, end, length, now_ns)
-        return self.begin(responses, kind, pos, end, length, now_ns) if step == PASS else step
+        return self.forward_response(responses, kind, pos, end, length, now_ns) if step == PASS else step
 
-    def begin(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
-        """Begin a response whose throttle time is raised."""
-        return responses.begin(pos, end, length)
+    def forward_response(self, responses: Responses, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        """Forward a response whose throttle time has been raised."""
+        return responses.forward(pos, end, length)
 
     def may_keep(self, pos: int, end: int, length: int) -> bool:
         """Whether the request at `pos` is short enough to be kept until it is complete."""
@@ -44,13 +44,13 @@ class Forward(Handler):
         return length <= (MAX_PARTIAL if is_short else MAX_KEPT)
 
     def raise_throttle_time(
-        self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int, least_ms: int = 0
+        self, responses: Responses, kind: Kind, pos: int, end: int, length: int, now_ns: int, least_ms: int = 0
     ) -> int:
         """Raise the response's throttle time to that of `request_rate`, or to `least_ms` if that is longer. Returns
-        `PASS`, or a step: more bytes are needed.
+        `PASS`, or the step that asks for more bytes.
         """
         notice = responses.connection.identity.request_notice
-        throttle_ms = max(least_ms, responses.connection.tell(notice, now_ns) if notice.until_ns else 0)
+        throttle_ms = max(least_ms, responses.connection.observer.notify(notice, now_ns) if notice.until_ns else 0)
         if not throttle_ms:
             return PASS
         api = kind.header.api

@@ -1,4 +1,4 @@
-"""Requests of consumer groups: forwarded; who joins, and how often the group rebalances, is counted on the way."""
+"""Requests of consumer groups, which are forwarded. Joins and rebalances are counted as they pass."""
 
 from typing import final
 
@@ -9,11 +9,11 @@ from proxy.streams.request import Kind, Requests
 
 @final
 class GroupRequests(Forward):
-    """Reads the head of each, as far as it has arrived."""
+    """Reads the beginning of each request, as far as it has arrived."""
 
     batchable = False
 
-    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+    def on_request(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         header, body_at = kind.header, pos + kind.header.body_offset
         body = bytes(requests.buf[body_at : min(end, body_at + LONGEST_HEAD)])
         event = group_event(kind.api_key, kind.version, body, is_flexible=header.api.is_flexible(kind.version))
@@ -21,4 +21,4 @@ class GroupRequests(Forward):
             client = requests.connection.identity.client
             name = client.entity.user, client.entity.client_id
             self.context.groups.seen(event, name, client.peer, now_ns, is_join=kind.api_key == JOIN_GROUP)
-        return super().admit(requests, kind, pos, end, now_ns)
+        return super().on_request(requests, kind, pos, end, now_ns)

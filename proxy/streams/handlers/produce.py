@@ -1,8 +1,8 @@
-"""Produce: a request passes its limits as it arrives, read by read; the response contains the throttle time.
+"""Produce: a request passes its limits as it arrives, chunk by chunk, and its response contains the throttle time.
 
-Topics, records and producer ids are parsed only for clients with a limit on these, and for usage by topic
-(`produce_content`). Node endpoints in the response are hidden while it streams by. `reject` has the requests that are
-not forwarded.
+Topics, records and producer ids are parsed only for clients with a limit on them, and for usage by topic
+(`produce_content`). Node endpoints in the response are hidden while it streams by. `reject` handles the requests that
+are not forwarded.
 """
 
 from typing import Final, final
@@ -13,39 +13,31 @@ from protocol.request_header import unpack_prefix
 from proxy.enforcement.identity import Client
 from proxy.streams.connection import Connection
 from proxy.streams.handlers.produce_content import ProduceContent, Refusal, needs_first_topic, topics_of
-from proxy.streams.handlers.reject.refusals import (
-    LOOKAHEAD,
-    UnknownTopicId,
-    answer,
-    follow,
-    may_refuse,
-    refusal_of,
-    refuse,
-    unknown_topic_refusal,
-    waits_for_refused,
-)
-from proxy.streams.held_request import LifeEvent
+from proxy.streams.handlers.reject import refusals
+from proxy.streams.handlers.reject.refusals import UnknownTopicId
+from proxy.streams.limited_request import LifeEvent
 from proxy.streams.memory import READ_SIZE
+from proxy.streams.pending import Responses
 from proxy.streams.request import Handler, Kind, Request, Requests
-from proxy.streams.response_stream import ResponseStream
 from proxy.streams.sent_records import most_kept, take_back
 from proxy.streams.steps import DELAY_RESPONSE, HOLD, NEED, PASS, REPLACE, YIELD
+from quotas.adaptive.producer_guard import HOLD_NS
 from quotas.admission.frame import room_for
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import spend_all
-from quotas.limit_kinds import PRODUCER_BYTE_RATE
+from quotas.admission.limit_set import spend_charges
+from quotas.limit_kinds import MESSAGE_LIMITS, PRODUCER_BYTE_RATE
 
-#: Longest response that the fast path handles as a whole.
+#: The longest response that the fast path handles as a whole.
 _USUAL_RESPONSE: Final = 512
-#: With so many bytes of its body more the first topic of a request can be read, but for a long transactional id.
+#: With this many more bytes of its body, the first topic of a request can be read, unless its transactional id is long.
 _TO_FIRST_TOPIC: Final = 64
 
 
 @final
 class ProduceRequest(Request):
-    """A Produce request that is decided alone, or does not arrive whole.
+    """A Produce request that is decided alone, or arrives in parts.
 
-    unread     bytes of the frame that have not been read for its charges
+    unread     how many bytes of the frame have not been read for its charges
     content    what it contains, and how it is answered if it is refused; None: nothing needs that
     produce_version
                see `Pending`
@@ -61,15 +53,19 @@ class ProduceRequest(Request):
 
     # ---- from the client to the broker
 
-    def begin(self, requests: Requests, pos: int, read_to: int, now_ns: int) -> int:
-        """Its first read ends at `read_to`. Returns the step."""
-        read = read_to - pos - 4
-        self.unread = self.size - read
-        self._charge_read(requests.connection, read, 1, now_ns)
+    def pass_first(self, requests: Requests, pos: int, read_to: int, now_ns: int) -> int:
+        """Pass the first chunk, which ends at `read_to`. Returns the step."""
+        chunk = read_to - pos - 4
+        self.unread = self.size - chunk
+        self._charge_chunk(requests.connection, chunk, 1, now_ns)
         requests.current = self
-        return self._pass(requests, read, self.size, now_ns, pos)
+        return self._pass(requests, chunk, self.size, now_ns, pos)
 
-    def admit(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+    def decide(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+        guard = requests.connection.context.registry.guard
+        if guard is not None and self.limit is guard.limit and 0 < requests.connection.held_until_ns <= now_ns:
+            refusal = refusals.storage_refusal(requests.connection, guard, now_ns)
+            return self.refuse(requests, refusal, pos, min(end, pos + 4 + self.size), now_ns)
         self._renew(requests, now_ns)
         return self._pass(requests, self.size - self.unread, self.size, now_ns, pos)
 
@@ -78,55 +74,62 @@ class ProduceRequest(Request):
         if content is not None and content.refusal is not None:
             return self._discard(requests, content, content.refusal, pos, end, now_ns)
         left = requests.remaining
-        read = left - self.unread
-        if read:  # it was held here
+        chunk = left - self.unread
+        if chunk:  # it was held here
             self._renew(requests, now_ns)
         else:
-            read = self._read_more(requests.buf, pos, end, is_last=end - pos == left)
-            if not read:
+            chunk = end - pos
+            if content is not None:
+                chunk = self._read_more(content, requests.buf, pos, end, is_last=chunk == left)
+            if not chunk:
                 return self._nothing_read()
-            self.unread = left - read
+            self.unread = left - chunk
             if content is not None and content.has_unknown_topic(topics_of(requests.connection)):
                 raise UnknownTopicId("the first part of the request has passed")
-            self._charge_read(requests.connection, read, 0, now_ns)
-        step = self._pass(requests, read, left, now_ns)
-        return step if step == HOLD else pos + read
+            self._charge_chunk(requests.connection, chunk, 0, now_ns)
+        step = self._pass(requests, chunk, left, now_ns)
+        return step if step == HOLD else pos + chunk
 
-    def _charge_read(self, connection: Connection, read: int, number: int, now_ns: int) -> None:
-        """Set what the read that was just made is charged. `number`: 1 for the first read, else 0."""
+    def _charge_chunk(self, connection: Connection, chunk: int, number: int, now_ns: int) -> None:
+        """Set the charges of the chunk that was just read. `number`: 1 for the first one, otherwise 0."""
         limits, content = self.client.limits, self.content
-        self.charges = limits.charges_of(read, number)
+        surcharges = limits.surcharges([self.size]) if number and limits.costs else ()
+        self.charges = limits.charges_of(chunk, number, surcharges)
         if content is not None:
             self.charges = content.add_to(self.charges, topics_of(connection), limits.producer_ids, now_ns)
 
     def _renew(self, requests: Requests, now_ns: int) -> None:
-        """Its hold is over."""
+        """Continue after a hold."""
         self.drop_replaced(requests.connection)
+        guard = requests.connection.context.registry.guard
+        # It had begun to pass when the disk guard held it, so it cannot be refused: its rest passes.
+        if guard is not None and requests.remaining and self.held_ns >= HOLD_NS:
+            self.charges = [each for each in self.charges if each[0] is not guard.limit]
         if self.content is not None:
             self.charges = self.content.recount_ids(self.charges, self.client.limits.producer_ids, now_ns)
         requests.room = 0
 
-    def _pass(self, requests: Requests, read: int, left: int, now_ns: int, pos: int = -1) -> int:
-        """Pass the latest read, if its limits let it. `pos`: where its frame begins; -1: it has begun to pass.
+    def _pass(self, requests: Requests, chunk: int, left: int, now_ns: int, pos: int = -1) -> int:
+        """Pass the latest chunk, if its limits allow that. `pos`: where its frame begins; -1: it has begun to pass.
 
-        Returns `HOLD`, or where the read ends if `pos` is given.
+        Returns `HOLD`, or where the chunk ends if `pos` is given.
         """
         connection, content, charges = requests.connection, self.content, self.charges
-        # Far from any limit one call charges all of them, or none. After a hold the order of limits matters.
+        # Far from any limit, one call charges all of them, or none. After a hold, the order of the limits matters.
         room = -1
         if requests.room and not self.served:
-            room = spend_all(charges, read, now_ns)
+            room = spend_charges(charges, chunk, now_ns)
         if room >= 0:
             self.charges = []
-        elif not self.pass_limits(connection, read, left, now_ns):
+        elif not self.pass_limits(connection, chunk, left, now_ns):
             return HOLD
         elif self.debt_until_ns <= now_ns:
-            room = room_for(charges, read, now_ns)
-        # 0 after debt: the next request is decided alone, and held.
+            room = room_for(charges, chunk, now_ns)
+        # 0 after debt, so that the next request is decided alone, and held.
         requests.room = max(room, 0)
         entity = self.client.entity
-        entity.produce_bytes += read
-        # Its head passes with the first read, and with it the request is in flight.
+        entity.produce_bytes += chunk
+        # The header passes with the first chunk, so the request is in flight now.
         if pos >= 0:
             entity.produce_requests += 1
             if content is not None and topics_of(connection).counts_errors:
@@ -135,15 +138,15 @@ class ProduceRequest(Request):
             requests.put_in_flight(self.kind, self, pos)
         if content is not None:
             if content.lists_partitions:
-                follow(connection, content, now_ns)
+                refusals.follow(connection, content, now_ns)
             content.passed(connection, topics_of(connection), now_ns)
         requests.remaining = self.unread
         if not self.unread:
             self._finish(requests, now_ns)
-        return pos + 4 + read
+        return pos + 4 + chunk
 
     def _finish(self, requests: Requests, now_ns: int) -> None:
-        """All of it has passed."""
+        """Finish the request: all of it has passed."""
         connection = requests.connection
         requests.current = None
         self.leave_debt(connection, now_ns)
@@ -153,31 +156,34 @@ class ProduceRequest(Request):
             notify_early(connection, self.kind, now_ns)
         self.end(connection, now_ns)
 
-    def _read_more(self, buf: bytearray, pos: int, end: int, *, is_last: bool) -> int:
-        """Read on, for the charges. Returns how many bytes."""
-        content = self.content
-        if content is None:
-            return end - pos
-        read = content.read(buf, pos, end) - pos
+    def _read_more(self, content: ProduceContent, buf: bytearray, pos: int, end: int, *, is_last: bool) -> int:
+        """Read more of the content, for the charges. Returns how many bytes were read."""
+        chunk = content.read(buf, pos, end) - pos
         if is_last and not content.walk.is_over and content.walk.work_left > 0:
-            raise MalformedFrame("a request's last field", self.unread - read)
-        return read
+            raise MalformedFrame("a request's last field", self.unread - chunk)
+        return chunk
 
     def _nothing_read(self) -> int:
-        """The step where no byte could be read: more must arrive, or this step has done its share of work."""
+        """The step if no byte could be read: either more must arrive, or this step has done its share of work."""
         return NEED if self.content is None or self.content.walk.work_left > 0 else YIELD
 
     def owes(self, limit: Limit) -> bool:
-        """Not to limits that refuse its records: Java would wait with all topics."""
+        """See `LimitedRequest`. No wait for limits that refuse its records, because Java would stop all topics."""
         return not limit.rejects or self.content is None or not self.content.lists_partitions
 
-    def queued(self, limit: Limit, units: int, read: int, left: int) -> int:
+    def queued(self, limit: Limit, units: int, chunk: int, left: int) -> int:
         content = self.content
-        if content is not None and limit.name != PRODUCER_BYTE_RATE:
-            # In proportion to records only: a read is often little more than the head of its frame.
+        if limit.name == PRODUCER_BYTE_RATE:
+            return units - chunk + left  # units: those of the chunk, and a `request_cost`
+        if content is not None:
+            # In proportion to records, not bytes, because a chunk often has little more than the header of its frame.
             record_bytes = sum(usage.record_bytes for usage in content.found)
-            read, left = record_bytes, left - read + record_bytes
-        return super().queued(limit, units, read, left)
+            chunk, left = record_bytes, left - chunk + record_bytes
+            # The batch that is arriving counts exactly, because each of a few messages may stand for many bytes.
+            if limit.name in MESSAGE_LIMITS and all(usage.topic == content.walk.topic for usage in content.found):
+                late_bytes, late_messages = content.walk.late
+                units, chunk = units + late_messages, chunk + late_bytes
+        return super().queued(limit, units, chunk, left)
 
     def topics_at(self, connection: Connection, limit: Limit, now_ns: int) -> tuple[str, ...]:
         content = self.content
@@ -205,20 +211,20 @@ class ProduceRequest(Request):
     def _discard(
         self, requests: Requests, content: ProduceContent, refusal: Refusal, pos: int, end: int, now_ns: int
     ) -> int:
-        """More of a refused request has arrived. Returns the step."""
+        """Discard more of a refused request, which has arrived. Returns the step."""
         connection = requests.connection
-        requests.output = b""
-        requests.resume_at = pos + self._read_more(requests.buf, pos, end, is_last=end - pos == requests.remaining)
+        requests.output, is_last = b"", end - pos == requests.remaining
+        requests.resume_at = pos + self._read_more(content, requests.buf, pos, end, is_last=is_last)
         requests.remaining -= requests.resume_at - pos
-        if refuse(connection, content, refusal, now_ns):
+        if refusals.refuse(connection, content, refusal, now_ns):
             requests.current = None
-            answer(requests.responses, self.kind, refusal)
+            refusals.answer(requests.responses, self.kind, refusal)
             self.end(connection, now_ns)
         return REPLACE if requests.resume_at > pos else self._nothing_read()
 
     # ---- from the broker to the client
 
-    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: Responses, pos: int, end: int, length: int, now_ns: int) -> int:
         if self.delay is not None and responses.postpone(self.delay, now_ns) != PASS:
             return DELAY_RESPONSE
         content = self.content
@@ -226,10 +232,10 @@ class ProduceRequest(Request):
             return _respond(responses, self.kind.version, pos, end, length, now_ns)
         throttle_ms = responses.throttle_ms(now_ns)
         walk = ProduceResponseWalk(self.kind.version, length, throttle_ms, counts_errors=True)
-        return responses.begin_walk(walk, pos, end, length, now_ns)
+        return responses.forward_walked(walk, pos, end, length, now_ns)
 
-    def on_end(self, responses: ResponseStream, now_ns: int) -> None:
-        """Record what the broker accepted, and what it refused. Topics with records that it accepted exist."""
+    def on_end(self, responses: Responses, now_ns: int) -> None:
+        """Record what the broker accepted, and what it refused. Topics with accepted records exist."""
         walk, content = responses.walk, self.content
         if content is None or not isinstance(walk, ProduceResponseWalk):
             return
@@ -253,15 +259,15 @@ class ProduceRequest(Request):
 
 
 def notify_early(connection: Connection, kind: Kind, now_ns: int) -> None:
-    """Send a notice where a limit is below its soft mark, so that the client stops before there is debt."""
+    """Send a notice if a limit is below its soft mark, so that the client stops before there is debt."""
     identity = connection.identity
     limits = identity.limits.produce.limits + identity.limits.requests.limits
-    connection.context.measures.soft(identity, limits, kind.reply, now_ns)
+    connection.context.actions.soft(identity, limits, kind.reply, now_ns)
 
 
-def _respond(responses: ResponseStream, version: int, pos: int, end: int, length: int, now_ns: int) -> int:
-    """The step for a response of which only throttle time and endpoints are read and changed; and errors, where usage
-    is counted by topic.
+def _respond(responses: Responses, version: int, pos: int, end: int, length: int, now_ns: int) -> int:
+    """The step for a response in which only the throttle time and endpoints are read and changed, and also errors if
+    usage is counted by topic.
     """
     throttle_ms = responses.throttle_ms(now_ns)
     frame_end = pos + 4 + length
@@ -269,62 +275,66 @@ def _respond(responses: ResponseStream, version: int, pos: int, end: int, length
         responses.want = frame_end - end
         return NEED
     if frame_end <= end and responses.answers.finish_produce(responses.buf, pos + 4, frame_end, version, throttle_ms):
-        return responses.begin(pos, end, length)
+        return responses.forward(pos, end, length)
     walk = ProduceResponseWalk(version, length, throttle_ms, counts_errors=responses.answers.sent_records is not None)
-    return responses.begin_walk(walk, pos, end, length, now_ns)
+    return responses.forward_walked(walk, pos, end, length, now_ns)
 
 
 @final
 class Produce(Handler):
-    """Makes the first read of a request, and answers for those of which the kind is in flight."""
+    """Reads the first chunk of a request, and handles responses to requests whose kind is in flight."""
 
     batchable = True
 
-    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+    def on_request(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         connection = requests.connection
         length = unpack_prefix(requests.buf, pos)[0]
         request = ProduceRequest(kind, connection.identity.client, length, 0)
         frame_end = pos + 4 + length
         read_to = min(end, frame_end)
         if not connection.identity.limits.walks:
-            return request.begin(requests, pos, read_to, now_ns)
+            return request.pass_first(requests, pos, read_to, now_ns)
+        refusal = refusals.behind_refused(connection, kind, pos, read_to, now_ns)
+        if refusal is not None:
+            return request.refuse(requests, refusal, pos, read_to, now_ns)
         return self._read_content(requests, request, pos, read_to, frame_end, now_ns)
 
     def _read_content(
         self, requests: Requests, request: ProduceRequest, pos: int, read_to: int, frame_end: int, now_ns: int
     ) -> int:
-        """The first read of a request at `pos` of which the content counts. Returns the step."""
+        """Read the first chunk of the request at `pos`, whose content counts. Returns the step."""
         connection, kind, length = requests.connection, request.kind, request.size
-        # A request that may be refused must be known before a byte of it passes: as far as the look-ahead sees.
-        lists = may_refuse(connection, kind)
-        ahead = min(length, LOOKAHEAD) - (read_to - pos - 4)
-        if lists and ahead > 0 and (waits_for_refused(connection) or not self.context.memory.is_tight):
+        # A request that may be refused must be read, as far as the look-ahead goes, before a byte of it passes.
+        lists = refusals.may_refuse(connection, kind)
+        ahead = min(length, refusals.LOOKAHEAD) - (read_to - pos - 4)
+        if lists and ahead > 0 and (refusals.waits_for_refused(connection) or not self.context.memory.is_tight):
             requests.want = ahead if requests.room < READ_SIZE else READ_SIZE
             return NEED
         most_sent = self._most_sent(kind, requests.responses)
         content = request.content = ProduceContent(kind, length, lists_partitions=lists, most_sent=most_sent)
         walked_to = content.read(requests.buf, pos + kind.header.body_offset, read_to)
-        # A later topic with an unknown id closes the connection: then a part of the request has passed.
+        # A later topic with an unknown id closes the connection, because part of the request has passed by then.
         if needs_first_topic(kind, connection):
             if not content.knows_first_topic and read_to < frame_end:
                 requests.want = _TO_FIRST_TOPIC
                 return NEED
             if content.has_unknown_topic(topics_of(connection)):
-                return request.refuse(requests, unknown_topic_refusal(), pos, read_to, now_ns)
-        refusal = refusal_of(connection, content, now_ns) if lists else None
+                return request.refuse(requests, refusals.unknown_topic_refusal(), pos, read_to, now_ns)
+        refusal = refusals.refusal_of(connection, content, now_ns) if lists else None
         if refusal is not None:
             return request.refuse(requests, refusal, pos, read_to, now_ns)
-        return request.begin(requests, pos, walked_to, now_ns)
+        content.spared = refusals.spared_limit(connection, kind, pos, read_to, length, now_ns)
+        return request.pass_first(requests, pos, walked_to, now_ns)
 
-    def _most_sent(self, kind: Kind, responses: ResponseStream) -> int:
-        """Partitions that a request keeps for its response, where usage is counted by topic."""
+    def _most_sent(self, kind: Kind, responses: Responses) -> int:
+        """How many partitions a request keeps for its response if usage is counted by topic."""
         is_kept = kind.answered and self.context.config.usage.by_topic
         return most_kept(len(responses.in_flight)) if is_kept else 0
 
-    def respond(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: Responses, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
         if responses.answers.sent_records is None:
             return _respond(responses, kind.version, pos, end, length, now_ns)
-        # A partition may have an error: from now on the request has an object.
+        # A partition may have an error, so the request needs an object now.
         correlation_id = responses.in_flight[0][0]
         request = ProduceRequest(kind, responses.connection.identity.client, 0, 0)
         content = request.content = ProduceContent(kind, 0, lists_partitions=False)

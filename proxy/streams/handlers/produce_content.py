@@ -1,4 +1,4 @@
-"""What one Produce request contains, read while it arrives: topics, records, producer ids."""
+"""The content of one Produce request, which is read while it arrives: topics, records, producer ids."""
 
 from typing import Final, final
 
@@ -7,21 +7,20 @@ from protocol.produce_walk import FIRST_WITH_TOPIC_IDS, ProduceRequestWalk, Topi
 from protocol.topics import Topic
 from proxy.streams.connection import Connection
 from proxy.streams.request import Kind
-from proxy.streams.sent_records import SentPartition, Traffic, most_kept
-from proxy.streams.topic_charges import TopicChargesCache
+from proxy.streams.sent_records import SentPartition, most_kept
+from proxy.streams.topic_charges import PIECES, TopicChargesCache, Traffic
 from quotas.admission.client_limits import ProducerIdLimit
 from quotas.admission.frame import Charge, in_order
 from quotas.admission.limit import Limit
 
-#: Topics, partitions and batches that one step reads. A new topic costs up to 20 us, a known one 5 us.
-PIECES: Final = 200
-
 
 def topics_of(connection: Connection) -> TopicChargesCache:
-    """The charges of a connection's topics, for the limits of now."""
+    """The charges of a connection's topics, for the current limits."""
     topics = connection.topics
     if topics is None:
-        topics = connection.topics = TopicChargesCache(connection.context, connection.identity)
+        context, by_topic = connection.context, connection.context.config.usage.by_topic
+        topics = TopicChargesCache(connection.identity, context.topics, context.actions, counts_topics=by_topic)
+        connection.topics = topics
     topics.renew()
     return topics
 
@@ -30,12 +29,12 @@ def topics_of(connection: Connection) -> TopicChargesCache:
 class Refusal:
     """A refused request.
 
-    error        the code for each of its partitions
-    message      for the client's log
-    limit        the limit that it is over; None: it is refused for the order, or for an unknown topic
-    wait_ns      until that limit has room
-    partitions   those that have been found
-    correlation_id   of the request
+    error        the error code for each of its partitions
+    message      the message for the client's log
+    limit        the limit that is exceeded; None: the request is refused to keep the order, or for an unknown topic
+    wait_ns      how long it takes until that limit has room
+    partitions   the partitions that have been found
+    correlation_id   the correlation id of the request
     """
 
     __slots__ = ("correlation_id", "error", "limit", "message", "partitions", "wait_ns")
@@ -53,38 +52,35 @@ class Refusal:
 class ProduceContent:
     """The content of one request.
 
-    walk        reads it
+    walk        parses it
     found       what the latest read contained, by topic
-    partitions  and by partition, if `lists_partitions`: where the request may be refused
-    new_ids     producer ids of the latest read that count as new
-    refusal     how it is answered, if it is refused
-    counted     usages for the response, the first ones; None where no threshold counts accepted records
+    partitions  what it contained by partition, if `lists_partitions`, because the request may be refused
+    new_ids     the producer ids in the latest read that count as new
+    refusal     how the request is answered, if it is refused
+    spared      a limit that does not hold it; None: there is no such limit
+    counted     the first usages, which wait for the response; None: no threshold counts accepted records
     sent, traffic
                 its partitions, and where their records were counted by topic, for the response
     """
 
-    __slots__ = (
-        "_most_counted",
-        "_most_sent",
-        "counted",
-        "found",
-        "lists_partitions",
-        "new_ids",
-        "partitions",
-        "refusal",
-        "sent",
-        "traffic",
-        "walk",
-    )
-
-    def __init__(self, kind: Kind, length: int, *, lists_partitions: bool, most_sent: int = 0) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        length: int,
+        *,
+        lists_partitions: bool,
+        most_sent: int = 0,
+        rest: ProduceRequestWalk | None = None,
+    ) -> None:
+        """rest: the walk over the rest of a request that has begun to pass."""
         made = ProducePartitionsWalk if lists_partitions or most_sent else ProduceRequestWalk
-        self.walk: Final = made(kind.version, length, kind.header.body_offset - 4)
+        self.walk: Final = rest or made(kind.version, length, kind.header.body_offset - 4)
         self.lists_partitions: Final = lists_partitions
         self.found: list[TopicUsage] = []
         self.partitions: list[PartitionData] = []
         self.new_ids: tuple[int, ...] = ()
         self.refusal: Refusal | None = None
+        self.spared: Limit | None = None
         self.counted: list[TopicUsage] | None = None
         self._most_counted = 0
         self.sent: list[SentPartition] = []
@@ -92,7 +88,7 @@ class ProduceContent:
         self._most_sent: Final = most_sent
 
     def read(self, buf: bytearray, pos: int, end: int) -> int:
-        """Read on. Returns up to where, and sets `found` and `partitions`. Raises MalformedFrame."""
+        """Read more. Returns where reading ended, and sets `found` and `partitions`. Raises MalformedFrame."""
         walk = self.walk
         walk.work_left = PIECES
         read_to = walk.advance(buf, pos, end)
@@ -106,11 +102,11 @@ class ProduceContent:
 
     @property
     def knows_first_topic(self) -> bool:
-        """Whether the first topic has been read, or there is none."""
+        """Whether the first topic has been read, or the request has no topic."""
         return bool(self.walk.topic) or self.walk.is_over
 
     def has_unknown_topic(self, topics: TopicChargesCache) -> bool:
-        """Whether the latest read has a topic of which the name is not known, though a limit needs it."""
+        """Whether the latest read has a topic whose name is not known although a limit needs it."""
         if not self.walk.by_id:
             return False
         is_unknown = topics.is_unknown
@@ -121,8 +117,10 @@ class ProduceContent:
     def add_to(
         self, charges: list[Charge], topics: TopicChargesCache, producer_ids: ProducerIdLimit | None, now_ns: int
     ) -> list[Charge]:
-        """What the latest read is charged, in the order in which its frame passes its limits. `charges`: its bytes."""
+        """Add the charges of the latest read in the order of the limits. `charges`: those for its bytes."""
         amounts = dict(charges)
+        if self.spared is not None:
+            amounts.pop(self.spared, None)
         topics.add_records(amounts, self.found, now_ns)
         if producer_ids is not None:
             seen = {each for usage in self.found for each in usage.producer_ids}
@@ -132,7 +130,7 @@ class ProduceContent:
         return in_order(amounts)
 
     def recount_ids(self, charges: list[Charge], producer_ids: ProducerIdLimit | None, now_ns: int) -> list[Charge]:
-        """The charges of the latest read after a hold: another request may have brought its new producer ids."""
+        """The charges of the latest read after a hold, when another request may have used its new producer ids."""
         if producer_ids is None or not self.new_ids:
             return charges
         self.new_ids = producer_ids.known.unknown(self.new_ids, now_ns)
@@ -149,13 +147,13 @@ class ProduceContent:
     # ---- what passes
 
     def count_accepted(self, in_flight: int, *, answered: bool) -> None:
-        """A threshold counts what the broker will accept, in this request after `in_flight` others."""
+        """Keep what a threshold counts once the broker accepts it. The request follows `in_flight` others."""
         self.counted = []
         self._most_counted = most_kept(in_flight) if answered else 0
 
     def passed(self, connection: Connection, topics: TopicChargesCache, now_ns: int) -> None:
-        """The latest read passes: count it. Without a response, and of more topics than are kept for it, all records
-        count as accepted.
+        """Count the latest read, which passes. All records count as accepted if there will be no response, or if they
+        belong to more topics than are kept for it.
         """
         found, self.found = self.found, []
         topics.count_traffic(found, self.traffic, self._most_sent)
@@ -168,7 +166,7 @@ class ProduceContent:
                 self._count(self.counted, usage, connection, now_ns)
 
     def _count(self, counted: list[TopicUsage], usage: TopicUsage, connection: Connection, now_ns: int) -> None:
-        if counted and counted[-1].topic == usage.topic:  # of one topic, as it arrives
+        if counted and counted[-1].topic == usage.topic:  # more of the same topic
             record_bytes, messages = counted[-1].record_bytes, counted[-1].messages
             counted[-1] = TopicUsage(usage.topic, record_bytes + usage.record_bytes, messages + usage.messages, ())
         elif len(counted) < self._most_counted:
@@ -182,7 +180,7 @@ class ProduceContent:
 
     @property
     def topics(self) -> tuple[Topic, ...]:
-        """All topics of the request, after the first read; none while some have not been read."""
+        """All topics of the request, after the first read. Empty while some have not been read."""
         if self.walk.topics_left and not self.walk.is_over:
             return ()
         found = dict.fromkeys(data.topic for data in self.partitions)
@@ -197,10 +195,10 @@ class ProduceContent:
 
     @property
     def partitions_left(self) -> int:
-        """Partitions of the topic that is read which have not been found, or one more."""
+        """How many partitions of the current topic have not been found, or one more."""
         return self.walk.partitions_left if isinstance(self.walk, ProducePartitionsWalk) else 0
 
 
 def needs_first_topic(kind: Kind, connection: Connection) -> bool:
-    """Whether the first topic must be read before a request passes: a limit needs the name of its id."""
+    """Whether the first topic must be read before a request passes, because a limit needs the name of its id."""
     return kind.version >= FIRST_WITH_TOPIC_IDS and connection.context.registry.limits_topics

@@ -1,7 +1,7 @@
-"""Metadata, FindCoordinator, DescribeCluster, DescribeQuorum, DescribeConfigs: brokers' addresses replaced or removed;
-ShareAcknowledge: node endpoints hidden while the response streams by.
+"""Replaces or removes brokers' addresses in responses to Metadata, FindCoordinator, DescribeCluster, DescribeQuorum and
+DescribeConfigs. In responses to ShareAcknowledge, it hides node endpoints while they stream by.
 
-The response is parsed and rebuilt in bounded pieces while it arrives; it is sent when it is complete, since its length
+A response is parsed and rebuilt in bounded pieces while it arrives, and sent when it is complete, because its length
 comes first. Its announced length is allocated before the first byte is collected.
 """
 
@@ -17,22 +17,22 @@ from protocol.share import ShareAcknowledgeResponseWalk
 from proxy.enforcement.identity import Client
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.memory import SHORT, ResponseTooLarge
+from proxy.streams.pending import Responses
 from proxy.streams.request import Kind, Request, Requests
-from proxy.streams.response_stream import ResponseStream
 from proxy.streams.steps import NEED, PASS, PIECES_PER_STEP, WAIT, YIELD
 
-#: Size of one read of a Metadata response with topics that are learnt, which takes up to 60 ns a byte.
+#: The size of one read of a Metadata response whose topics are learnt, which takes up to 60 ns a byte.
 LEARNING_READ_SIZE: Final = 65_536
 
 
 @final
 class Hide(Forward):
-    """Hides node endpoints; the request is forwarded as it is."""
+    """Hides node endpoints in responses. Requests are forwarded unchanged."""
 
     unseen = False
 
-    def begin(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
-        return responses.begin_walk(ShareAcknowledgeResponseWalk(kind.version, length), pos, end, length, now_ns)
+    def forward_response(self, responses: Responses, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        return responses.forward_walked(ShareAcknowledgeResponseWalk(kind.version, length), pos, end, length, now_ns)
 
 
 class Rewriting(Forward):
@@ -43,20 +43,20 @@ class Rewriting(Forward):
     unseen = False
     batchable = False
 
-    def begin(self, responses: ResponseStream, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
-        size = min(length, SHORT) if kind.api_key == METADATA else length  # the list of brokers alone is collected
+    def forward_response(self, responses: Responses, kind: Kind, pos: int, end: int, length: int, now_ns: int) -> int:
+        size = min(length, SHORT) if kind.api_key == METADATA else length  # only the list of brokers is collected
         memory = self.context.memory
         if size > memory.largest_response:
             raise ResponseTooLarge(kind.header.api.name, length, memory.largest_response)
         if not responses.holding.allocated and not memory.allocate(responses.holding, size):
             return WAIT
         walk = rewriting_walk(kind.api_key, kind.version, length, self.context.nodes)
-        return responses.begin_rewrite(walk, pos, end, length)
+        return responses.rebuild(walk, pos, end, length)
 
 
 @final
 class DescribedConfigs(Request):
-    """A DescribeConfigs request: its response may contain addresses if it names a broker."""
+    """A DescribeConfigs request, whose response may contain addresses if it names a broker."""
 
     __slots__ = ("_handler", "_walk")
 
@@ -65,7 +65,7 @@ class DescribedConfigs(Request):
         self._handler: Final = handler
         self._walk: Final = DescribeConfigsRequestWalk(kind.version, length, kind.header.body_offset - 4)
 
-    def admit(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
+    def decide(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
         requests.put_in_flight(self.kind, self, pos)
         requests.current = self
         body = pos + self.kind.header.body_offset
@@ -86,37 +86,37 @@ class DescribedConfigs(Request):
             return walked_to
         return NEED if walk.work_left > 0 else YIELD
 
-    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: Responses, pos: int, end: int, length: int, now_ns: int) -> int:
         if self._walk.names_broker:
             return self._handler.respond(responses, self.kind, pos, end, length, now_ns)
         step = self._handler.raise_throttle_time(responses, self.kind, pos, end, length, now_ns)
-        return responses.begin(pos, end, length) if step == PASS else step
+        return responses.forward(pos, end, length) if step == PASS else step
 
 
 @final
 class Rewrite(Rewriting):
     """Replaces or removes the addresses of brokers."""
 
-    def admit(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
+    def on_request(self, requests: Requests, kind: Kind, pos: int, end: int, now_ns: int) -> int:
         if kind.api_key != DESCRIBE_CONFIGS:
-            return super().admit(requests, kind, pos, end, now_ns)
+            return super().on_request(requests, kind, pos, end, now_ns)
         self.count(requests, now_ns)
         length = unpack_prefix(requests.buf, pos)[0]
         client = requests.connection.identity.client
-        return DescribedConfigs(self, kind, client, length).admit(requests, pos, end, now_ns)
+        return DescribedConfigs(self, kind, client, length).decide(requests, pos, end, now_ns)
 
 
 @final
 class Metadata(Rewriting):
-    """Replaces the brokers, which come first; the topics are forwarded, and read where limits or usage need them."""
+    """Replaces the brokers, which come first. The topics are forwarded, and read if limits or usage need them."""
 
-    def on_rewritten(self, responses: ResponseStream, kind: Kind, length: int) -> None:
+    def on_rewritten(self, responses: Responses, kind: Kind, length: int) -> None:
         learns_topics = self.context.registry.learns_topics or self.context.config.usage.by_topic
         if learns_topics and responses.remaining:
             responses.walk = MetadataTopicsWalk(kind.version, length, length - responses.remaining)
             responses.want = LEARNING_READ_SIZE
 
-    def on_walked(self, responses: ResponseStream) -> None:
+    def on_walked(self, responses: Responses) -> None:
         walk = responses.walk
         if isinstance(walk, MetadataTopicsWalk):
             self.context.topics.learn(walk.take())

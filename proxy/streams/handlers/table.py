@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from protocol.apis import Treatment
-from proxy.streams.context import Context
+from proxy.streams.connection import Context
 from proxy.streams.handlers.authenticate import Authenticate
+from proxy.streams.handlers.client_quotas import ClientQuotas
+from proxy.streams.handlers.end_transaction import EndTransaction
 from proxy.streams.handlers.fetch import Fetch
 from proxy.streams.handlers.forward import Forward
 from proxy.streams.handlers.groups import GroupRequests
@@ -22,12 +24,14 @@ HANDLERS: Final[Mapping[Treatment, type[Handler]]] = {
     Treatment.PRODUCE: Produce,
     Treatment.FETCH: Fetch,
     Treatment.GROUP: GroupRequests,
+    Treatment.END_TRANSACTION: EndTransaction,
     Treatment.METADATA: Metadata,
     Treatment.REWRITE: Rewrite,
     Treatment.HIDE: Hide,
     Treatment.MUTATIONS: Mutations,
     Treatment.NEGOTIATE: Negotiate,
     Treatment.INSPECT: Authenticate,
+    Treatment.CLIENT_QUOTAS: ClientQuotas,
     Treatment.TELEMETRY: Telemetry,
 }
 

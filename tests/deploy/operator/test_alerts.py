@@ -19,14 +19,15 @@ import pytest
 import trustme
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from deploy.local.cluster import KafkaCluster
 from protocol.apis import FETCH
 from tests.deploy.operator.prometheus import RULES, Prometheus, address_of, hurried
 from tests.integration.delaying_relay import DelayingRelay
-from tests.integration.flood import Flood, create_topics
+from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 from tests.proxy.brokers.test_nodes import free_ports
 from tests.proxy.frames import request
 
@@ -134,9 +135,7 @@ def test_each_alert_fires_by_a_real_fault(
         producer.produce(stored, bytes(500_000))
     assert producer.flush(60) == 0
     producer.close()
-    compacted = NewTopic(lost, 1, config={"cleanup.policy": "compact"})
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([compacted])[lost].result(30)
+    create_topics(kafka_cluster, lost, config={"cleanup.policy": "compact"})
     quotas = tmp_path / "quotas.toml"
     quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = 1000\n')
     ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3)
@@ -146,7 +145,7 @@ def test_each_alert_fires_by_a_real_fault(
         free.bind(("127.0.0.1", 0))
         restarted_at = f"127.0.0.1:{free.getsockname()[1]}"
 
-    [one_port] = free_ports(1)
+    one_port, closed_port = free_ports(2)
 
     with ExitStack() as stack:
         victim = stack.enter_context(KafkaCluster(1))
@@ -156,6 +155,7 @@ def test_each_alert_fires_by_a_real_fault(
         create_topics(far, topic)
         relay.delay_seconds = 1.0
         small = ("--fleet-max-members", "1", "--fleet-topic", unique_name("fleet"))
+        other_limits = ("--fleet", "lacking", "--fleet-topic", small[-1])
         flags: dict[str, tuple[str, ...]] = {
             "fine": (),
             "LimitSaturated": ("--quota", "client-id=flood,producer_byte_rate=100kB"),
@@ -170,6 +170,10 @@ def test_each_alert_fires_by_a_real_fault(
             "FleetAway": ("--fleet", "away", "--fleet-topic", lost),
             "FleetDiffers": (*small, "--fleet", "small"),
             "a second one": (*small, "--fleet", "small"),
+            "FleetLacksLimits": (*other_limits, "--quota", "client-id=a,producer_byte_rate=1MB"),
+            "a third one": (*other_limits, "--quota", "client-id=b,producer_byte_rate=1MB"),
+            "DiskGuard": ("--disk-guard", "1%..2%"),
+            "DisksUnknown": ("--disk-guard", "98%..99%"),
             "BrokerPortConflict": ("--broker-ports", f"{one_port}-{one_port}"),
             "CertificateEnds": ("--ssl-certificate-location", str(certificate)),
             "Descriptors": WAITS,
@@ -179,7 +183,7 @@ def test_each_alert_fires_by_a_real_fault(
         for name, given in flags.items():
             upstreams = {"Upstream": victim, "BrokerSlow": far, "BrokerPortConflict": kafka_cluster3}
             upstream = upstreams.get(name, kafka_cluster).bootstrap_servers
-            proxy = ProxyProcess(upstream, *given)
+            proxy = ProxyProcess(f"127.0.0.1:{closed_port}" if name == "DisksUnknown" else upstream, *given)
             proxy.expected_errors = {"usage_records_refused", "config_refused", "fleet_topic_refused"}
             proxies[name] = stack.enter_context(proxy)
         rules = tmp_path / "rules.yaml"
@@ -192,10 +196,14 @@ def test_each_alert_fires_by_a_real_fault(
 
         up = f"sum(up) == {len(proxies)}"
         eventually(lambda: prometheus.rows(up), PATIENCE_SECONDS, "all are scraped")
-        at_rest = {(PREFIX + each, each) for each in ("EnforcementOff", "CertificateEnds", "FleetAway", "FleetDiffers")}
+        begun = {"EnforcementOff", "CertificateEnds", "FleetAway", "FleetDiffers", "DiskGuard", "DisksUnknown"}
+        at_rest = {(PREFIX + each, each) for each in begun | {"FleetLacksLimits"}}
+        at_rest |= {(PREFIX + "FleetLacksLimits", "a third one"), (PREFIX + "UpstreamDown", "DisksUnknown")}
         at_rest.add((PREFIX + "FleetDiffers", "a second one"))
         # Until a fleet's first members have joined, which takes 16 s.
-        at_rest |= {(PREFIX + "FleetAway", each) for each in ("FleetDiffers", "a second one")}
+        at_rest |= {
+            (PREFIX + "FleetAway", each) for each in ("FleetDiffers", "a second one", "FleetLacksLimits", "a third one")
+        }
         names = {address_of(proxy): name for name, proxy in proxies.items()}
         early = {(alert, names.get(instance, instance)) for alert, instance in prometheus.firing()}
         assert {each for each in early if each[0] not in BUSY} <= at_rest, "nothing else has happened yet"

@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from deploy.local import artifacts
 from pipeline.spark_session import spark_session
-from tests.integration.flood import create_topics
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess
+from tests.integration.topics import create_topics
 
 if TYPE_CHECKING:
     from deploy.local.cluster import KafkaCluster

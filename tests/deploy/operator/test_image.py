@@ -23,7 +23,7 @@ from tests.deploy.operator.cache import ROOT, debian_root, run, system_tool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BASE: Final = "docker.io/library/python:3.12-slim"
+BASE: Final = "docker.io/library/python:3.14-slim"
 USER: Final = 65532
 #: Of all files of an image, in seconds since 1970.
 TIME: Final = 1_700_000_000

@@ -18,10 +18,10 @@ from deploy.local import leash
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
 from tests.deploy.operator.cache import run, system_tool
-from tests.integration.flood import create_topics
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(400)]
 
@@ -114,6 +114,11 @@ def client_file(realm: Path, tmp_path: Path, *more: str) -> Path:
     return file
 
 
+@pytest.mark.claim(
+    "security",
+    "a Kerberos login (Java, MIT KDC) passes through, also with TLS on both sides and when its "
+    "session is renewed; the name in it is not used",
+)
 @pytest.mark.parametrize(
     ("listener", "principal", "user"), [("SASL_PLAINTEXT", None, "ANONYMOUS"), ("SASL_SSL", "etl", "etl")]
 )
@@ -156,6 +161,7 @@ def test_logins_pass_through(
     assert records_in(cluster, topic) == RECORDS
 
 
+@pytest.mark.claim("security", "a client of Kerberos whose host has no service principal is refused by the KDC")
 def test_a_host_without_a_service_principal(realm: Path, cluster: KafkaCluster, tmp_path: Path) -> None:
     """Why `--advertised-host` must be the host of the brokers' principal: Java gets no ticket, and disconnects."""
     to_broker = tmp_path / "proxy.properties"

@@ -18,14 +18,15 @@ from PIL import Image
 
 from deploy.local.cluster import KafkaCluster
 from deploy.monitoring.dashboard import COLOURS, FILE, dashboard, panels
-from proxy.observability.wait_clock import STATES
+from proxy.observability.client_times import STATES
 from tests.deploy.operator.cache import ROOT, run, system_tool
 from tests.deploy.operator.prometheus import RULES as RULES_FILE
 from tests.deploy.operator.prometheus import Prometheus
 from tests.docs.test_references import anchors
-from tests.integration.flood import Flood, create_topics
+from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess, eventually
-from tests.proxy.page.test_colours import SIGHTS, distance
+from tests.integration.topics import create_topics
+from tests.proxy.admin.answer_page.test_colours import SIGHTS, distance
 
 TESTS: Final = ROOT / "deploy/monitoring/rules_test.yaml"
 PICTURE: Final = ROOT / "build/deploy/panels.png"

@@ -10,8 +10,9 @@ import pytest
 
 from deploy.local.cluster import KafkaCluster
 from tests.deploy.operator.browser import opened
-from tests.integration.flood import Flood, create_topics
+from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess
+from tests.integration.topics import create_topics
 from tests.integration.wire import Wire
 
 METADATA, NO_TOPICS = 3, bytes(4)
@@ -45,9 +46,8 @@ async def test_the_page_answers_and_shows_who_waits_and_names_are_only_text(
     create_topics(kafka_cluster, topic)
     quota = "client-id=<default>,producer_byte_rate=100kB"
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota) as proxy, ExitStack() as stack:
-        host, _, port = proxy.bootstrap_servers.rpartition(":")
         for name in (MARKUP, CONTROLS, LONG):
-            stack.enter_context(Wire(host, int(port), name)).ask(METADATA, 1, NO_TOPICS)
+            stack.enter_context(Wire(proxy.bootstrap_servers, name)).ask(METADATA, 1, NO_TOPICS)
         stack.enter_context(Flood(proxy.bootstrap_servers, client_id, topic))
         base = f"http://{proxy.admin_address}/"
         async with opened(base, tmp_path / "profile") as page:

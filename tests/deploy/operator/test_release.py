@@ -97,4 +97,7 @@ def test_two_builds_have_the_same_bytes_and_the_wheel_works(tmp_path: Path) -> N
     assert f"version {version} (pure Python)" in run(command, "--version")
     assert "no such file" in run(command, "check-config", tmp_path / "nothing.toml", code=2).lower()
     run(command, "healthcheck", "--metrics-listen", "127.0.0.1:9", code=1)
+    (quotas := tmp_path / "quotas.toml").write_text('[[quota]]\ntotal = true\nproducer_byte_rate = "5kB"\n')
+    found = run(command, "simulate", quotas, "--client", "etl: 10kB/s", "--for", "10s")
+    assert "etl: a limit of this proxy is holding it back" in found
     assert len(run(command, "install-help", "--prefix", home).splitlines()) == 4

@@ -16,10 +16,15 @@ import pytest
 
 from deploy.local.cluster import KafkaCluster
 from tests.deploy.operator.test_chart import CHART, rendered
-from tests.integration.flood import Flood, create_topics, written
+from tests.integration.flood import Flood, written
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.deploy,
+    pytest.mark.timeout(400),
+    pytest.mark.claim("fleet", "one, two and four replicas of the chart behind one Service keep one limit"),
+]
 
 #: `port` of the chart here, and `adminPort`.
 PORT, ADMIN = 29792, 29804

@@ -25,8 +25,8 @@ from tests.deploy.operator.cache import ROOT
 from tests.deploy.operator.kubelet import SPARK_HOME, Kubelet
 from tests.deploy.operator.test_chart import CHART, rendered, sidecar_of
 from tests.deploy.operator.test_kubernetes import RESTRICTED, server, sidecars
-from tests.integration.flood import create_topics
 from tests.integration.proxy_process import eventually
+from tests.integration.topics import create_topics
 
 __all__ = ["server"]
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]

@@ -157,7 +157,8 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     program = root / INSTALLED / "bin/kafka-quota-proxy"
     program.parent.mkdir()
     program.write_text(
-        f"#!/usr/bin/python3\nimport sys\nsys.path.insert(0, '/{INSTALLED}/lib')\nfrom proxy.cli import main\nmain()\n"
+        f"#!/usr/bin/python3\nimport sys\nsys.path.insert(0, '/{INSTALLED}/lib')\n"
+        "from proxy.command.cli import main\nmain()\n"
     )
     program.chmod(0o755)
     folder = root / "etc/kafka-quota-proxy"
@@ -266,6 +267,7 @@ def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
     assert container.state()["NRestarts"] == "0"
 
 
+@pytest.mark.claim("enforcement", "processes of the template unit are one user and share their ports")
 def test_two_processes_of_the_template_share_their_ports(container: Container) -> None:
     (container.root / "etc/kafka-quota-proxy/proxy.toml").write_text(CONFIG)
     (container.root / "etc/kafka-quota-proxy/quotas.toml").write_text(QUOTA.format(1))

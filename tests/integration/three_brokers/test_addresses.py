@@ -59,7 +59,7 @@ def test_the_scan_finds_what_the_broker_itself_says(kafka_cluster: KafkaCluster)
     broker = kafka_cluster.node_addresses[1]
     with ScanningRelay(BROKER_HOSTS) as relay:
         host, port = relay.listen((CLIENT_SIDE, 0), broker)
-        with Wire(host, port) as wire:
+        with Wire(f"{host}:{port}") as wire:
             _, answer = wire.ask_entity(
                 schema("metadata", 12).MetadataRequest(include_topic_authorized_operations=False, topics=())
             )
@@ -74,7 +74,7 @@ def spread_topic(front: ScannedProxy, name: str) -> tuple[uuid.UUID, int, int]:
 
     def described() -> tuple[uuid.UUID, int] | None:
         module = schema("metadata", 12)
-        with Wire(CLIENT_SIDE, next(iter(front.node_ports.values()))) as wire:
+        with Wire(front.bootstrap_servers) as wire:
             asked = module.MetadataRequestTopic(topic_id=None, name=name)
             metadata, _ = wire.ask_entity(
                 module.MetadataRequest(include_topic_authorized_operations=False, topics=(asked,))
@@ -140,14 +140,14 @@ def test_a_broker_that_is_not_the_leader_does_not_say_where_the_leader_is(
     host, port = front_of_three.cluster.node_addresses[stranger]
 
     def asked_directly() -> bytes | None:
-        with Wire(host, port) as direct:
+        with Wire(f"{host}:{port}") as direct:
             answer, raw = direct.ask_entity(make(name, topic_id))
         return raw if error(answer) == NOT_LEADER else None
 
     raw = eventually(asked_directly, 30, f"broker {stranger} knows {name}")
     assert raw is not None
     assert ADDRESS.search(raw), "the broker itself names the leader's address"
-    with Wire(CLIENT_SIDE, front_of_three.node_ports[stranger]) as through:
+    with Wire(f"{CLIENT_SIDE}:{front_of_three.node_ports[stranger]}") as through:
         answer, raw = through.ask_entity(make(name, topic_id))
     assert error(answer) == NOT_LEADER
     assert not ADDRESS.search(raw)

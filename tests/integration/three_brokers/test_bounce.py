@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from kafka import KafkaProducer
 
-from tests.integration.java_tools import run_tool
+from tests.integration.java_tools import perf_producer
 from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import ScannedProxy
 
@@ -88,13 +88,10 @@ def kafka_python_produces(front: ScannedProxy, topic: str, stop: threading.Event
 
 def java_produces(front: ScannedProxy, topic: str, _stop: threading.Event, _sent: Sent) -> None:
     """All its records are the same, so they go to a topic of their own and are counted by their acknowledgements."""
-    printed = run_tool(
-        "ProducerPerformance",
-        *("--bootstrap-server", front.bootstrap_servers, "--topic", f"{topic}-java", "--record-size", "100"),
-        *("--num-records", str(JAVA_RECORDS), "--throughput", str(JAVA_RECORDS_PER_SECOND)),
-        *("--command-property", "acks=all", f"batch.size={JAVA_BATCH_SIZE}"),
-    )
-    assert f"{JAVA_RECORDS} records sent" in printed
+    settings = ("acks=all", f"batch.size={JAVA_BATCH_SIZE}")
+    to, pace = (front.bootstrap_servers, f"{topic}-java"), JAVA_RECORDS_PER_SECOND
+    done = perf_producer(*to, *settings, records=JAVA_RECORDS, size=100, throughput=pace)
+    assert f"{JAVA_RECORDS} records sent" in done.stdout, done.stderr
 
 
 def group_reads(front: ScannedProxy, topic: str, finished: threading.Event, seen: dict[bytes, int]) -> None:
@@ -121,6 +118,12 @@ def group_reads(front: ScannedProxy, topic: str, finished: threading.Event, seen
 def java_has_begun(front: ScannedProxy, topic: str) -> bool:
     offsets = front.latest_offsets(topic)
     return bool(offsets) and all(offsets)
+
+
+def all_go_on(sent: list[Sent], what: str) -> None:
+    """Each producer has sent more since now."""
+    before = [len(each) for each in sent]
+    eventually(lambda: all(len(each) > count for each, count in zip(sent, before, strict=True)), 60, what)
 
 
 PRODUCERS = (aiokafka_produces, librdkafka_produces, kafka_python_produces, java_produces)
@@ -153,19 +156,9 @@ def test_nothing_is_lost(front_of_three: ScannedProxy, unique_name: Callable[[st
                 )
                 eventually(lambda: java_has_begun(front, java_topic), 60, "Java has records in every partition")
                 front.cluster.stop_broker(2, graceful=graceful)
-                during = [len(each) for each in python]
-                eventually(
-                    lambda: all(len(each) > before for each, before in zip(python, during, strict=True)),
-                    60,
-                    "everyone goes on with two brokers",
-                )
+                all_go_on(python, "with two brokers")
                 front.cluster.start_broker(2)
-                after = [len(each) for each in python]
-                eventually(
-                    lambda: all(len(each) > before for each, before in zip(python, after, strict=True)),
-                    60,
-                    "everyone goes on with three brokers",
-                )
+                all_go_on(python, "with three brokers")
                 stop.set()
                 for each in producing:
                     each.result(90)

@@ -19,6 +19,12 @@ from tests.integration.java_tools import perf_producer
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.proxy.brokers.test_nodes import free_ports
 
+pytestmark = pytest.mark.claim(
+    "limits",
+    "a broker whose port is taken is moved or hidden, and reported; every other broker keeps "
+    "working, and replicas agree on ports",
+)
+
 RECORDS = 50
 
 

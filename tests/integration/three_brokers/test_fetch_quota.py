@@ -19,12 +19,20 @@ from tests.integration.proxy_process import eventually, killed_at_the_end
 from tests.integration.scanned_proxy import RelayedProxy, relayed_by
 from tests.integration.test_live_change import write
 
+pytestmark = [
+    pytest.mark.claim("enforcement", "with three brokers, the open fetches of a client together stay within the limit"),
+    pytest.mark.claim(
+        "enforcement", "no client times out or writes twice because of a throttle, and no group rebalances"
+    ),
+]
+
 RATE = 300_000
 BURST_SECONDS = 0.1
 NODES = (1, 2, 3)
 MEMBERS, PARTITIONS = 2, 6
 
 
+@pytest.mark.claim("limits", "consumer_byte_rate")
 @pytest.mark.parametrize("seconds", [8, pytest.param(120, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(400)
 def test_groups_of_three_libraries_each_at_their_limit(

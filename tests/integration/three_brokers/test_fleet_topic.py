@@ -2,21 +2,18 @@
 
 from collections.abc import Callable
 
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-
 from deploy.local.cluster import KafkaCluster
-from proxy.fleet.topic_check import check_topic
+from proxy.fleet.fleet_topic import check_topic
+from tests.integration.topics import admin_of, config_of
 
 
 async def test_the_topic_has_three_replicas(kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     topic, servers = unique_name("fleet"), kafka_cluster3.bootstrap_servers
     for _ in range(2):  # the second time it is there, and is right
         assert await check_topic({"bootstrap_servers": servers}, topic) == []
-    admin = AdminClient({"bootstrap.servers": servers})
-    [partition] = admin.list_topics(topic, timeout=20).topics[topic].partitions.values()
+    [partition] = admin_of(kafka_cluster3).list_topics(topic, timeout=20).topics[topic].partitions.values()
     assert len(partition.replicas) == 3
-    [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    config = {name: entry.value for name, entry in described.result(20).items()}
+    config = config_of(kafka_cluster3, topic)
     assert (config["min.insync.replicas"], config["cleanup.policy"]) == ("2", "delete")
     assert config["compression.type"] == "uncompressed"
     assert config["unclean.leader.election.enable"] == "false"

@@ -11,46 +11,10 @@ from tests.integration.scanned_proxy import ScannedProxy
 from tests.integration.three_brokers.test_confluent import share_from_the_start
 
 RECORDS = 500
-RECORD_BYTES = 200
-WAYS = {
-    "acks-0": ("acks=0", "enable.idempotence=false"),
-    "idempotent": ("acks=all", "enable.idempotence=true"),
-}
-
-
-def perf(front: ScannedProxy, topic: str, *more: str, properties: tuple[str, ...] = ()) -> str:
-    return run_tool(
-        "ProducerPerformance",
-        *("--bootstrap-server", front.bootstrap_servers, "--topic", topic, "--throughput", "-1"),
-        *("--num-records", str(RECORDS), "--record-size", str(RECORD_BYTES), *more),
-        *(("--command-property", *properties) if properties else ()),  # given twice, the last one wins
-    )
 
 
 def lines_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
-
-
-@pytest.mark.nightly  # in short: each way in the files of transactions, noisy topics and logins
-@pytest.mark.timeout(200)
-def test_the_perf_producer_in_every_way_and_the_perf_consumer(
-    front: ScannedProxy, unique_name: Callable[[str], str]
-) -> None:
-    topic = front.create_topic(unique_name("perf"))
-    transactional = ("--transactional-id", unique_name("tx"), "--transaction-duration-ms", "100")
-    with ThreadPoolExecutor(2) as pool:  # half the time of each goes into starting a JVM
-        ways = [pool.submit(perf, front, topic, properties=properties) for properties in WAYS.values()]
-        ways.append(pool.submit(perf, front, topic, *transactional))
-    assert all(f"{RECORDS} records sent" in way.result() for way in ways)
-    count = RECORDS * (len(WAYS) + 1)
-    assert sum(front.latest_offsets(topic)) > count, "the records of all ways, and the markers of the transactions"
-    printed = run_tool(
-        "ConsumerPerformance",
-        *("--bootstrap-server", front.bootstrap_servers, "--topic", topic),
-        *("--num-records", str(count), "--timeout", "60000", "--group", unique_name("group")),
-        "--hide-header",
-    )
-    assert int(printed.split(",")[4]) >= count
 
 
 def _consume(front: ScannedProxy, topic: str, count: int, *more: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, ElectionType, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from demo.proxy_process import reserve_port
 from deploy.local.cluster import KafkaCluster
@@ -19,6 +19,7 @@ from deploy.local.security import Security
 from tests.integration.java_tools import perf_producer
 from tests.integration.named_clients import DOMAIN, NamedLibrdkafka, java_options, resolve_in_python
 from tests.integration.proxy_process import ProxyProcess, eventually
+from tests.integration.topics import create_topics
 
 PARTITIONS = 3
 JAVA_RECORDS, JAVA_RECORDS_PER_SECOND = 2_000, 100
@@ -32,8 +33,7 @@ class Leaders:
         self._cluster = cluster
         self.topics = topics
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        for created in self._admin.create_topics([NewTopic(topic, PARTITIONS, 3) for topic in topics]).values():
-            created.result(30)
+        create_topics(cluster, *topics, partitions=PARTITIONS, replicas=3)
         eventually(lambda: self.are_on(3), 40, "leaders on all brokers")
 
     def are_on(self, brokers: int) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from pipeline.usage.records import key, value
+from tests.pipeline.usage.published import key, value
 
 NOON_MS = int(datetime(2026, 1, 5, 12, tzinfo=UTC).timestamp() * 1000)
 MINUTE_MS = 60_000

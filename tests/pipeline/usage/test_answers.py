@@ -53,16 +53,16 @@ def test_a_limit_that_was_just_raised_is_not_recommended_down_again(spark: Spark
     seconds = [(NOON + n * QUARTER, 200.0 if n == 299 else 50.0) for n in range(300)]
     rates = spark.createDataFrame(
         [
-            (at, "p", "", "producer_byte_rate", entity, rate, 10.0, [(int(rate), 900.0, 900 * rate, rate)], True)
+            (at, "p", "", "producer_byte_rate", entity, rate, 10.0, [(int(rate), 900.0, 900 * rate, rate)], True, rate)
             for at, rate in seconds
         ],
         "time timestamp, sidecar string, cluster string, limit string, entity string, p99 double, interval_s double, "
-        "bins array<struct<step:int,seconds:double,bytes:double,top:double>>, has_seconds boolean",
+        "bins array<struct<step:int,seconds:double,bytes:double,top:double>>, has_seconds boolean, independent double",
     )
     held = throttled(spark, [(n, "p", "etl", entity, 400_000) for n in range(0, 299, 2)])
     clients = spark.sql(
         "select '' as cluster, 'producer_byte_rate' as limit, 'client-id:etl' as entity, 'produce' as direction, "
-        "1.0D as part, 100.0D as mean_record_bytes"
+        "1.0D as part"
     )
     held = held.withColumns({"limit_value": f.lit(50.0), "fleet": f.lit(None).cast("string")})
     row = quota_recommendations(rates, held, clients).first()

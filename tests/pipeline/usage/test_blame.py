@@ -27,6 +27,10 @@ producer_byte_rate = "unlimited"
 name = "g"
 client-id = ["a", "b"]
 producer_byte_rate = 1000
+[[resource-group]]
+name = "t"
+topic = "t*"
+bytes_in_rate = 1000
 """
 
 
@@ -177,6 +181,15 @@ WITH_QUOTAS = [
         [Wait("b", 7, "resource-group:g")],
         {("resource-group:g", "a"): 7 * 0.4},
     ),
+    Case(
+        "a group of topics, to which a writes little, and much to others",
+        [
+            Use("a", 900_000_000, topic="other"), Use("a", 100_000, topic="t1"), Use("b", 2_000_000, topic="t1"),
+            Use("c", 5_900_000, topic="t2"),
+        ],
+        [Wait("b", 40, "resource-group:t", limit="bytes_in_rate")],
+        {("resource-group:t", "c"): 40 * 1_950_000 / 8_000_000},
+    ),
     Case("one without the limit", [Use("d", 9_000_000), Use("b", 1_000_000), Use("c", 1_000_000)], [Wait("b", 7)]),
 ]  # fmt: skip
 
@@ -225,6 +238,7 @@ def reported(
     return cases, warehouse
 
 
+@pytest.mark.claim("fleet", "groups of topics are blamed by the records of their topics")
 @pytest.mark.timeout(600)
 def test_waiting_is_caused_by_those_above_their_fair_share(reported: tuple[list[Case], Warehouse]) -> None:
     cases, warehouse = reported

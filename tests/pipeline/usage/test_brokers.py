@@ -6,8 +6,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deploy.local.cluster import KafkaCluster
-from pipeline.brokers import BrokersError, require_topic
-from tests.integration.flood import create_topics
+from pipeline.brokers import require_topic
+from pipeline.failures import InputError
+from tests.integration.topics import create_topics
 
 
 def test_a_topic_and_a_missing_one(
@@ -16,7 +17,7 @@ def test_a_topic_and_a_missing_one(
     servers, topic = kafka_cluster.bootstrap_servers, unique_name("orders")
     create_topics(kafka_cluster, topic)
     require_topic(spark, servers, topic, {"client.id": "check"})
-    with pytest.raises(BrokersError) as raised:
+    with pytest.raises(InputError) as raised:
         require_topic(spark, servers, "nothing", {})
     assert str(raised.value) == f"topic nothing at {servers}: it does not exist; create it, or correct --topic"
 
@@ -29,7 +30,7 @@ def test_a_topic_and_a_missing_one(
     ],
 )
 def test_no_broker(spark: SparkSession, servers: str, message: str) -> None:
-    with pytest.raises(BrokersError) as raised:
+    with pytest.raises(InputError) as raised:
         require_topic(spark, servers, "orders", {}, timeout_s=1)
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)

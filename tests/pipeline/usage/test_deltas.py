@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.usage.schemas import QUARTER_MS, RECORDS, USAGE_KIND
+from pipeline.usage.schemas import QUARTER_MS, TABLES, USAGE_KIND
 from pipeline.usage.transforms.deltas import dates_to_compute, deltas, samples, series_daily
 from tests.pipeline.usage.fleets import NOON_MS, Drawn, fleets, usage_record
 
@@ -20,7 +20,7 @@ SPARK = settings(max_examples=3, suppress_health_check=[HealthCheck.function_sco
 
 
 def records_frame(spark: SparkSession, records: Sequence[dict[str, Any]]) -> DataFrame:
-    columns = spark.createDataFrame([], RECORDS).schema
+    columns = TABLES["records"].schema
     rows = []
     for record in records:
         day = datetime.fromtimestamp(record["time_ms"] / 1000, UTC).date()
@@ -110,8 +110,11 @@ def test_a_span_that_is_longer_than_the_lookback_is_bounded(spark: SparkSession)
 
 
 def test_a_counter_that_is_not_measured_stays_unknown(spark: SparkSession) -> None:
-    rows = all_deltas(spark, [usage_record(bytes=5, messages=None, record_bytes=None)]).collect()
-    assert {(row["messages"], row["record_bytes"]) for row in rows} == {(None, None)}
+    unknown = all_deltas(spark, [usage_record(bytes=5, messages=None, record_bytes=None)]).collect()
+    names = ("messages", "record_bytes", "unanswered_requests")
+    assert {tuple(row[name] for name in names) for row in unknown} == {(None, None, None)}
+    known = all_deltas(spark, [usage_record(bytes=5, unanswered_requests=3, uncompressed_requests=2)]).collect()
+    assert [sum(row[f"{name}_requests"] for row in known) for name in ("unanswered", "uncompressed")] == [3, 2]
 
 
 def test_a_clock_that_is_set_back_counts_nothing_twice(spark: SparkSession) -> None:

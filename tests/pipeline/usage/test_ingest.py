@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from deploy.local.cluster import KafkaCluster
-from pipeline.usage import records
 from pipeline.usage.jobs import ingest as job
 from pipeline.usage.jobs.ingest import Source, ingest, wall_clock_ms
 from pipeline.usage.jobs.maintain import maintain, retry_quarantine
@@ -19,6 +18,7 @@ from pipeline.usage.jobs.snapshots import snapshot
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.parsing import parsed
 from tests.integration.java_tools import run_tool
+from tests.pipeline.usage import published
 from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
 
 DAY_MS = 86_400_000
@@ -34,8 +34,8 @@ class Topic:
 
     def send(self, made: Sequence[dict[str, Any] | bytes]) -> None:
         for each in made:
-            raw = each if isinstance(each, bytes) else records.value(each)
-            its_key = b"" if isinstance(each, bytes) else records.key(each)
+            raw = each if isinstance(each, bytes) else published.value(each)
+            its_key = b"" if isinstance(each, bytes) else published.key(each)
             self._producer.produce(self.source.topic, raw, its_key)
         assert self._producer.flush(30) == 0
 
@@ -98,7 +98,7 @@ def test_each_record_arrives_once_over_restarts_and_crashes(
     quarantine = [(row["reason"], bytes(row["value"])) for row in warehouse.read("quarantine").collect()]
     assert sorted(quarantine) == [
         ("broken JSON or a wrong type", b"{broken"),
-        ("bytes is missing or negative or absurd", records.value(usage_record(seq=14, bytes=-1))),
+        ("bytes is missing or negative or absurd", published.value(usage_record(seq=14, bytes=-1))),
     ]
 
     late = usage_record(seq=15, time_ms=NOON_MS - 3 * DAY_MS, start_time_ms=NOON_MS - 3 * DAY_MS)

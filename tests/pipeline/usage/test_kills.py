@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from pyspark.sql import functions as f
 
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
-from pipeline.usage import records
 from pipeline.usage.jobs import report as job
 from pipeline.usage.jobs.ingest import wall_clock_ms
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
-from tests.integration.flood import create_topics
+from tests.integration.topics import create_topics
+from tests.pipeline.usage import published
 from tests.pipeline.usage.fleets import NOON_MS, throttle_record, usage_record
 from tests.pipeline.usage.test_deltas import records_frame
 
@@ -108,20 +107,6 @@ def test_a_report_that_ended_at_a_write_is_repeated_as_a_whole(
     assert tables(warehouse) == tables(whole)
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.nightly
-def test_two_reports_at_once_give_what_one_gives(spark: SparkSession, tmp_path: Path, warehouse: Warehouse) -> None:
-    made = records_frame(spark, planted()).localCheckpoint()
-    whole = Warehouse(spark, str(tmp_path / "whole"))
-    for each in (whole, warehouse):
-        each.append("records", made)
-    report(whole, Rules())
-    with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(report, Warehouse(spark.newSession(), warehouse.root), Rules()) for _ in range(2)]
-        assert all(each.result() for each in both)
-    assert tables(warehouse) == tables(whole)
-
-
 # ---- processes of their own
 
 
@@ -159,7 +144,7 @@ def test_ten_kills_and_two_runs_at_once_change_no_table(
     create_topics(kafka_cluster, topic)
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     for record in planted(wall_clock_ms() - 3_600_000):
-        producer.produce(topic, records.value(record), records.key(record))
+        producer.produce(topic, published.value(record), published.key(record))
     assert producer.flush(30) == 0
 
     def commands(name: str) -> tuple[Sequence[str], Sequence[str]]:

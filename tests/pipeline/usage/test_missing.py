@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 from pipeline.usage import owners
 from pipeline.usage.jobs import runs
 from pipeline.usage.jobs.report import SHOWN, Rules, report, warnings
-from pipeline.usage.schemas import TABLES, USAGE_KIND
+from pipeline.usage.schemas import REQUEST_FACTS, TABLES, USAGE_KIND
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.deltas import deltas, samples
 from pipeline.usage.transforms.hourly import usage_hourly
@@ -189,7 +189,8 @@ def lives(spark: SparkSession, made: list[tuple[str, str, int, int, int, int, in
     return rows.withColumns(values).withColumns(
         {name: f.lit(None).cast(kind) for name, kind in (("topic", "string"), ("has_total", "boolean"),
          ("client_id", "string"), ("listener", "string"), ("record_bytes", "bigint"), ("messages", "bigint"),
-         ("requests", "bigint"), ("max_second_bytes", "bigint"), ("kafka_offset", "bigint"))}
+         ("requests", "bigint"), ("max_second_bytes", "bigint"), ("kafka_offset", "bigint"),
+         *((fact, "bigint") for fact in REQUEST_FACTS))}
     )  # fmt: skip
 
 
@@ -225,7 +226,7 @@ def test_a_clean_month_of_50_sidecars_gives_no_warning(spark: SparkSession, ware
     ]
     warehouse.replace("sidecars", sidecars_of(lives(spark, killed)))
     found = warnings(warehouse, days)
-    assert [line.partition(": it ended without a last record")[0] for line in found] == [
+    assert [line.partition(": it ended without a final record")[0] for line in found] == [
         "sidecar batch-3, run run-30", "sidecar daily-1, run run-07",
     ]  # fmt: skip
 

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from demo.fleet import EXAMPLE_PRICES
+from pipeline.failures import InputError
 from pipeline.usage import price_list
 from pipeline.usage.jobs.export import _write
-from pipeline.usage.strict_toml import RuleFileError
 from pipeline.usage.transforms.chargeback import chargeback_daily, corrections, folded, quantities, team_months
 from pipeline.usage.transforms.focus import focus
 from tests.pipeline.usage.focus_columns import MANDATORY
@@ -221,13 +221,18 @@ def test_corrections_are_what_changed(spark: SparkSession) -> None:
     assert corrections(frozen, frozen, "2026-01", date(2026, 3, 1)).count() == 0
 
 
+def produced(spark: SparkSession, sizes: dict[str, int]) -> DataFrame:
+    """Deltas of one client: bytes by the time in UTC."""
+    deltas = spark.createDataFrame(list(sizes.items()), "at string, bytes bigint")
+    return deltas.selectExpr(
+        "timestamp(at) as time", "'u' as user", "'c' as client_id", "'t' as topic", "'{}' as labels",
+        "cast(null as boolean) as has_total", "'produce' as direction", "bytes", "0L as requests",
+    )  # fmt: skip
+
+
 def test_a_day_is_one_of_the_zone_even_of_half_an_hour(spark: SparkSession) -> None:
     """In India, UTC+5:30, 18:30 UTC is midnight."""
-    usage = spark.sql(
-        "select timestamp'2026-01-05 18:15:00' as time, 'u' as user, 'c' as client_id, 't' as topic, '{}' as labels, "
-        "cast(null as boolean) as has_total, 'produce' as direction, 1L as bytes, 0L as requests union all "
-        "select timestamp'2026-01-05 18:30:00', 'u', 'c', 't', '{}', null, 'produce', 2L, 0L"
-    )
+    usage = produced(spark, {"2026-01-05 18:15:00": 1, "2026-01-05 18:30:00": 2})
     storage = spark.sql(
         "select current_timestamp() as time, '' as cluster, 't' as topic, 1L as partitions, 1L as size_bytes"
     ).limit(0)
@@ -237,17 +242,16 @@ def test_a_day_is_one_of_the_zone_even_of_half_an_hour(spark: SparkSession) -> N
 
 def test_a_day_of_storage_has_as_many_hours_as_its_zone_gives_it(spark: SparkSession) -> None:
     """Berlin's clocks go forward on 2026-03-29 and back on 2026-10-25."""
-    usage = spark.sql(
-        "select current_timestamp() as time, 'u' as user, 'c' as client_id, 't' as topic, '{}' as labels, "
-        "cast(null as boolean) as has_total, 'produce' as direction, 1L as bytes, 0L as requests"
-    ).limit(0)
     days = ("2026-03-28", "2026-03-29", "2026-10-25")
     storage = spark.createDataFrame(
         [(f"{day} 12:00:00", "t", 1, 1_000) for day in days],
         "at string, topic string, partitions bigint, size_bytes bigint",
     )
     found = quantities(
-        usage, storage.withColumns({"time": f.to_timestamp("at"), "cluster": f.lit("")}), f.lit("a"), "Europe/Berlin"
+        produced(spark, {}),
+        storage.withColumns({"time": f.to_timestamp("at"), "cluster": f.lit("")}),
+        f.lit("a"),
+        "Europe/Berlin",
     )
     rows = {(str(row["date"]), row["axis"]): int(row["quantity"]) for row in found.collect()}
     assert [rows[day, "partitions"] for day in days] == [24, 23, 25]
@@ -256,16 +260,12 @@ def test_a_day_of_storage_has_as_many_hours_as_its_zone_gives_it(spark: SparkSes
 
 def test_a_topic_that_changes_its_owner_is_charged_once_a_day(spark: SparkSession) -> None:
     """In Berlin the 1st of March begins at 23:00 UTC; rules change at midnight of UTC."""
-    usage = spark.sql(
-        "select current_timestamp() as time, 'u' as user, 'c' as client_id, 't' as topic, '{}' as labels, "
-        "cast(null as boolean) as has_total, 'produce' as direction, 1L as bytes, 0L as requests"
-    ).limit(0)
     storage = spark.sql(
         "select at as time, '' as cluster, 't' as topic, 1L as partitions, 0L as size_bytes from values "
         "(timestamp'2026-02-28 23:30:00'), (timestamp'2026-03-01 08:00:00') as t(at)"
     )
     team = f.when(f.to_date("time") < "2026-03-01", "old").otherwise("new")
-    rows = quantities(usage, storage, team, "Europe/Berlin").collect()
+    rows = quantities(produced(spark, {}), storage, team, "Europe/Berlin").collect()
     assert [(str(row["date"]), row["team"], int(row["quantity"])) for row in rows] == [("2026-03-01", "new", 24)]
 
 
@@ -273,9 +273,9 @@ def test_no_client_id_adds_columns_to_a_csv(spark: SparkSession, tmp_path: Path)
     """Of those who invent their names: other tools read quotes by RFC 4180."""
     names = ['x",0,"', 'y\\",0', "z\\", 'a"b', "c,d"]
     rows = spark.createDataFrame([(name, [name]) for name in names], "client_id string, topics array<string>")
-    _write(rows, f"{tmp_path}/t", "csv")
+    _write(rows, str(tmp_path), "t", "csv")
     found = []
-    for file in (tmp_path / "t").glob("*.csv"):
+    for file in (tmp_path / "t.csv").glob("*.csv"):
         with file.open(encoding="utf-8", newline="") as lines:
             found += [(row["client_id"], *json.loads(row["topics"])) for row in csv.DictReader(lines)]
     assert sorted(found) == sorted((name, name) for name in names)
@@ -357,6 +357,6 @@ def test_the_export_has_every_mandatory_column_of_focus_1_2(spark: SparkSession)
     ],
 )
 def test_a_wrong_price_list_is_refused_with_its_place(text: str, message: str) -> None:
-    with pytest.raises(RuleFileError) as raised:
+    with pytest.raises(InputError) as raised:
         price_list.parse(text)
     assert message in str(raised.value)

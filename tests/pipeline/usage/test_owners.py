@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.failures import InputError
 from pipeline.usage import owners
-from pipeline.usage.strict_toml import RuleFileError
 
 TEXT = """
 [[owner]]
@@ -86,7 +86,7 @@ def test_the_tester_says_why_earlier_rules_do_not_match() -> None:
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(text: str, message: str) -> None:
-    with pytest.raises(RuleFileError) as raised:
+    with pytest.raises(InputError) as raised:
         owners.parse(text)
     assert message in str(raised.value)
 
@@ -94,7 +94,7 @@ def test_a_wrong_file_is_refused_with_its_place(text: str, message: str) -> None
 def test_a_file_in_another_encoding_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "owners.toml"
     path.write_bytes(b"[[owner]]\nteam='B\xfcro'\nuser='b'")
-    with pytest.raises(RuleFileError, match=r"owners\.toml: not UTF-8 at byte 17: save the file as UTF-8"):
+    with pytest.raises(InputError, match=r"owners\.toml: not UTF-8 at byte 17: save the file as UTF-8"):
         owners.load(path)
     path.write_bytes(b"\xef\xbb\xbf[[owner]]\nteam='a'\nuser='b'")
     assert [rule.team for rule in owners.load(path)] == ["a"]

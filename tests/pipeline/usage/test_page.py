@@ -10,6 +10,7 @@ from pyspark.sql import functions as f
 
 from pipeline.usage.page.charts import number_text
 from pipeline.usage.page.content import render
+from pipeline.usage.schemas import REQUEST_FACTS
 from pipeline.usage.tables import Warehouse
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -35,6 +36,7 @@ def fill(warehouse: Warehouse, *hours: tuple[int, str, str, int]) -> None:
         "bytes record_bytes", "1L messages", "1L requests", "0L split_bytes", "0L longest_gap_ms",
         "'producer_byte_rate' limit", "concat('client-id:', client_id) entity", "1000L throttled_ms",
         "0L delayed_bytes", "0L refused_bytes", "0L would_have_bytes", "5e6D limit_value",
+        *(f"cast(null as bigint) {fact}" for fact in REQUEST_FACTS),
     )  # fmt: skip
     warehouse.append("usage_hourly", made)
     warehouse.append("throttling_hourly", made)

@@ -166,6 +166,27 @@ def test_a_report_names_what_breaks_one_of_its_steps(
     assert {row["sidecar"] for row in warehouse.read("sidecars").collect()} == {"pod-1"}
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["pace", pytest.param("members", marks=pytest.mark.nightly)])
+def test_what_several_steps_read_ends_these_steps_only(
+    spark: SparkSession, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    original, column = getattr(job, name), "sidecar" if name == "pace" else "client_id"
+
+    def broken(*rows: Any) -> DataFrame:
+        found: DataFrame = original(*rows)
+        return found.where(f.lit(1) / (f.length(column) * 0) > 0)
+
+    monkeypatch.setattr(job, name, broken)
+    made = [usage_record(seq=n, time_ms=NOON_MS + 10_000 * n, bytes=1_000) for n in range(6)]
+    warehouse.append("records", records_frame(spark, made))
+    named = warnings(warehouse, report(warehouse, RULES))
+    failed = {each.partition(":")[0] for each in named if "[DIVIDE_BY_ZERO]" in each}
+    assert {"noisy_neighbours", "rates_quarterly"} <= failed, named
+    assert warehouse.read("usage_hourly").agg(f.sum("bytes")).first()[0] == 1_000
+    assert warehouse.read("chargeback_daily").count() > 0
+
+
 @pytest.mark.timeout(300)
 def test_a_topic_that_breaks_the_bypass_check_is_named_and_the_rest_is_checked(
     spark: SparkSession, warehouse: Warehouse

@@ -21,7 +21,7 @@ from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.deltas import samples
 from pipeline.usage.transforms.members import members
 from pipeline.usage.transforms.rates import pace, rates_quarterly
-from pipeline.usage.transforms.recommendations import needs, quota_recommendations
+from pipeline.usage.transforms.recommendations import ASSUMED, needs, quota_recommendations
 from quotas.parsing.file import load_quotas
 from tests.pipeline.usage.fleets import throttle_record, usage_record
 from tests.pipeline.usage.test_deltas import records_frame
@@ -36,13 +36,16 @@ EMPTY = (
 )
 
 
-def recorded(loads: dict[str, Load], hours: int, *, seconds: bool = False) -> list[dict[str, Any]]:
+def recorded(
+    loads: dict[str, Load], hours: int, *, seconds: bool = False, number: int | None = None
+) -> list[dict[str, Any]]:
     """What a sidecar sends: a record every 8 to 10 s where something changed, like the proxy; else every 10 minutes.
 
-    seconds: with the largest second of that time.
+    seconds: with the largest second of that time. number: of the sidecar, each of which reads at times of its own.
     """
     made: list[dict[str, Any]] = []
-    steps = random.Random(hours)
+    steps = random.Random(hours if number is None else number)
+    sidecar = {} if number is None else {"sidecar": f"pod-{number}", "incarnation": f"run-{number}"}
     every = itertools.accumulate((steps.choice([8, 9, 9, 10]) for _ in itertools.repeat(None)), initial=0)
     moments = [*itertools.takewhile(lambda moment: moment < hours * HOUR_S, every), hours * HOUR_S]
     for client, load_of in loads.items():
@@ -57,7 +60,7 @@ def recorded(loads: dict[str, Load], hours: int, *, seconds: bool = False) -> li
                         client_id=client, seq=len(made), start_time_ms=START_MS,
                         time_ms=START_MS + end * 1000,
                         bytes=int(total), requests=int(total) // 16_384,
-                        max_second_bytes=int(max(sizes)) if seconds else None,
+                        max_second_bytes=int(max(sizes)) if seconds else None, **sidecar,
                     )
                 )  # fmt: skip
                 before, sent_at = total, begin
@@ -93,13 +96,24 @@ def held_s(offers: Iterable[Offer], entity: str, rate: float) -> float:
     return max(by_client.values(), default=0.0)
 
 
-def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None) -> DataFrame:
+def rates(spark: SparkSession, made: list[dict[str, Any]], entity: str | None, fleet: str | None = None) -> DataFrame:
     frame = records_frame(spark, made).where("kind = 'usage'").localCheckpoint()
     held = (
         []
         if entity is None
         else [
-            (datetime(2026, 1, 5, tzinfo=UTC), "pod-1", "{}", "alice", "c0", "producer_byte_rate", entity, 0, 1.0, None)
+            (
+                datetime(2026, 1, 5, tzinfo=UTC),
+                "pod-1",
+                "{}",
+                "alice",
+                "c0",
+                "producer_byte_rate",
+                entity,
+                0,
+                1.0,
+                fleet,
+            )
         ]
     )
     known = members(frame, spark.createDataFrame(held, EMPTY))
@@ -134,6 +148,44 @@ def test_a_shared_limit_is_one_bucket(spark: SparkSession, offset: int, expected
     found = rates(spark, recorded(loads, 2), "user:alice")
     assert {row["entity"] for row in found.select("entity").distinct().collect()} == {"user:alice"}
     assert needs(found).first()["need"] == pytest.approx(expected, rel=0.1)
+
+
+def burst(second: int) -> float:
+    """A micro-batch of two seconds every ten."""
+    return 1e6 if second % 10 < 2 else 0.0
+
+
+@pytest.mark.claim(
+    "fleet", "bursts of one client at several sidecars of a fleet are taken to meet, with low confidence"
+)
+@pytest.mark.parametrize(
+    ("clients", "fleet", "expected", "is_assumed"),
+    [
+        pytest.param(["c0"] * 10, "etl", 10e6, True, id="executors of one job, in phase"),
+        pytest.param([f"c{n}" for n in range(10)], "etl", 4.5e6, False, id="clients that meet by chance"),
+        pytest.param(["c0"] * 10, None, 1e6, False, id="ten sidecars with limits of their own"),
+    ],
+)
+def test_bursts_of_one_client_at_the_sidecars_of_a_fleet_are_taken_to_meet(
+    spark: SparkSession, clients: list[str], fleet: str | None, expected: float, is_assumed: bool
+) -> None:
+    """1 MB/s in two seconds of ten each; independent clients meet at random, so their bursts add up as squares do."""
+    made = [
+        each
+        for number, client in enumerate(clients)
+        for each in recorded({client: burst}, 1, seconds=True, number=number)
+    ]
+    found = rates(spark, made, "user:alice", fleet)
+    assert needs(found).first()["need"] == pytest.approx(expected, rel=0.15)
+    row = quota_recommendations(found, spark.createDataFrame([], EMPTY), one_client(found)).first()
+    assert (ASSUMED in row["why"]) is is_assumed
+    assert f"from 1 day, {row['first_day']} to" in row["why"]
+
+
+def one_client(rates: DataFrame) -> DataFrame:
+    """The `parts` of one client for the entities of `rates`."""
+    names = {"part": f.lit(1.0), "direction": f.lit("produce")}
+    return rates.select("cluster", "limit", "entity").distinct().withColumns(names)
 
 
 RANDOM = random.Random(7)
@@ -305,22 +357,24 @@ def test_a_proposal_ends_with_its_entity_and_names_its_days(spark: SparkSession,
     assert stock["confidence"] == "low", "of a few minutes"
 
 
-@pytest.mark.parametrize(("has_seconds", "confidence"), [(True, "high"), (False, "medium")])
+@pytest.mark.parametrize(
+    ("has_seconds", "independent", "confidence"), [(True, 5.0, "high"), (False, 5.0, "medium"), (True, 4.0, "low")]
+)
 def test_only_records_with_the_largest_second_give_high_confidence(
-    spark: SparkSession, has_seconds: bool, confidence: str
+    spark: SparkSession, has_seconds: bool, independent: float, confidence: str
 ) -> None:
+    """And only where the peak does not rest on bursts that are taken to meet."""
     quarters = spark.range(7 * 96).withColumns(
         {
             "time": f.timestamp_millis(f.lit(START_MS) + f.col("id") * 900_000), "sidecar": f.lit("p"),
             "cluster": f.lit(""), "limit": f.lit("producer_byte_rate"), "entity": f.lit("client-id:c"),
             "p99": f.lit(5.0), "interval_s": f.lit(10.0), "has_seconds": f.lit(has_seconds),
+            "independent": f.lit(independent),
             "bins": f.array(f.struct(f.lit(1).alias("step"), f.lit(900.0).alias("seconds"), f.lit(9.0).alias("bytes"),
                                      f.lit(5.0).alias("top"))),
         }
     )  # fmt: skip
-    names = {"part": f.lit(1.0), "mean_record_bytes": f.lit(1.0), "direction": f.lit("produce")}
-    clients = quarters.select("cluster", "limit", "entity").limit(1).withColumns(names)
-    row = quota_recommendations(quarters, spark.createDataFrame([], EMPTY), clients).first()
+    row = quota_recommendations(quarters, spark.createDataFrame([], EMPTY), one_client(quarters)).first()
     assert row["confidence"] == confidence
 
 

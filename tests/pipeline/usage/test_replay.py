@@ -58,7 +58,11 @@ def traffic(loads: list[Client]) -> list[Sent]:
 def held_by_the_proxy(sent: list[Sent], quotas: str, *, burst_s: Fraction | None = None) -> dict[str, float]:
     """Seconds for which each client was held. burst_s: of limits that have none of their own."""
     entries = load(quotas)
-    world = World(entries if burst_s is None else [replace(each, burst_seconds=burst_s) for each in entries])
+    world = World(
+        entries
+        if burst_s is None
+        else [replace(each, options=replace(each.options, burst_seconds=burst_s)) for each in entries]
+    )
     pairs: dict[Client, Pair] = {each.client: Pair(world) for each in sent}
     answered: dict[Client, int] = defaultdict(int)
     held: dict[str, float] = defaultdict(float)
@@ -148,6 +152,10 @@ CASES = {
         [Client("a", 20, 1_000, messages=14), Client("b", 10, 1_500, messages=20)],
     ),
     "request rate": ('[[quota]]\nclient-id = "a"\nrequest_rate = 12\n', [Client("a", 20, 500), Client("b", 20, 500)]),
+    "request cost": (
+        f'{OWN}request_cost = "6kB"\n[[quota]]\ntotal = true\nproducer_byte_rate = 120000\nrequest_cost = "4kB"\n',
+        [Client("a", 20, 3_000), Client("b", 20, 5_000)],
+    ),
     "default": (
         '[[quota]]\nclient-id = "<default>"\nproducer_byte_rate = 40000\n',
         [Client("a", 20, 3_000), Client("b", 10, 5_000), Client("c", 5, 3_000)],
@@ -172,6 +180,7 @@ CASES = {
 }
 
 
+@pytest.mark.claim("fleet", "simulate holds each client within 10 % as long as the proxy does with the same traffic")
 @pytest.mark.parametrize("case", CASES)
 def test_the_replay_holds_each_client_as_long_as_the_proxy(case: str) -> None:
     quotas, loads = CASES[case]
@@ -183,6 +192,7 @@ def test_the_replay_holds_each_client_as_long_as_the_proxy(case: str) -> None:
         assert found.get(name, 0) == pytest.approx(expected.get(name, 0), rel=0.1, abs=2)
 
 
+@pytest.mark.claim("fleet", "simulate holds each client within 10 % as long as the proxy does with the same traffic")
 def test_the_members_of_a_fleet_share_one_bucket() -> None:
     loads = [Client("a", 10, 3_000, sidecar=f"pod-{n}") for n in range(3)] + [Client("b", 10, 3_000, sidecar="pod-0")]
     quotas = OWN + '[[quota]]\nclient-id = "b"\nproducer_byte_rate = 20000\nscope = "process"\n'

@@ -14,12 +14,12 @@ from confluent_kafka import Producer
 
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
-from pipeline.usage import records
 from pipeline.usage.jobs.ingest import wall_clock_ms
 from pipeline.usage.session import LOCAL, REQUIRED
+from tests.pipeline.usage import published
 from tests.pipeline.usage.fleets import usage_record
 
-PACKAGED = {".py", ".json", ".css"}
+PACKAGED = {".py", ".json", ".css", ".toml"}
 CLUSTER = "local-cluster[2,1,1024]"
 """Two workers of a core and 1 GB: processes of their own."""
 FEW_ROWS = {
@@ -116,7 +116,7 @@ def test_ingest_and_report_run_on_a_cluster(
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     now_ms = wall_clock_ms()
     record = usage_record(bytes=1_000, time_ms=now_ms, start_time_ms=now_ms - 1_000)
-    producer.produce(topic, records.value(record), records.key(record))
+    producer.produce(topic, published.value(record), published.key(record))
     assert producer.flush(30) == 0
     place = ("--warehouse", warehouse)
     read = submit("ingest", *place, "--bootstrap-servers", kafka_cluster.bootstrap_servers, "--topic", topic)

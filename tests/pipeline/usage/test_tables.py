@@ -58,6 +58,21 @@ def test_what_was_added_since_a_version_that_delta_has_forgotten_is_all_rows(war
     assert found == {-1: 12, 3: 12, 10: 1}
 
 
+def test_a_small_report_has_a_task_for_each_stage_however_many_dates_it_reads(
+    spark: SparkSession, warehouse: Warehouse
+) -> None:
+    days = spark.sql("select date_add(date'2026-01-05', cast(id as int)) as date from range(12)")
+    warehouse.append("broker_topic_hourly", days.join(warehouse.read("broker_topic_hourly").drop("date"), how="left"))
+    assert len(list(Path(warehouse.path("broker_topic_hourly")).glob("date=*"))) == 12
+    assert warehouse.read("broker_topic_hourly").rdd.getNumPartitions() == 1
+
+
+def test_the_name_of_sparks_functions_is_looked_up_once(spark: SparkSession) -> None:
+    """Each lookup searches all jars for a class of that name in each package that PySpark imports."""
+    jvm, name = spark.sparkContext._jvm, "org.apache.spark.sql.functions"
+    assert getattr(jvm, name) is getattr(jvm, name)
+
+
 @pytest.mark.nightly
 def test_old_rows_are_deleted_but_for_charges_of_closed_months(spark: SparkSession, warehouse: Warehouse) -> None:
     now_ms = NOON_MS + 440 * DAY_MS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.admin.activity import MOST_SHOWN, Activity
-from proxy.observability.wait_clock import STATES
-from proxy.page.served import AnswerPage
+from proxy.admin.answer_page.served import AnswerPage
+from proxy.observability.client_times import STATES
 from tests.protocol.fetch_responses import fetch_response
 from tests.protocol.kafka_messages import record_batch
 from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, nobody_accepts, until, without_burst
@@ -22,13 +22,14 @@ def number(value: int) -> bytes:
     return value.to_bytes(4, "big")
 
 
-def group_request(api: int, version: int, body: bytes) -> bytes:
-    return request(api, version, 100 + api, body)
-
-
 def activity_of(stage: Stage) -> Activity:
     server = stage.server
-    return Activity(server.shared, server.sessions, server.gate, server._ticks.recorder, server.active_config.unmatched)
+    return Activity(server.shared, server.sessions, server.gate, server._ticks.history, server.active_config.unmatched)
+
+
+def tick(stage: Stage, times: int) -> None:
+    for _ in range(times):
+        stage.server._ticks.history.tick(stage.clock())
 
 
 async def rows_of(activity: Activity, path: str) -> list[dict[str, Any]]:
@@ -46,8 +47,7 @@ async def test_a_client_its_limit_and_its_broker(open_stage: OpenStage) -> None:
     await broker.send(produced(1))
     await client.frame()
     stage.clock.pass_seconds(2)
-    for session in list(stage.server.sessions):
-        session.sweep(stage.clock())
+    stage.sweep()
     activity = activity_of(stage)
     (row,) = await rows_of(activity, "/clients")
     assert (row["client_id"], row["user"], row["connections"]) == ("etl", "ANONYMOUS", 1)
@@ -75,10 +75,8 @@ async def test_a_held_client_is_at_its_limit(open_stage: OpenStage) -> None:
     await until(lambda: any(session.throttle_status for session in stage.server.sessions))
     for _ in range(12):
         stage.clock.pass_seconds(1)
-        for session in list(stage.server.sessions):
-            session.sweep(stage.clock())
-        for _ in range(10):
-            stage.server._ticks.recorder.tick(stage.clock())
+        stage.sweep()
+        tick(stage, 10)
     activity = activity_of(stage)
     (finding,) = await rows_of(activity, "/explain")
     assert finding["verdict"] == "limit"
@@ -97,22 +95,20 @@ async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) 
     client, broker = await stage.pair()
     await client.send(produce(1, 500))
     await broker.frame()
-    for _ in range(5):
-        for session in list(stage.server.sessions):
-            session.sweep(stage.clock())
+    for _ in range(11):  # longer than a figure of the line takes, whenever the last one was
+        stage.sweep()
         stage.clock.pass_seconds(1)
-    for _ in range(30):
-        stage.server._ticks.recorder.tick(stage.clock())
+    tick(stage, 30)
     activity = activity_of(stage)
     (at,) = await rows_of(activity, "/brokers")
-    assert at["oldest_request_seconds"] == 5
+    assert at["oldest_request_seconds"] == 11
     assert at["in_flight"] == 1
     assert set(at["line"]) == {None}
     answer = (await AnswerPage(activity).respond("/answer", "text/plain")).body.decode()
-    assert answer == f"No: broker {at['address']} has not answered for 5 s; 1 client waits\n"
+    assert answer == f"No: broker {at['address']} has not answered for 11 s; 1 client waits\n"
     page = json.loads((await AnswerPage(activity).respond("/answer", "*/*")).body)
     assert [each["text"] for each in page["answers"]] == [answer[4:-1]]
-    assert page["brokers"][0]["cells"] == ["no answer for 5 s", "unknown", "unknown", "1"]
+    assert page["brokers"][0]["cells"] == ["no answer for 11 s", "unknown", "unknown", "1"]
     assert set(page["brokers"][0]["chart"]["points"]) == {None}
     assert page["clients"][0]["cells"][0] == "silent broker"
     assert page["limits"] == []
@@ -126,10 +122,8 @@ async def test_a_fetch_that_outlasts_its_wait_is_the_brokers(open_stage: OpenSta
     await broker.frame()
     verdicts = []
     for second in range(40):
-        for session in list(stage.server.sessions):
-            session.sweep(stage.clock())
-        for _ in range(10):
-            stage.server._ticks.recorder.tick(stage.clock())
+        stage.sweep()
+        tick(stage, 10)
         if second in {5, 39}:
             [finding] = await rows_of(activity_of(stage), "/explain")
             verdicts.append(finding["verdict"])
@@ -159,8 +153,7 @@ async def test_the_time_of_a_broker(open_stage: OpenStage) -> None:
     await broker.send(fetched(0))
     await client.frame()
     for number in range(1, 4):
-        for session in list(stage.server.sessions):
-            session.sweep(stage.clock())
+        stage.sweep()
         await client.send(produce(number, 500))
         await broker.frame()
         stage.clock.pass_seconds(0.4)
@@ -188,15 +181,14 @@ async def test_a_loop_that_never_rests_is_the_answer(open_stage: OpenStage, monk
     await client.send(produce(1, 500))
     await broker.frame()
     begun_ns, begun = stage.clock(), thread_time()
-    monkeypatch.setattr("proxy.recorder.thread_time", lambda: begun + (stage.clock() - begun_ns) / 1e9 * 0.97)
+    monkeypatch.setattr("proxy.admin.history.thread_time", lambda: begun + (stage.clock() - begun_ns) / 1e9 * 0.97)
     for _ in range(10):
         await broker.send(produced(1))
         await client.frame()
         await client.send(produce(1, 500))
         await broker.frame()
         stage.clock.pass_seconds(10)
-        for _ in range(10):
-            stage.server._ticks.recorder.tick(stage.clock())
+        tick(stage, 10)
     await broker.send(produced(1))
     await client.frame()
     answer = (await AnswerPage(activity_of(stage)).respond("/answer", "text/plain")).body.decode()
@@ -232,11 +224,9 @@ async def test_what_a_consumer_does_in_its_group_and_how_far_it_is_behind(open_s
     stage = open_stage()
     client, broker = await stage.pair()
     for generation in range(1, 6):
-        asked = [
-            group_request(11, 5, b"\0\4team" + bytes(8) + b"\0\0"),
-            group_request(14, 3, b"\0\4team" + number(generation)),
-        ]
-        for each in asked:
+        joins = request(11, 5, 111, b"\0\4team" + bytes(8) + b"\0\0")
+        syncs = request(14, 3, 114, b"\0\4team" + number(generation))
+        for each in (joins, syncs):
             await client.send(each)
             assert await broker.frame() == each
             answer = each[8:12] + bytes(30)
@@ -249,8 +239,7 @@ async def test_what_a_consumer_does_in_its_group_and_how_far_it_is_behind(open_s
     await broker.send(number(len(response)) + response)
     await client.frame()
     stage.clock.pass_seconds(1)
-    for session in list(stage.server.sessions):
-        session.sweep(stage.clock())
+    stage.sweep()
     (row,) = await rows_of(activity_of(stage), "/clients")
     (group,) = row["groups"]
     assert (group["group"], group["rebalances_60s"], group["joined_60s"]) == ("team", 4, {"etl from 127.0.0.1": 5})

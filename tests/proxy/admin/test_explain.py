@@ -4,11 +4,18 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.explain import HEADLINES, WORDS, Finding, explain, refused, text_of, without_broker
+from proxy.admin.explain import HEADLINES, WORDS, Finding, explain, refused, text_of
 from proxy.admin.plain_text import bytes_of, seconds_of
 from proxy.admin.tables import with_verdicts
 from proxy.admin.verdict import Known
-from proxy.observability.wait_clock import STATES
+from proxy.observability.client_times import STATES
+from tests.proxy.admin import rows
+
+pytestmark = pytest.mark.claim(
+    "limits",
+    "transcripts, log lines and names in troubleshooting; what explain concludes; whether it is "
+    "the proxy, the worst cause first",
+)
 
 LIMIT = {
     "limit": "producer_byte_rate",
@@ -38,32 +45,10 @@ DOWN = {**BROKER, "address": "b5:9092", "failing": "connect_refused", "hint": "n
 FROZEN = {**BROKER, "address": "b3:9092", "oldest_request_seconds": 7.0, "failing": "silent"}
 
 
-def client(states: dict[str, float], **changes: Any) -> dict[str, Any]:
-    return {
-        "client_id": "etl",
-        "user": "ANONYMOUS",
-        "connections": 1,
-        "in_flight": 1,
-        "produce_bytes_per_second": 1_000_000,
-        "fetch_bytes_per_second": 0,
-        "requests_per_second": 10.0,
-        "produces_per_second": 10.0,
-        "bytes_per_request": 100_000,
-        "states": states,
-        "unused_ratio": 0,
-        "recent_states": states,
-        "recent_unused_ratio": 0,
-        "recent_seconds": 12.0,
-        "oldest_request_seconds": 0.0,
-        "window_seconds": 60.0,
-        "waits": [],
-        "limits": [["producer_byte_rate", "client-id:etl"]],
-        "brokers": ["b1:9092"],
-        "broker_throttled_seconds": 0.0,
-        "reported": {},
-        "outlook": None,
-        **changes,
-    }
+def client(states: dict[str, float], client_id: str = "etl", **changes: Any) -> dict[str, Any]:
+    """It has a limit, a broker, and ten requests a second of 100 kB each."""
+    known = {"limits": [["producer_byte_rate", "client-id:etl"]], "brokers": ["b1:9092"]}
+    return rows.client(client_id, states, 100_000, 10.0, **known | changes)
 
 
 def explained(row: dict[str, Any], *, limit: dict[str, Any] = LIMIT, unmatched: tuple[str, ...] = ()) -> Finding:
@@ -75,23 +60,31 @@ def text(finding: Finding) -> str:
     return " ".join(finding.sentences)
 
 
+def test_a_client_that_the_disk_guard_holds_reads_so() -> None:
+    disk = "disk guard 85%..95%: broker 3 at 94.2 %, in /data"
+    waits = [{"limit": "disk_guard", "entity": "total", "seconds": 50.0, "lasting_seconds": 50}]
+    limit = {**LIMIT, "limit": "disk_guard", "entity": "total", "source": "--disk-guard", "disk": disk}
+    row = client({"limit": 0.9, "broker": 0.1}, waits=waits, limits=[["disk_guard", "total"]])
+    found = text(explained(row, limit=limit))
+    assert f"The {disk}. It allows {bytes_of(2_000_000)}/s to all producers together" in found
+    assert "kafka-delete-records.sh" in found
+    stopped = text(explained(row, limit={**limit, "limit_value": 1 / 60, "used_ratio_60s": None}))
+    assert "It stops all producers" in stopped
+
+
 UNUSED = {**LIMIT, "used_ratio_60s": 0.21}
-SLOWLY = {"produces_per_second": 12.0, "requests_per_second": 12.0}
-SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0, "requests_per_second": 400.0}
+SLOWLY: dict[str, Any] = {"produces_per_second": 12.0, "requests_per_second": 12.0}
+SMALL: dict[str, Any] = {"bytes_per_request": 210, "produces_per_second": 400.0, "requests_per_second": 400.0}
 
 
 @pytest.mark.parametrize(
     ("states", "changes", "limit", "verdict"),
     [
-        ({"limit": 0.9, "broker": 0.1}, {}, LIMIT, "limit"),
         ({"limit": 0.2, "broker": 0.8}, {}, LIMIT, "limit"),
         ({"limit": 0.2, "broker": 0.8}, {}, UNUSED, "none"),
-        ({"broker": 0.97, "client": 0.03}, {"brokers": ["b2:9092"]}, UNUSED, "broker"),
         ({"broker": 0.3, "client": 0.7}, {"brokers": ["b2:9092"]}, UNUSED, "broker"),
         ({"broker": 0.1, "client": 0.9}, {"brokers": ["b2:9092"]}, UNUSED, "client"),
-        ({"broker": 1.0}, {"brokers": ["b3:9092"]}, UNUSED, "broker"),
         ({"broker": 1.0}, {"brokers": []}, UNUSED, "broker"),
-        ({"broker": 1.0}, {}, UNUSED, "none"),
         ({"broker": 0.9, "client": 0.1}, SMALL, UNUSED, "client"),
         # Others find the broker slow, in long queues perhaps; this one is answered 400 times a second, one at a time.
         ({"broker": 0.9, "client": 0.1}, {**SMALL, "brokers": ["b2:9092"]}, UNUSED, "client"),
@@ -102,14 +95,9 @@ SMALL = {"bytes_per_request": 210, "produces_per_second": 400.0, "requests_per_s
         ({"broker": 1.0}, {"produces_per_second": 0, "brokers": ["b2:9092"]}, UNUSED, "broker"),
         ({"broker": 1.0}, {"produces_per_second": 0, "brokers": ["b4:9092"]}, UNUSED, "none"),
         ({"broker": 1.0}, {"brokers": ["b4:9092"]}, UNUSED, "broker"),
-        ({"client": 0.8, "broker": 0.2}, {}, UNUSED, "client"),
-        ({"broker_quota": 0.7, "broker": 0.3}, {}, UNUSED, "broker_quota"),
-        ({"data": 0.9, "broker": 0.1}, {}, UNUSED, "data"),
         # A broker that answers other requests late sends records late, too; and one that does not answer is no wait.
         ({"data": 0.9, "broker": 0.1}, {"produces_per_second": 0, "brokers": ["b2:9092"]}, UNUSED, "broker"),
         ({"data": 0.9, "broker": 0.1}, {"oldest_request_seconds": 12.0, "brokers": ["b3:9092"]}, UNUSED, "broker"),
-        ({"proxy": 0.6, "client": 0.4}, {}, UNUSED, "proxy"),
-        ({"slow_reader": 0.6, "data": 0.4}, {}, UNUSED, "slow_reader"),
         ({"client": 1.0}, {"unused_ratio": 1.0, "recent_unused_ratio": 1.0}, UNUSED, "none"),
         ({}, {"connections": 0}, UNUSED, "none"),
         # A connection that nobody uses says nothing about the one that is held.
@@ -140,11 +128,9 @@ def test_every_state_has_words_and_every_verdict_a_headline() -> None:
 
 
 def test_a_limit_is_named_with_its_rate_and_who_shares_it() -> None:
+    """What else it says: `tests/docs/test_troubleshoot.py`."""
     waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2, "lasting_seconds": 300}]
     found = text(explained(client({"limit": 0.72, "broker": 0.05, "client": 0.23}, waits=waits)))
-    assert "spent 72% at a limit of this proxy, 23% idle and 5% waiting for brokers" in found
-    assert "It waited 43.2 s for producer_byte_rate of client-id:etl, summed over its connections;" in found
-    assert "this began about 5 min ago" in found
     assert "allows 2 MB/s; 1.99 MB/s passed in the last minute (100% of it), and 1 connection is waiting" in found
     assert "2 clients share it: etl, etl (user alice)." in found
     assert "raise producer_byte_rate of client-id:etl" in found
@@ -156,7 +142,7 @@ def test_a_limit_that_one_client_has_to_itself_is_told_with_a_value() -> None:
     found = text(explained(client({"limit": 0.75, "broker": 0.25}, waits=waits), limit=alone))
     assert "this began within the last 30 s" in found
     assert (
-        "While it does not wait, it moves about 7.96MB/s: producer_byte_rate=7.96MB would rarely make it wait." in found
+        "When it is not waiting, it moves about 7.96MB/s: producer_byte_rate=7.96MB would rarely make it wait." in found
     )
     assert "`kafka-quota-proxy advise --rate 2MB`" in found
     found = text(explained(client({"limit": 0.95, "broker": 0.05}, waits=waits), limit=alone))
@@ -167,13 +153,13 @@ def test_who_holds_the_memory_is_named() -> None:
     known = Known([], [], [], [], holder=client({}, client_id="greedy", buffered_bytes=200e6))
     waits = [{"limit": "max_buffered_bytes", "entity": "proxy", "seconds": 60, "lasting_seconds": 60}]
     found = text(explain(client({"proxy": 1.0}, waits=waits), known))
-    assert "Most of the memory is held by greedy: 200 MB." in found
+    assert "greedy holds most of the memory: 200 MB." in found
 
 
 def test_a_proxy_without_cpu_does_not_blame_the_brokers_alone() -> None:
     known = Known([], [SLOW], [], [], late_seconds=0.06)
     found = text(explain(client({"broker": 1.0}, brokers=["b2:9092"]), known))
-    assert "it is late by 60 ms" in found
+    assert "it is 60 ms late" in found
     assert "adds nothing" not in found
 
 
@@ -183,7 +169,7 @@ def test_a_connection_that_failed_is_told_with_what_helps() -> None:
     assert found.verdict == "client"
     lines = list(text_of([found], [DOWN]))
     assert lines[0].startswith("a connection from 10.0.0.7:4242 failed: tls_handshake: not TLS")
-    assert lines[1] == "  What helps: set TLS."
+    assert lines[1] == "  To fix it: set TLS."
     assert lines[-1] == "Broker b5:9092 cannot be used (connect_refused): nothing listens there."
     assert all(line.isprintable() for line in lines)
     assert refused({"peer": "a", "reason": "connection_creation_rate", "limit_value": 3}).verdict == "limit"
@@ -195,19 +181,6 @@ def test_a_connection_that_failed_is_told_with_what_helps() -> None:
     ]
 
 
-def test_connections_without_a_broker_are_told() -> None:
-    assert next(iter(text_of([without_broker(2, 8.4)]))) == (
-        "2 connections are waiting for a broker, the oldest for 8 s: no broker answers"
-    )
-
-
-def test_a_broker_that_does_not_answer_is_the_headline() -> None:
-    assert next(text_of([explained(client({"broker": 1.0}, brokers=["b3:9092"]))])) == (
-        "etl: a broker cannot be used, or does not answer"
-    )
-    assert next(text_of([explained(client({"broker": 1.0}, brokers=["b2:9092"]))])) == "etl: the brokers are slow"
-
-
 def test_a_limit_of_a_fleet_tells_both_rates() -> None:
     shared = {**LIMIT, "fleet": "jobs", "fleet_members": 40, "fleet_value": 50_000_000}
     waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 1, "lasting_seconds": 0}]
@@ -215,17 +188,6 @@ def test_a_limit_of_a_fleet_tells_both_rates() -> None:
     assert (
         "allows 50 MB/s to all 40 members of the fleet jobs together. The share of this proxy is 2 MB/s now." in found
     )
-
-
-def test_a_slow_broker_is_named_beside_the_others() -> None:
-    found = text(explained(client({"broker": 1.0}, brokers=["b2:9092", "b1:9092"])))
-    assert "Broker b2:9092 answers Produce requests in 400 ms (99 %: 700 ms)." in found
-    assert "Broker b1:9092 answers Produce requests in 4 ms (99 %: 11 ms)." in found
-
-
-def test_a_broker_that_does_not_answer_is_named_with_the_time() -> None:
-    found = text(explained(client({"broker": 1.0}, brokers=["b3:9092"])))
-    assert "Broker b3:9092 has not answered a request for 7 s (silent)" in found
 
 
 def test_a_broker_that_is_down_has_cut_its_clients_off() -> None:
@@ -254,25 +216,9 @@ def test_a_limit_without_a_rate_is_not_called_unused() -> None:
     new = {**LIMIT, "used_ratio_60s": None, "rate_60s": None}
     found = explained(client({"broker": 1.0}), limit=new)
     assert "nearest" not in text(found)
+    nearest = "the nearest one is producer_byte_rate of client-id:etl, and 21% of it is used"
+    assert nearest in text(explained(client({"broker": 0.9, "client": 0.1}, **SMALL), limit=UNUSED))
     assert with_verdicts([{}], [found])[0]["used_ratio"] is None
-
-
-def test_small_requests_are_named_with_the_settings() -> None:
-    found = text(explained(client({"broker": 0.9, "client": 0.1}, **SMALL), limit=UNUSED))
-    assert "210 B each" in found
-    assert "linger.ms" in found
-    assert "the nearest one is producer_byte_rate of client-id:etl, and 21% of it is used" in found
-
-
-def test_a_client_that_only_connects_is_told_to_keep_its_connections() -> None:
-    limit = {**LIMIT, "limit": "connection_creation_rate", "entity": "ip:10.0.0.1", "limit_value": 3}
-    waits = [{"limit": "connection_creation_rate", "entity": "ip:10.0.0.1", "seconds": 9, "lasting_seconds": 0}]
-    row = client({"limit": 1.0}, waits=waits, requests_per_second=0, bytes_per_request=0)
-    found = text(explained(row, limit=limit))
-    assert "It has 1 connection: nothing produced or fetched." in found
-    assert (
-        "raise connection_creation_rate of ip:10.0.0.1 (flag --quota), or let clients keep their connections." in found
-    )
 
 
 def test_a_client_without_a_limit_learns_which_entries_matched_nobody() -> None:
@@ -286,7 +232,7 @@ def test_what_the_client_reports_is_told() -> None:
     outlook = {"buffered_bytes": 31e6, "buffer_bytes": 32e6, "wait_seconds": 131, "expires_in_seconds": 40}
     reported = {"record-error-total": 3.0, "records-lag-max": 12_000.0}
     found = text(explained(client({"limit": 1.0}, outlook=outlook, reported=reported)))
-    assert "31 MB of its buffer of 32 MB are waiting: the oldest record expires in about 40 s" in found
+    assert "31 MB of unsent records in its buffer of 32 MB. The oldest record expires in about 40 s" in found
     assert "3 records that it could not deliver" in found
     assert "12,000 records behind" in found
 
@@ -319,3 +265,46 @@ def test_amounts(amount: float, written: str) -> None:
 
 def test_times() -> None:
     assert [seconds_of(each) for each in (0.0042, 0.4, 12.3)] == ["4.2 ms", "400 ms", "12 s"]
+
+
+COSTLY: dict[str, Any] = {**LIMIT, "request_cost": 16_000, "client_count": 1, "rate_60s": 6_400_000.0}
+
+
+@pytest.mark.parametrize(
+    ("limit", "changes", "expected"),
+    [
+        (
+            COSTLY,
+            SMALL,
+            "producer_byte_rate of client-id:etl charges each Produce request at least 16 kB: it was charged 6.4 MB/s"
+            " for 84 kB/s of requests, 400 requests a second of 210 B. linger.ms=20 (in Spark, kafka.linger.ms) would"
+            " cut that to at most 50 requests a second, charged about 800 kB/s.",
+        ),
+        ({**COSTLY, "client_count": 2}, SMALL, "was charged at least 6.4 MB/s for 84 kB/s"),
+        (
+            COSTLY,
+            {**SMALL, "connections": 9},
+            "linger.ms=50 (in Spark, kafka.linger.ms) would cut that to at most 180 ",
+        ),
+        (COSTLY, {**SMALL, "connections": 90}, "210 B. Send fewer and larger requests: raise linger.ms and batch.size"),
+    ],
+)
+def test_a_client_is_told_what_its_small_requests_are_charged(
+    limit: dict[str, Any], changes: dict[str, Any], expected: str
+) -> None:
+    changes = {"produce_bytes_per_second": 84_000, **changes}
+    assert expected in text(explained(client({"limit": 0.9, "client": 0.1}, **changes), limit=limit))
+
+
+@pytest.mark.parametrize(
+    ("limit", "changes"),
+    [
+        (COSTLY, {}),  # large requests
+        (LIMIT, {**SMALL, "produce_bytes_per_second": 84_000}),
+        ({**COSTLY, "used_ratio_60s": 0.1}, {**SMALL, "produce_bytes_per_second": 84_000}),
+    ],
+)
+def test_a_client_is_not_told_about_a_cost_that_it_does_not_notice(
+    limit: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    assert "charges each" not in text(explained(client({"broker": 0.9, "client": 0.1}, **changes), limit=limit))

@@ -29,11 +29,12 @@ from proxy.admin.exposition import (
     format_of,
 )
 from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, REJECT
+from proxy.observability.catalogue import METRICS
+from proxy.observability.client_times import STATES
 from proxy.observability.entities import ENTITY_IDLE_NS
 from proxy.observability.labels import label_value
-from proxy.observability.metrics import Metrics
+from proxy.observability.metrics import DISK_STATES, DiskFigures, Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS
-from proxy.observability.wait_clock import STATES
 from quotas.admission.limit import Limit
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import DEFAULT, Entity
@@ -42,54 +43,6 @@ from tests.proxy.conversation import Clock
 from tests.proxy.metrics import NAMES, metrics_with
 
 WINDOW_NS = WINDOW_SLOTS * WINDOW_SLOT_NS
-
-CONTRACT = {
-    "connection_seconds": ("counter", {"state", "user", "client_id"}),
-    "broker_throttle_seconds": ("counter", {"user", "client_id"}),
-    "broker_response_seconds": ("histogram", {"broker", "api"}),
-    "quota_used_ratio": ("gauge", {"limit", "entity"}),
-    "quota_waiters": ("gauge", {"limit", "entity"}),
-    "bytes": ("counter", {"direction", "user", "client_id"}),
-    "requests": ("counter", {"api", "version"}),
-    "excess_bytes": ("counter", {"limit", "user", "client_id"}),
-    "throttled": ("counter", {"limit", "user", "client_id", "mode"}),
-    "data_during_notice": ("counter", {"user", "client_id"}),
-    "throttle_seconds": ("histogram", {"limit", "user", "client_id", "mode"}),
-    "throttle_time_max_seconds": ("gauge", {"user", "client_id"}),
-    "throttle_time_avg_seconds": ("gauge", {"user", "client_id"}),
-    "quota_limit": ("gauge", {"limit", "entity"}),
-    "quota_matched": ("gauge", {"entity"}),
-    "quota_debt_seconds": ("gauge", {"limit", "entity"}),
-    "connections": ("gauge", set()),
-    "paused_connections": ("gauge", {"reason"}),
-    "in_flight_requests": ("gauge", set()),
-    "throttle_reasons": ("counter", {"reason"}),
-    "connections_rejected": ("counter", {"reason"}),
-    "accept_errors": ("counter", {"reason"}),
-    "log_lines_dropped": ("counter", set()),
-    "buffered_bytes": ("gauge", set()),
-    "memory_used_ratio": ("gauge", set()),
-    "memory_paused": ("gauge", set()),
-    "connections_closed": ("counter", {"reason"}),
-    "client_logins_refused": ("counter", set()),
-    "event_loop_lag_seconds": ("histogram", set()),
-    "upstream_errors": ("counter", {"reason"}),
-    "protocol_errors": ("counter", {"reason"}),
-    "dropped_frames": ("counter", set()),
-    "broker_port_conflicts": ("gauge", {"outcome"}),
-    "config_last_reload_successful": ("gauge", set()),
-    "certificates_last_reload_successful": ("gauge", set()),
-    "certificate_not_after_timestamp_seconds": ("gauge", {"side"}),
-    "enforcement_enabled": ("gauge", set()),
-    "build_info": ("gauge", {"version", "build", "python_version", "event_loop"}),
-    "produced_rate": ("gauge", {"unit", "outcome"}),
-    "usage_records_sent": ("counter", set()),
-    "usage_records_lost": ("counter", set()),
-    "usage_errors": ("counter", {"reason"}),
-    "usage_series": ("gauge", set()),
-    "usage_records_pending": ("gauge", set()),
-    "usage_last_success_timestamp_seconds": ("gauge", set()),
-}
 
 
 def limit(name: str, owner: str, rate: int, debt_seconds: float = 0) -> Limit:
@@ -102,6 +55,11 @@ def limit(name: str, owner: str, rate: int, debt_seconds: float = 0) -> Limit:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def metrics(clock: Clock) -> Metrics:
+    return metrics_with(clock)
 
 
 async def scrape(metrics: Metrics, accept: str = "") -> dict[str, Metric]:
@@ -125,11 +83,11 @@ def value(shown: Mapping[str, Metric], family: str, sample: str = "", /, **label
     return found[0] if found else None
 
 
-async def test_every_family_of_the_contract_exists_before_anything_happened(clock: Clock) -> None:
+async def test_every_family_exists_before_anything_happened(clock: Clock) -> None:
     shown = await scrape(metrics_with(clock))
-    for name, (kind, _) in CONTRACT.items():
-        assert shown[name].type == kind, name
-        assert shown[name].documentation, name
+    for name, info in METRICS.items():
+        if not name.startswith(("fleet_", "client_", "cluster_", "disk_", "quotas_topic_")) or name in shown:
+            assert (shown[name].type, shown[name].documentation) == (info.type, info.text)
     assert value(shown, "connections") == 0
     assert value(shown, "config_last_reload_successful") == 1
     assert value(shown, "protocol_errors", "protocol_errors_total", reason="frame_too_large") == 0
@@ -137,6 +95,21 @@ async def test_every_family_of_the_contract_exists_before_anything_happened(cloc
         assert value(shown, "paused_connections", reason=reason) == 0
     assert "process_resident_memory_bytes" in shown
     assert "python_info" in shown
+
+
+async def test_what_the_disk_guard_knows(clock: Clock) -> None:
+    metrics = metrics_with(clock)
+    disks = [(3, "/data", 0.94, 5.5, -2.0)]
+    metrics.sources.disks = lambda _: DiskFigures("slowing", 0.1, True, 7, disks)
+    shown = await scrape(metrics)
+    assert value(shown, "disk_guard_factor") == 0.1
+    assert [value(shown, "disk_guard_state", state=each) for each in DISK_STATES] == [0, 0, 1, 0]
+    assert value(shown, "disk_guard_stale") == 1
+    assert value(shown, "disk_guard_refused", "disk_guard_refused_total") == 7
+    at = {"broker": "3", "directory": "/data"}
+    assert value(shown, "disk_used_ratio", **at) == 0.94
+    assert value(shown, "disk_reading_age_seconds", **at) == 5.5
+    assert value(shown, "disk_fill_bytes_per_second", **at) == -2
 
 
 def fill(metrics: Metrics, clock: Clock) -> None:
@@ -166,8 +139,7 @@ def fill(metrics: Metrics, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
-async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
-    metrics = metrics_with(clock)
+async def test_what_is_counted_is_shown(metrics: Metrics, clock: Clock, accept: str) -> None:
     fill(metrics, clock)
     shown = await scrape(metrics, accept)
     etl = {"user": "ANONYMOUS", "client_id": "etl"}
@@ -204,17 +176,14 @@ async def test_what_is_counted_is_shown(clock: Clock, accept: str) -> None:
     assert value(shown, "certificate_not_after_timestamp_seconds", side="clients") == 2_000_000_000
 
 
-async def test_names_and_labels_are_the_contract_and_follow_prometheus_rules(clock: Clock) -> None:
-    metrics = metrics_with(clock)
+async def test_names_and_labels_are_the_contract_and_follow_prometheus_rules(metrics: Metrics, clock: Clock) -> None:
     fill(metrics, clock)
     shown = await scrape(metrics)
     own = {name: family for name, family in shown.items() if family.name.startswith(PREFIX)}
-    assert own.keys() == CONTRACT.keys()
     for name, family in own.items():
-        kind, labels = CONTRACT[name]
         for sample in family.samples:
-            assert set(sample.labels) - {"le"} == labels, sample
-            assert sample.name.endswith("_total") == (kind == "counter"), sample
+            assert set(sample.labels) - {"le"} == set(METRICS[name].labels), sample
+            assert sample.name.endswith("_total") == (METRICS[name].type == "counter"), sample
         assert not any(unit in name for unit in ("_ms", "milli", "_kb", "_mb", "minutes")), "base units only"
 
 
@@ -244,7 +213,7 @@ async def test_the_number_of_series_levels_off_whatever_names_come(clock: Clock,
     metrics, calls = metrics_with(clock, max_metric_entities=most), 0
     limits: list[Limit] = []
     metrics.limits_in_use = lambda: limits
-    metrics.sources.used_ratios = lambda: [(each, 0.5) for each in limits[:most]]  # of `Recorder`
+    metrics.sources.used_ratios = lambda: [(each, 0.5) for each in limits[:most]]  # of `History`
     counts = []
     for number in range(20 * most):
         entity = metrics.entities.of("u", f"client-{number}")
@@ -364,9 +333,8 @@ def test_any_name_from_the_wire_gives_a_scrape_that_parses(
     assert sum(sample.value for sample in shown["quota_limit"].samples) == 3
 
 
-def test_long_names_stay_apart_and_short(clock: Clock) -> None:
+def test_long_names_stay_apart_and_short(metrics: Metrics) -> None:
     """1,000 client ids of 32 kB once made a scrape of 65 MB."""
-    metrics = metrics_with(clock)
     ids = ["x" * 32_000 + str(number) for number in range(100)]
     bucket = TokenBucket(1)
     metrics.limits_in_use = lambda: [Limit("producer_byte_rate", Entity('"' * 32_000, one), bucket) for one in ids]
@@ -388,9 +356,8 @@ class FailingCollector(Collector):
 
 
 async def test_a_collector_that_fails_costs_only_its_own_families(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    metrics = metrics_with(clock)
     metrics.process_collectors[0] = FailingCollector()
     with caplog.at_level(logging.WARNING, "proxy.admin.exposition"):
         shown = await scrape(metrics)
@@ -401,8 +368,7 @@ async def test_a_collector_that_fails_costs_only_its_own_families(
     assert [record.getMessage() for record in caplog.records] == ["process_metrics_left_out"]
 
 
-async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(clock: Clock) -> None:
-    metrics = metrics_with(clock)
+async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(metrics: Metrics, clock: Clock) -> None:
     entity = metrics.entities.of("u", "c")
     entity.produce_requests += 9
     clock.now_ns += WINDOW_SLOT_NS
@@ -415,8 +381,7 @@ async def test_the_mean_of_a_scrape_counts_requests_before_the_first_throttle(cl
     assert value(await scrape(metrics), "throttle_time_avg_seconds", **labels) == 1.0, "the nine are too old now"
 
 
-def test_a_large_scrape_has_steps_and_new_series_in_between_do_not_break_it(clock: Clock) -> None:
-    metrics = metrics_with(clock)
+def test_a_large_scrape_has_steps_and_new_series_in_between_do_not_break_it(metrics: Metrics, clock: Clock) -> None:
     clients = [metrics.entities.of("u", f"client-{number}") for number in range(500)]
     for client in clients:
         metrics.entities.throttled("producer_byte_rate", "u", client.client_id, "notify", 1, clock.now_ns)
@@ -475,8 +440,7 @@ def rendered(metrics: Metrics) -> list[None]:
     return times
 
 
-async def test_scrapes_within_a_second_get_the_same_bytes(clock: Clock) -> None:
-    metrics = metrics_with(clock)
+async def test_scrapes_within_a_second_get_the_same_bytes(metrics: Metrics, clock: Clock) -> None:
     fill(metrics, clock)
     metrics.connections.open = 1
     times, page = rendered(metrics), MetricsPage(metrics)
@@ -492,9 +456,8 @@ async def test_scrapes_within_a_second_get_the_same_bytes(clock: Clock) -> None:
     assert len(times) == 4
 
 
-async def test_scrapes_that_end_early_begin_no_further_rendering(clock: Clock) -> None:
+async def test_scrapes_that_end_early_begin_no_further_rendering(metrics: Metrics) -> None:
     """As those of clients that hang up."""
-    metrics = metrics_with(clock)
     times, page = rendered(metrics), MetricsPage(metrics)
     for _ in range(10):
         scrape = asyncio.ensure_future(page.body(TEXT))
@@ -504,8 +467,7 @@ async def test_scrapes_that_end_early_begin_no_further_rendering(clock: Clock) -
     assert len(times) == 1
 
 
-async def test_a_rendering_that_fails_is_not_the_last(clock: Clock) -> None:
-    metrics = metrics_with(clock)
+async def test_a_rendering_that_fails_is_not_the_last(metrics: Metrics, clock: Clock) -> None:
     metrics.produced = lambda: [("bytes", "accepted", cast("float", "no number"))]
     page = MetricsPage(metrics)
     for _ in range(2):

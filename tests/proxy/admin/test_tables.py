@@ -41,9 +41,6 @@ def test_names_stand_left_and_figures_right() -> None:
     assert " ".join(first.split()) == "etl ANONYMOUS 2 1.99 MB 0 B 20.25 98.3 kB 91% 5% 100% limit"
     assert second.startswith("a       -           100  ")
     assert heading.index("VERDICT") == first.index("limit") == second.index("limit")
-
-
-def test_rows_above_the_most_are_counted() -> None:
     assert table(LIMITS, [LIMIT] * 5, most=3).splitlines()[-1] == "... and 2 more"
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from proxy.brokers.health import MAX_BROKERS, Health
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
-from tests.proxy.conversation import Clock, OpenStage, Peer, Stage, lines_of
-from tests.proxy.frames import api_versions, fetch, heartbeat, heartbeat_answer, produce, produced, request
+from tests.proxy.conversation import LOOPBACK, Clock, OpenStage, Peer, Stage, exchange, lines_of
+from tests.proxy.frames import api_versions, fetch, heartbeat, heartbeat_answer, produce, request
+from tests.proxy.streams.pair import Pair, World
 
 A = "broker-a:9092"
 
@@ -105,35 +107,60 @@ def test_the_number_of_addresses_is_bounded(scene: Scene) -> None:
 
 async def reasons(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[str]:
     await stage.no_sessions()
-    return [fields["reason"] for name, fields in lines_of(caplog.records) if name == "broker_failed"]
+    address = f"{LOOPBACK}:{stage.broker.address[1]}"
+    said = [fields for name, fields in lines_of(caplog.records) if name == "broker_failed"]
+    assert all(fields["address"] == address for fields in said)
+    assert all("TLS" in fields["hint"] for fields in said if fields["reason"] == "closed_early")
+    return [fields["reason"] for fields in said]
 
 
 #: ApiVersions 0: no error, Produce up to version 9.
 NEGOTIATED = bytes.fromhex("00000010 00000001 0000 00000001 0000 0000 0009".replace(" ", ""))
+ALERT = b"\x15\x03\x03\x00\x02\x02\x50"
 
 
-async def negotiated(stage: Stage) -> tuple[Peer, Peer]:
-    client, broker = await stage.pair()
-    await client.send(api_versions(1, 0))
-    await broker.frame()
-    await broker.send(NEGOTIATED)
-    await client.frame()
-    return client, broker
-
-
-async def test_a_tls_listener_that_answers_with_an_alert(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("end", [Peer.close, Peer.reset])
+@pytest.mark.parametrize(
+    ("is_negotiated", "sent", "answer", "reason"),
+    [
+        (False, api_versions(1, 3), ALERT, "plaintext_to_tls"),
+        (False, api_versions(1, 3), b"", "closed_early"),
+        (True, heartbeat(2), b"", "sasl_required"),
+        (True, heartbeat(2), heartbeat_answer(2), None),
+        (True, b"", b"", None),
+        (False, b"", b"", None),
+    ],
+)
+async def test_why_a_broker_ends_a_connection(
+    open_stage: OpenStage,
+    caplog: pytest.LogCaptureFixture,
+    is_negotiated: bool,
+    sent: bytes,
+    answer: bytes,
+    reason: str | None,
+    end: Callable[[Peer], None],
 ) -> None:
+    """Between requests it is well, unless it breaks the connection."""
     stage = open_stage()
     client, broker = await stage.pair()
-    await client.send(api_versions(1, 3))
-    await broker.frame()
-    await broker.send(b"\x15\x03\x03\x00\x02\x02\x50")
-    broker.close()
+    if is_negotiated:
+        await exchange(client, broker, api_versions(1, 0), NEGOTIATED)
+    await client.send(sent)
+    await broker.read(len(sent))
+    await broker.send(answer)
+    if answer is ALERT:
+        await client.closed()
+    elif answer:
+        await client.frame()
+    end(broker)
     await client.closed()
-    assert await reasons(stage, caplog) == ["plaintext_to_tls"]
+    if reason is None and end is Peer.reset:
+        reason = "connection_reset"
+    assert await reasons(stage, caplog) == [reason] * (reason is not None)
+    assert +stage.metrics.errors.upstream == Counter(await reasons(stage, caplog))
 
 
+@pytest.mark.claim("security", "a broker is not blamed for what a client sends")
 async def test_no_broker_is_blamed_for_what_a_client_sends(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,87 +173,46 @@ async def test_no_broker_is_blamed_for_what_a_client_sends(
     assert stage.metrics.errors.protocol["not_kafka"] == 1
 
 
-@pytest.mark.parametrize("resets", [False, True])
-async def test_a_broker_that_closes_at_the_request_after_api_versions(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture, resets: bool
-) -> None:
-    stage = open_stage()
-    client, broker = await negotiated(stage)
-    await client.send(heartbeat(2))
-    await broker.frame()
-    (broker.reset if resets else broker.close)()
-    await client.closed()
-    assert await reasons(stage, caplog) == ["sasl_required"]
-
-
-async def test_a_broker_that_closes_between_requests_is_well(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage()
-    client, broker = await negotiated(stage)
-    broker.close()
-    await client.closed()
-    client, broker = await negotiated(stage)
-    await client.send(heartbeat(2))
-    await broker.frame()
-    await broker.send(heartbeat_answer(2))
-    await client.frame()
-    broker.close()
-    await client.closed()
-    assert await reasons(stage, caplog) == []
-
-
-def sweep(stage: Stage, seconds: int) -> int:
+def silences(pair: Pair, seconds: int) -> int:
     """How often sweeps find the broker silent, with one sweep a second."""
-    before = stage.metrics.errors.upstream["silent"]
+    errors = pair.world.metrics.errors.upstream
+    before = errors["silent"]
     for _ in range(seconds):
-        stage.clock.pass_seconds(1)
-        for session in list(stage.sessions):
-            session.sweep(stage.clock())
-    return stage.metrics.errors.upstream["silent"] - before
+        pair.world.clock.pass_seconds(1)
+        pair.session.sweep(pair.world.clock())
+    return errors["silent"] - before
 
 
-async def test_a_broker_that_does_not_respond_is_reported_each_minute_until_it_does(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
+def test_a_broker_that_does_not_respond_is_reported_each_minute_until_it_does(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "proxy.brokers")
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(heartbeat(1))
-    await broker.frame()
-    sweep(stage, 1)  # it is the oldest from now on
-    assert sweep(stage, 4) == 0
-    assert sweep(stage, 1) == 1
-    assert sweep(stage, 59) == 0
-    assert sweep(stage, 1) == 1
-    await broker.send(heartbeat_answer(1))
-    await client.frame()
-    sweep(stage, 1)
+    pair = Pair(World())
+    pair.client_sends(heartbeat(1))
+    # After the first sweep it is the oldest: then 5 s, and a minute.
+    assert [silences(pair, seconds) for seconds in (1, 4, 1, 59, 1)] == [0, 0, 1, 0, 1]
+    pair.broker_sends(heartbeat_answer(1))
+    assert silences(pair, 1) == 0
     assert [(name, fields.get("reason")) for name, fields in lines_of(caplog.records)] == [
         ("broker_failed", "silent"),
         ("broker_failed", "silent"),
         ("broker_recovered", None),
     ]
-    assert sweep(stage, 100) == 0
+    assert silences(pair, 100) == 0
 
 
 @pytest.mark.parametrize(
-    "waits",
-    [
-        pytest.param(fetch(1), id="Fetch"),
-        pytest.param(request(11, 2, 1), id="JoinGroup"),
-        pytest.param(request(14, 2, 1), id="SyncGroup"),
-        pytest.param(produce(1, 100_000)[:50_000], id="still being sent"),
-    ],
+    "waits", [fetch(1), request(11, 2, 1), request(14, 2, 1)], ids=["Fetch", "JoinGroup", "SyncGroup"]
 )
-async def test_what_may_take_long_is_no_silence(open_stage: OpenStage, waits: bytes) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(waits)
-    await broker.read(len(waits) if waits[4:6] != b"\x00\x01" else 4)
-    assert sweep(stage, 30) == 0
-    if waits[4:6] == b"\x00\x00":
-        await client.send(produce(1, 100_000)[50_000:])
-        await broker.read(50_000)
-        assert sweep(stage, 30) == 1, "now it is on its way as a whole"
-        await broker.send(produced(1))
+def test_what_may_take_long_is_no_silence(waits: bytes) -> None:
+    pair = Pair(World())
+    pair.client_sends(waits)
+    assert silences(pair, 30) == 0
+
+
+def test_a_request_that_is_still_being_sent_is_no_silence() -> None:
+    pair = Pair(World())
+    pair.client_sends(produce(1, 100_000)[:50_000])
+    assert silences(pair, 30) == 0
+    pair.client_sends(produce(1, 100_000)[50_000:])
+    assert silences(pair, 30) == 1, "now it is on its way as a whole"

@@ -1,7 +1,6 @@
 """Whether the brokers can be reached, asked of servers that a test plays."""
 
 import asyncio
-import socket
 import struct
 from collections.abc import Callable
 
@@ -9,16 +8,24 @@ import pytest
 
 from proxy.brokers import readiness
 from proxy.brokers.readiness import FRESH_FOR_NS, Readiness, Status
-from tests.proxy.conversation import NS_PER_SECOND, OpenStage, ScriptedBroker, Stage, lines_of, nobody_accepts, until
+from tests.proxy.conversation import (
+    LOOPBACK,
+    NS_PER_SECOND,
+    OpenBroker,
+    OpenStage,
+    ScriptedBroker,
+    Stage,
+    lines_of,
+    nobody_accepts,
+    nobody_listens,
+    until,
+)
 from tests.proxy.frames import frame
 
 #: ApiVersions v0, correlation id 1, no client id.
 ASKED = frame(struct.pack(">hhih", 18, 0, 1, -1))
 #: No error, one API.
 GOOD = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
-GOOD_AND_MORE = frame(GOOD[4:] + b"\0")
-
-
 BAD = frame(struct.pack(">ihi", 1, 35, 0))
 
 
@@ -37,109 +44,98 @@ async def asked(broker: ScriptedBroker, *pieces: bytes) -> None:
     await peer.closed()
 
 
-@pytest.mark.parametrize("split", [False, True])
-async def test_a_server_that_answers_is_enough(open_stage: OpenStage, split: bool) -> None:
-    stage = open_stage()
-    checked = asyncio.ensure_future(ready_of(stage, [stage.broker.address]).check())
-    await asked(stage.broker, *([GOOD[at : at + 1] for at in range(len(GOOD))] if split else [GOOD]))
-    status = await checked
-    assert status.ok
-    assert status.reason == f"127.0.0.1:{stage.broker.address[1]} answers"
+async def checked(ready: Readiness, broker: ScriptedBroker, *pieces: bytes) -> Status:
+    """What a check finds while this server answers in these pieces."""
+    checking = asyncio.ensure_future(ready.check())
+    await asked(broker, *pieces)
+    return await checking
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        pytest.param(b"", "closed the connection before its first response (so do TLS listeners", id="hangs up"),
-        pytest.param(GOOD[:9], "closed the connection before its first response", id="hangs up in its answer"),
-        pytest.param(frame(struct.pack(">ihi", 1, 35, 0)), "its response to ApiVersions is an error", id="error"),
-        pytest.param(
-            frame(struct.pack(">ihi", 2, 0, 0)), "its response has the correlation id 2, not 1", id="another's answer"
-        ),
-        pytest.param(frame(struct.pack(">ih", 1, 0)), "its response to ApiVersions is not Kafka's", id="no API keys"),
-        pytest.param(GOOD_AND_MORE, "its response to ApiVersions is not Kafka's", id="bytes after its end"),
-        pytest.param(struct.pack(">i", 1_000_000), "its response has 1000000 bytes, more than", id="too long"),
-        pytest.param(frame(struct.pack(">h", 1)), "its response is not Kafka's", id="too short"),
-        pytest.param(b"\xff\xff\xff\xff", "its response is not Kafka's", id="length below zero"),
-        pytest.param(
-            struct.pack(">i", 64 * 1024 * 1024 + 1), "its response is not Kafka's", id="length above the bound"
-        ),
-        pytest.param(b"\x15\x03\x03\x00\x02\x02\x46", "it answers with a TLS alert (a TLS listener: set", id="TLS"),
-        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "its response is not Kafka's", id="HTTP"),
-    ],
-)
-async def test_a_server_with_any_other_response_is_not_ready(open_stage: OpenStage, answer: bytes, reason: str) -> None:
+@pytest.mark.parametrize("pieces", [[GOOD], [GOOD[at : at + 1] for at in range(len(GOOD))]], ids=["whole", "cut"])
+async def test_a_server_that_answers_is_enough(open_stage: OpenStage, pieces: list[bytes]) -> None:
     stage = open_stage()
-    checked = asyncio.ensure_future(ready_of(stage, [stage.broker.address]).check())
+    status = await checked(ready_of(stage, [stage.broker.address]), stage.broker, *pieces)
+    assert status == Status(True, f"127.0.0.1:{stage.broker.address[1]} answers")
+
+
+NOT_KAFKA = "its response is not Kafka's"
+BAD_ANSWERS = {
+    "hangs up": (b"", "closed the connection before its first response (so do TLS listeners"),
+    "hangs up in its answer": (GOOD[:9], "closed the connection before its first response"),
+    "error": (BAD, "its response to ApiVersions is an error"),
+    "another's answer": (frame(struct.pack(">ihi", 2, 0, 0)), "its response has the correlation id 2, not 1"),
+    "no API keys": (frame(struct.pack(">ih", 1, 0)), "its response to ApiVersions is not Kafka's"),
+    "bytes after its end": (frame(GOOD[4:] + b"\0"), "its response to ApiVersions is not Kafka's"),
+    "too long": (struct.pack(">i", 1_000_000), "its response has 1000000 bytes, more than"),
+    "too short": (frame(struct.pack(">h", 1)), NOT_KAFKA),
+    "length below zero": (b"\xff\xff\xff\xff", NOT_KAFKA),
+    "length above the bound": (struct.pack(">i", 64 * 1024 * 1024 + 1), NOT_KAFKA),
+    "TLS": (b"\x15\x03\x03\x00\x02\x02\x46", "it answers with a TLS alert (a TLS listener: set"),
+    "HTTP": (b"HTTP/1.1 400 Bad Request\r\n\r\n", NOT_KAFKA),
+}
+
+
+@pytest.mark.parametrize("what", BAD_ANSWERS)
+async def test_a_server_with_any_other_response_is_not_ready(open_stage: OpenStage, what: str) -> None:
+    stage = open_stage()
+    answer, reason = BAD_ANSWERS[what]
+    checking = asyncio.ensure_future(ready_of(stage, [stage.broker.address]).check())
     peer = await stage.broker.accept()
     assert await peer.frame() == ASKED
     await peer.send(answer)
     peer.end()
-    status = await checked
+    status = await checking
     assert not status.ok
     assert status.reason.startswith(f"no bootstrap server answers ApiVersions: 127.0.0.1:{stage.broker.address[1]}: ")
     assert reason in status.reason
 
 
-async def test_the_first_good_answer_decides(open_stage: OpenStage) -> None:
+async def test_the_first_good_answer_decides(open_stage: OpenStage, open_broker: OpenBroker) -> None:
     """One refuses, one accepts nobody, one is silent: none of them is waited for."""
-    stage = open_stage()
-    silent, closed = ScriptedBroker(), ScriptedBroker()
-    closed.close()
-    try:
-        with nobody_accepts() as unreachable:
-            servers = [closed.address, unreachable, silent.address, stage.broker.address]
-            checked = asyncio.ensure_future(ready_of(stage, servers).check())
-            peer = await silent.accept()
-            assert await peer.frame() == ASKED
-            await asked(stage.broker, GOOD)
-            assert (await checked).ok
-            await peer.closed()
-    finally:
-        silent.close()
+    stage, silent = open_stage(), open_broker()
+    with nobody_accepts() as unreachable:
+        servers = [nobody_listens(), unreachable, silent.address, stage.broker.address]
+        checking = asyncio.ensure_future(ready_of(stage, servers).check())
+        peer = await silent.accept()
+        assert await peer.frame() == ASKED
+        await asked(stage.broker, GOOD)
+        assert (await checking).ok
+        await peer.closed()
 
 
 async def test_all_that_is_wrong_is_said(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     assert readiness.PROBE_TIMEOUT_SECONDS == 3
     monkeypatch.setattr(readiness, "PROBE_TIMEOUT_SECONDS", 0.05)
-    stage = open_stage()
-    closed = ScriptedBroker()
-    closed.close()
+    stage, closed = open_stage(), nobody_listens()
     with nobody_accepts() as unreachable:
-        servers = [closed.address, unreachable, stage.broker.address]
-        checked = asyncio.ensure_future(ready_of(stage, servers).check())
-        await asked(stage.broker)
-        status = await checked
+        status = await checked(ready_of(stage, [closed, unreachable, stage.broker.address]), stage.broker)
     assert not status.ok
     assert f"127.0.0.1:{unreachable[1]}: no answer within 0.05 s" in status.reason
     assert f"127.0.0.1:{stage.broker.address[1]}: no answer within 0.05 s" in status.reason
-    assert f"127.0.0.1:{closed.address[1]}: " in status.reason
+    assert f"127.0.0.1:{closed[1]}: " in status.reason
 
 
 async def test_an_answer_is_believed_for_a_while(open_stage: OpenStage) -> None:
     stage = open_stage()
     ready = ready_of(stage, [stage.broker.address])
-    checked = [asyncio.ensure_future(ready.check()) for _ in range(5)]
-    await asked(stage.broker, GOOD)
-    assert all(status.ok for status in await asyncio.gather(*checked)), "all who ask at once are told the same"
+    first = [asyncio.ensure_future(ready.check()) for _ in range(4)]
+    assert (await checked(ready, stage.broker, GOOD)).ok
+    assert all(status.ok for status in await asyncio.gather(*first)), "all who ask at once are told the same"
     stage.clock.pass_seconds(FRESH_FOR_NS / NS_PER_SECOND - 0.001)
     assert (await ready.check()).ok
     stage.clock.pass_seconds(0.001)
-    again = asyncio.ensure_future(ready.check())
-    await asked(stage.broker, frame(struct.pack(">ihi", 1, 35, 0)))
-    assert not (await again).ok
+    assert not (await checked(ready, stage.broker, BAD)).ok
     assert not (await ready.check()).ok, "a bad answer is believed as long"
 
 
+@pytest.mark.claim("limits", "a proxy that has started stays so while brokers are away")
 async def test_a_proxy_that_has_started_stays_so_while_brokers_are_away(open_stage: OpenStage) -> None:
     """Otherwise all replicas would lose their clients at once, which keeps no broker from failing."""
     stage = open_stage()
     ready = ready_of(stage, [stage.broker.address])
     for answer, is_ready, has_started in ((BAD, False, False), (GOOD, True, True), (BAD, False, True)):
         stage.clock.pass_seconds(FRESH_FOR_NS / NS_PER_SECOND)
-        checked = asyncio.ensure_future(ready.check())
-        await asked(stage.broker, answer)
-        assert (await checked).ok is is_ready
+        assert (await checked(ready, stage.broker, answer)).ok is is_ready
         assert (await ready.check_started()).ok is has_started
 
 
@@ -187,6 +183,7 @@ async def test_a_probe_that_a_defect_ends_is_no_answer(open_stage: OpenStage, mo
     assert (await ready.check()).ok, "while the probe is under way"
     may_end.set()
     await until(lambda: ready._probe is not None and ready._probe.done())
+    assert isinstance(ready._probe and ready._probe.exception(), ValueError)
     assert not (await ready.check()).ok
 
 
@@ -196,30 +193,24 @@ async def test_a_proxy_that_serves_no_new_connection_is_not_ready_and_probes_no_
     ready = ready_of(stage, [stage.broker.address], lambda: reason)
     assert await ready.check() == Status(False, "draining")
     reason = None
-    checked = asyncio.ensure_future(ready.check())
-    await asked(stage.broker, GOOD)
-    assert (await checked).ok
+    assert (await checked(ready, stage.broker, GOOD)).ok
     reason = "reading is paused"
     assert await ready.check() == Status(False, "reading is paused"), "whatever the last answer"
 
 
 async def test_the_proxy_asks_by_itself_until_a_server_answers(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    open_stage: OpenStage, open_broker: OpenBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "PROBE_EVERY_SECONDS", 0.001)
-    stage = open_stage()
-    stage.broker.close()
-    ready = ready_of(stage, [stage.broker.address])
-    running = asyncio.ensure_future(ready.run())
+    address = nobody_listens()
+    stage = open_stage(bootstrap_servers=(address,))
+    running = asyncio.ensure_future(ready_of(stage, [address]).run())
     await until(lambda: stage.metrics.errors.upstream["connect_refused"] > 2)
-    address = f"127.0.0.1:{stage.broker.address[1]}"
     [(name, fields)] = lines_of(caplog.records)
-    assert (name, fields["address"], fields["reason"]) == ("broker_failed", address, "connect_refused")
+    at = f"{LOOPBACK}:{address[1]}"
+    assert (name, fields["address"], fields["reason"]) == ("broker_failed", at, "connect_refused")
     assert fields["effect"] == "no bootstrap server can be used"
-    with caplog.at_level("INFO"), socket.create_server(stage.broker.address) as server:
-        server.setblocking(False)
-        peer, _ = await asyncio.get_running_loop().sock_accept(server)
-        with peer:
-            await asyncio.get_running_loop().sock_sendall(peer, GOOD)
-            await running
+    with caplog.at_level("INFO"):
+        await (await open_broker(*address).accept()).send(GOOD)
+        await running
     assert lines_of(caplog.records)[-1][0] == "broker_recovered"

@@ -4,6 +4,12 @@ import pytest
 
 from proxy.config.addresses import is_of_this_host, server_name
 
+pytestmark = pytest.mark.claim(
+    "security",
+    "a broker's name may end with a dot, in upper case, or be an IPv6 address with a zone: what "
+    "is sent and verified is the name in certificates",
+)
+
 
 @pytest.mark.parametrize(
     ("host", "name"),

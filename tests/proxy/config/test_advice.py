@@ -11,12 +11,16 @@ from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.commands import main
+from proxy.command.commands import main
 from proxy.config.advice import advice, text_of
 from proxy.config.floor import JAVA, LIBRDKAFKA, smallest_share
 from quotas.modes import MODES
 
-NONE_GIVEN = {"buffer_memory": None, "batch_size": None, "delivery_timeout": None, "record_size": 1_000}
+pytestmark = pytest.mark.claim("telemetry", "with the settings of advise the rule of the smallest useful limit holds")
+
+NONE_GIVEN = {"buffer_memory": None, "batch_size": None, "delivery_timeout": None, "request_cost": None} | {
+    "record_size": 1_000
+}
 
 
 def advised(rate: int, producers: int = 1, mode: str = "auto", consumers: int | None = None, **given: Any) -> Any:
@@ -33,20 +37,21 @@ def test_the_rule_is_that_of_the_warnings() -> None:
     producers=st.integers(1, 40),
     mode=st.sampled_from(MODES),
     consumers=st.none() | st.integers(1, 100),
+    request_cost=st.none() | st.integers(1, 1 << 20),
 )
 def test_with_these_settings_no_request_times_out_and_no_record_expires(
-    rate: int, producers: int, mode: str, consumers: int | None
+    rate: int, producers: int, mode: str, consumers: int | None, request_cost: int | None
 ) -> None:
     share = rate / producers
     if share < 50_000:
         return
-    for library, each in advised(rate, producers, mode, consumers).items():
+    for library, each in advised(rate, producers, mode, consumers, request_cost=request_cost).items():
         producer = each["producer"]
         buffer = producer.get("buffer.memory") or 1024 * producer["queue.buffering.max.kbytes"]
         assert 4 * buffer / share <= producer["delivery.timeout.ms"] / 1000 + 1, "a record waits for its turn in time"
         assert producer["linger.ms"] / 1000 + each["smallest_limit"] / rate < 60
         assert each["smallest_limit"] <= rate
-        assert producer["batch.size"] <= buffer
+        assert (request_cost or 1) <= producer["batch.size"] <= buffer
         request_timeout = producer.get("request.timeout.ms") or producer["socket.timeout.ms"]
         assert producer["linger.ms"] + request_timeout <= producer["delivery.timeout.ms"], "Java requires it"
         if library == "librdkafka" or mode in {"pause", "delay"}:

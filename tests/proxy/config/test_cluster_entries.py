@@ -13,8 +13,9 @@ from proxy.config.cluster_entries import BURST_SECONDS, SPARE_SECONDS, cluster_e
 from proxy.config.config import QuotaOptions
 from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import TokenBucket
-from quotas.entity import DEFAULT, AnyEntity, Entity, Kind, Named
+from quotas.entity import DEFAULT, AnyEntity, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
+from quotas.limit_options import LimitOptions
 from quotas.rates import LONG_MAX
 
 DEFAULTS = QuotaOptions()
@@ -55,7 +56,7 @@ def test_each_entity_of_a_client(names: dict[str, str | None], entity: AnyEntity
 def test_an_address(name: str | None, canonical: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_names, "addresses_of", lambda host: {"h": ["9.9.9.9"]}.get(host, []))
     [entry] = cluster_entries([ClientQuota({"ip": name}, {"connection_creation_rate": 20.0})], 3, DEFAULTS).entries
-    assert entry == QuotaEntry(Named(Kind.IP, canonical), {"connection_creation_rate": 60})  # type: ignore[arg-type]
+    assert entry == QuotaEntry(Named(EntityKind.IP, canonical), {"connection_creation_rate": 60})  # type: ignore[arg-type]
 
 
 def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +81,8 @@ def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.Mo
         DEFAULTS,
     )
     assert found.entries == (
-        QuotaEntry(Entity(None, "etl"), {"producer_byte_rate": 4750}, burst_seconds=BURST_SECONDS),
-        QuotaEntry(Entity("a"), {"consumer_byte_rate": 1}, burst_seconds=BURST_SECONDS),
+        QuotaEntry(Entity(None, "etl"), {"producer_byte_rate": 4750}, LimitOptions(burst_seconds=BURST_SECONDS)),
+        QuotaEntry(Entity("a"), {"consumer_byte_rate": 1}, LimitOptions(burst_seconds=BURST_SECONDS)),
     )
     assert found.left_out == {
         "request_percentage": 2,

@@ -13,13 +13,10 @@ from proxy.config.cautions import warnings_of
 from proxy.config.client_file import read_client_settings
 from proxy.config.config import Config, ServerSsl
 from proxy.config.quotas_file import active_quotas
+from proxy.config.values import parse_disk_marks
+from quotas.exemption import Exemption
 from quotas.parsing.parse import parse_spec
-from tests.proxy.command_line import UPSTREAM, config, errors, forget_environment
-
-
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget_environment(monkeypatch)
+from tests.proxy.command_line import UPSTREAM, config, errors
 
 
 @pytest.fixture
@@ -73,6 +70,7 @@ FIELDS: dict[str, tuple[str, object]] = {
     "--fleet-topic shared": ("fleet.topic", "shared"),
     "--fleet-max-members 40": ("fleet.max_members", 40),
     "--fleet-fallback floor": ("fleet.fallback", "floor"),
+    "--fleet-admin-address etl-7:80": ("fleet.admin_address", ("etl-7", 80)),
     "--broker-ports 9100-9101": ("listening.broker_ports", range(9100, 9102)),
     "--broker-port 7=9200 --broker-port 8=9201": ("listening.node_ports", {7: 9200, 8: 9201}),
     "--advertised-host proxy.svc": ("listening.advertised_host", "proxy.svc"),
@@ -119,10 +117,15 @@ FIELDS: dict[str, tuple[str, object]] = {
     "--producer-id-quota-window-size-seconds 60": ("quotas.producer_id_window_size_seconds", 60),
     "--producer-id-quota-window-count 6": ("quotas.producer_id_window_count", 6),
     "--max-connection-hold 1.5s": ("enforcement.max_connection_hold_seconds", 1.5),
+    "--quotas-topic quotas": ("quotas.topic", "quotas"),
+    "--quota-api proxy": ("quotas.api", "proxy"),
+    "--quota-admins User:alice --quota-admins bob": ("quotas.admins", ("alice", "bob")),
     "--cluster-quotas per-broker": ("quotas.cluster", "per-broker"),
     "--throttle-mode notify": ("enforcement.throttle_mode", "notify"),
     "--max-throttle-ms 1000": ("enforcement.max_throttle_ms", 1000),
     "--dry-run": ("enforcement.dry_run", True),
+    "--disk-guard 50GB..20GB": ("enforcement.disk_guard", parse_disk_marks("50GB..20GB")),
+    "--disk-guard-exempt user=root": ("enforcement.disk_guard_exempt", (Exemption(("root",)),)),
     "--metrics-listen [::1]:0": ("observability.metrics_listen", ("::1", 0)),
     "--metrics-allowed-host Proxy.svc --metrics-allowed-host metrics": (
         "observability.metrics_allowed_hosts",
@@ -157,15 +160,15 @@ def test_every_field_can_be_set_and_arrives(toml: Any) -> None:
     given = {
         f"{group.name}.{field.name}": getattr(getattr(found, group.name), field.name)
         for group in fields(Config)
-        if is_dataclass(getattr(found, group.name)) and group.name not in {"upstream", "own_client"}
+        if is_dataclass(getattr(found, group.name)) and group.name not in {"upstream", "internal_client"}
         for field in fields(getattr(found, group.name))
     }
-    assert found.upstream == found.own_client == read_client_settings(client)
+    assert found.upstream == found.internal_client == read_client_settings(client)
     assert (found.bootstrap_servers, found.event_loop) == ((("a", 1), ("b", 2)), "asyncio")
     assert given == {**dict(FIELDS.values()), **ELSEWHERE, "quotas.file": quotas}
 
 
-# (flag, environment, file, field) with three values that differ from one another and from the default
+# One option of each kind: by flag, by variable, by file, three values that differ; the field, and that of the flag
 WAYS = [
     ("--listen", "127.0.0.1:1001", "127.0.0.1:1002", '"127.0.0.1:1003"', "listening.address", ("127.0.0.1", 1001)),
     ("--max-throttle-ms", "1", "2", "3", "enforcement.max_throttle_ms", 1),
@@ -174,17 +177,9 @@ WAYS = [
     ("--client-id", "a", "b", '"c"', "quotas.client_id", "a"),
     ("--log-level", "debug", "warn", '"error"', "observability.log_level", "debug"),
     ("--quota-window-size-seconds", "2", "3", "4", "quotas.window_size_seconds", 2.0),
-    ("--quota-window-num", "2", "3", "4", "quotas.window_num", 2),
-    ("--max-connection-hold", "1s", "2s", '"3s"', "enforcement.max_connection_hold_seconds", 1.0),
-    ("--producer-id-quota-window-count", "1", "2", "3", "quotas.producer_id_window_count", 1),
-    ("--stalled-client-timeout", "1s", "2s", "3", "security.stalled_client_timeout_seconds", 1.0),
     ("--handshake-timeout", "1s", "2s", '"off"', "security.handshake_timeout_seconds", 1.0),
-    ("--connections-max-idle", "1s", "2s", "3", "security.connections_max_idle_seconds", 1.0),
-    ("--max-connection-age", "1s", "2s", '"3s"', "listening.max_connection_age_seconds", 1.0),
     ("--proxy-protocol-from", "::1", "::2;::3", '["::4"]', "listening.proxy_protocol_from", (ip_network("::1"),)),
-    ("--usage-topic", "a", "b", '"c"', "usage.topic", "a"),
     ("--usage-file", "a", "b", '"c"', "usage.file", Path("a")),
-    ("--usage-interval", "1s", "2s", "3", "usage.interval_seconds", 1.0),
     ("--label", "a=1", "b=2;c=3", '["d=4"]', "usage.labels", (("a", "1"),)),
     ("--metrics-allowed-host", "a", "b;c", '["d"]', "observability.metrics_allowed_hosts", ("a",)),
     ("--broker-port", "1=2001", "1=2002", '["1=2003"]', "listening.node_ports", {1: 2001}),
@@ -239,9 +234,7 @@ def test_a_flag_of_two_names_has_a_variable_for_each(variable: str, toml: Any, m
     assert config(*in_file).bootstrap_servers == (("a", 1), ("b", 2)), "environment over file"
     assert config(*UPSTREAM).bootstrap_servers == (("broker", 9092),), "flag over environment"
     monkeypatch.setenv(variable, "kafka")
-    assert [message.splitlines()[0] for message in errors()] == [
-        f"error: {variable} 'kafka': expected HOST:PORT[,HOST:PORT...]"
-    ]
+    assert errors()[0].splitlines()[0] == f"error: {variable} 'kafka': expected HOST:PORT[,HOST:PORT...]"
 
 
 def test_of_both_variables_of_a_flag_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,33 +259,35 @@ def test_the_quotas_file_is_found_beside_the_file_that_names_it(toml: Any) -> No
 # Ports and hosts
 
 
-def test_the_broker_ports_follow_the_listen_port() -> None:
-    assert config(*UPSTREAM, "--listen", "127.0.0.1:9000").listening.broker_ports == range(9001, 9021)
-
-
-def test_a_listen_port_of_the_kernel_means_broker_ports_of_the_kernel() -> None:
-    assert config(*UPSTREAM, "--listen", "127.0.0.1:0").listening.broker_ports is None
-    given = config(*UPSTREAM, "--listen", "127.0.0.1:0", "--broker-ports", "5000-5001")
-    assert given.listening.broker_ports == range(5000, 5002)
-    assert config(*UPSTREAM, "--broker-ports", "0").listening.broker_ports is None
+@pytest.mark.parametrize(
+    ("flags", "ports"),
+    [
+        ("--listen 127.0.0.1:9000", range(9001, 9021)),
+        ("--listen 127.0.0.1:0", None),
+        ("--listen 127.0.0.1:0 --broker-ports 5000-5001", range(5000, 5002)),
+        ("--broker-ports 0", None),
+    ],
+)
+def test_the_broker_ports_follow_the_listen_port_unless_the_kernel_chooses_it(flags: str, ports: range | None) -> None:
+    assert config(*UPSTREAM, *flags.split()).listening.broker_ports == ports
 
 
 WILDCARDS = ["0.0.0.0", "[::]", "0", "[0:0::0]", "*", "0.0", "0x0", "[::ffff:0.0.0.0]", "0.0.0.0."]  # noqa: S104
 
 
+@pytest.mark.claim(
+    "limits",
+    "all interfaces, however they are written, are those of IPv6 and IPv4 on every port, or of "
+    "IPv4 alone where there is no IPv6; no wildcard is advertised",
+)
 @pytest.mark.parametrize("host", WILDCARDS)
-def test_every_way_to_write_the_wildcard_needs_an_advertised_host(host: str) -> None:
+def test_every_way_to_write_the_wildcard_needs_an_advertised_host_and_is_none(host: str) -> None:
     (message,) = errors(*UPSTREAM, "--listen", f"{host}:9000")
     assert "needs --advertised-host HOST" in message
     found = config(*UPSTREAM, "--listen", f"{host}:9000", "--advertised-host", "proxy.svc")
     assert found.listening.advertised_host == "proxy.svc"
-
-
-@pytest.mark.parametrize("host", WILDCARDS)
-def test_no_wildcard_is_advertised(host: str) -> None:
     (message,) = errors(*UPSTREAM, "--listen", "*:9000", "--advertised-host", host)
     assert "--advertised-host" in message
-    assert "\n  " in message, "with what to give"
 
 
 @pytest.mark.parametrize("option", ["--listen", "--advertised-host", "--bootstrap-servers"])
@@ -320,7 +315,6 @@ def test_one_port_for_all_brokers_binds_no_other() -> None:
     ("flags", "message"),
     [
         (SNI, "needs TLS from clients\n  give --ssl-certificate-location: the server name of a client's handshake"),
-        ((*SNI, *TLS, "--broker-ports", "9100-9110"), "'broker-{node}.kafka.test': and --broker-ports are both set\n"),
         ((*SNI, *TLS, "--broker-ports", "0"), "'broker-{node}.kafka.test': and --broker-ports are both set\n"),
         ((*SNI, *TLS, "--broker-port", "7=9200"), "'broker-{node}.kafka.test': and --broker-port are both set\n"),
         (
@@ -333,11 +327,9 @@ def test_one_port_for_all_brokers_binds_no_other() -> None:
         (("--sni-host", "10.0.0.{node}", *TLS), "expected a host that clients send as server name"),
         (("--sni-host", "broker_{node}.kafka.test", *TLS), "letters, digits and hyphens, with a domain, as in broker-"),
         (("--sni-host", "b\u00fccher-{node}.test", *TLS), "letters, digits and hyphens"),
-        (("--sni-host", "*-{node}.kafka.test", *TLS), "letters, digits and hyphens"),
         (("--sni-host", "broker-{node}.kafka.test.", *TLS), "with a domain and no dot at its end, as in broker-"),
         (("--sni-host", f"{'b' * 54}{{node}}.test", *TLS), "expected a host that clients send as server name"),
         (("--sni-host", f"{{node}}.{'kafka.' * 41}test", *TLS), "expected a host that clients send as server name"),
-        (("--sni-host", "broker-{node}.test:0", *TLS), "the port is a number from 1 to 65535, not '0'"),
         (("--sni-host", "broker-{node}.test:", *TLS), "the port is a number from 1 to 65535, not ''"),
         (("--sni-host", "[::1]:9000", *TLS), "expected HOST or HOST:PORT"),
         (("--sni-host", "kafka.test", "--listen", "0.0.0.0:9000", *TLS), "expected a host with {node} once"),
@@ -360,99 +352,90 @@ def test_a_proxy_in_front_of_itself(server: str) -> None:
 # Everything that can be wrong
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--listen", "foo"), "error: --listen 'foo': expected HOST:PORT\n  the port is missing"),
-        (
-            ("--log-level", "wran"),
-            "error: --log-level 'wran': unknown value\n  did you mean 'warn'? allowed: debug, info, warn, error",
-        ),
-        (("--max-connections", "0"), "error: --max-connections '0': expected a whole number from 1 to 10000000"),
-        (
-            ("--proxy-protocol-from", "10.1.0.0/8"),
-            "error: --proxy-protocol-from '10.1.0.0/8': expected an IP network\n  did you mean 10.0.0.0/8?",
-        ),
-        (
-            ("--proxy-protocol-from", "lb.internal"),
-            "error: --proxy-protocol-from 'lb.internal': expected an IP network such as 10.0.0.0/8, or an address",
-        ),
-        (
-            ("--listen", "0.0.0.0:9000"),
-            "error: --listen '0.0.0.0:9000': needs --advertised-host HOST\n  responses name this host as that of every "
-            "broker, and a client cannot connect to '0.0.0.0': give the host name or IP address by which clients reach "
-            "this proxy",
-        ),
-        (
-            ("--advertised-host", "0.0.0.0"),  # noqa: S104
-            "error: --advertised-host '0.0.0.0': is not an address that clients can connect to\n"
-            "  give the host name or IP address by which clients reach this proxy",
-        ),
-        (
-            ("--listen", "127.0.0.1:65530"),
-            "error: --listen '127.0.0.1:65530': has fewer than 20 ports after it\n  give --broker-ports FIRST-LAST",
-        ),
-        (
-            ("--broker-ports", "19000-19100"),
-            "error: --broker-ports 19000-19100: port 19092 is that of --listen '127.0.0.1:19092' (the default)\n"
-            "  each needs its own",
-        ),
-        (
-            ("--metrics-listen", "127.0.0.1:19100"),
-            "error: --metrics-listen '127.0.0.1:19100': port 19100 is that of --broker-ports 19093-19112 (the "
-            "default: the 20 ports after the listen port)\n  each needs its own",
-        ),
-        (
-            ("--metrics-listen", "localhost:19092"),
-            "error: --metrics-listen 'localhost:19092': port 19092 is that of --listen '127.0.0.1:19092' (the "
-            "default)\n  each needs its own",
-        ),
-        (
-            ("--broker-port", "7=19092"),
-            "error: --broker-port '7=19092': port 19092 is that of --listen '127.0.0.1:19092' (the default)\n"
-            "  each needs its own",
-        ),
-        (
-            ("--broker-port", "7=19404"),
-            "error: --metrics-listen '127.0.0.1:19404' (the default): port 19404 is that of --broker-port '7=19404'\n"
-            "  each needs its own",
-        ),
-        (
-            ("--broker-port", "7=9200", "--broker-port", "8=9200"),
-            "error: --broker-port '8=9200': port 9200 is that of --broker-port '7=9200'\n  each needs its own",
-        ),
-        (
-            ("--broker-port", "7=9200", "--broker-port", "7=9201"),
-            "error: --broker-port '7=9201': node 7 has a port already: 9200",
-        ),
-        (
-            ("--reuse-port", "--broker-ports", "0"),
-            "error: --broker-ports '0': cannot be shared with --reuse-port: the kernel chooses it\n  give fixed ports",
-        ),
-        (
-            ("--reuse-port", "--listen", "127.0.0.1:0"),
-            "error: --listen '127.0.0.1:0': cannot be shared with --reuse-port: the kernel chooses it\n"
-            "  give fixed ports",
-        ),
-        (
-            ("--reuse-port", "--usage-topic", "usage"),
-            "error: --reuse-port: needs --sidecar-name with usage records\n  each process has its own name in them",
-        ),
-        (
-            ("--max-connection-age", "100ms"),
-            "error: --max-connection-age '100ms': expected a duration such as 20s, 500ms or 2m, or off\n"
-            "  from 1s to 86400s",
-        ),
-        (
-            ("--bootstrap-servers", "localhost:19093"),
-            "error: --bootstrap-servers 'localhost:19093': is a port of this proxy itself\n"
-            "  give the real brokers here, and the address of --listen to clients",
-        ),
-    ],
-)
-def test_each_error_names_its_place_and_what_is_allowed(arguments: tuple[str, ...], message: str) -> None:
-    upstream = () if "--bootstrap-servers" in arguments else UPSTREAM
-    assert errors(*upstream, *arguments) == [message]
+#: Flags, and below them what is said.
+ERRORS = """
+--listen foo
+error: --listen 'foo': expected HOST:PORT
+  the port is missing
+
+--log-level wran
+error: --log-level 'wran': unknown value
+  did you mean 'warn'? allowed: debug, info, warn, error
+
+--max-connections 0
+error: --max-connections '0': expected a whole number from 1 to 10000000
+
+--proxy-protocol-from 10.1.0.0/8
+error: --proxy-protocol-from '10.1.0.0/8': expected an IP network
+  did you mean 10.0.0.0/8?
+
+--proxy-protocol-from lb.internal
+error: --proxy-protocol-from 'lb.internal': expected an IP network such as 10.0.0.0/8, or an address
+
+--listen 0.0.0.0:9000
+error: --listen '0.0.0.0:9000': needs --advertised-host HOST
+  responses name this host as that of every broker, and a client cannot connect to '0.0.0.0': \
+give the host name or IP address by which clients reach this proxy
+
+--advertised-host 0.0.0.0
+error: --advertised-host '0.0.0.0': is not an address that clients can connect to
+  give the host name or IP address by which clients reach this proxy
+
+--listen 127.0.0.1:65530
+error: --listen '127.0.0.1:65530': has fewer than 20 ports after it
+  give --broker-ports FIRST-LAST
+
+--broker-ports 19000-19100
+error: --broker-ports 19000-19100: port 19092 is that of --listen '127.0.0.1:19092' (the default)
+  each needs its own
+
+--metrics-listen 127.0.0.1:19100
+error: --metrics-listen '127.0.0.1:19100': port 19100 is that of --broker-ports 19093-19112 \
+(the default: the 20 ports after the listen port)
+  each needs its own
+
+--metrics-listen localhost:19092
+error: --metrics-listen 'localhost:19092': port 19092 is that of --listen '127.0.0.1:19092' (the default)
+  each needs its own
+
+--broker-port 7=19404
+error: --metrics-listen '127.0.0.1:19404' (the default): port 19404 is that of --broker-port '7=19404'
+  each needs its own
+
+--broker-port 7=9200 --broker-port 8=9200
+error: --broker-port '8=9200': port 9200 is that of --broker-port '7=9200'
+  each needs its own
+
+--broker-port 7=9200 --broker-port 7=9201
+error: --broker-port '7=9201': node 7 already has a port: 9200
+
+--reuse-port --broker-ports 0
+error: --broker-ports '0': cannot be shared with --reuse-port: the kernel chooses it
+  give fixed ports
+
+--reuse-port --listen 127.0.0.1:0
+error: --listen '127.0.0.1:0': cannot be shared with --reuse-port: the kernel chooses it
+  give fixed ports
+
+--reuse-port --usage-topic usage
+error: --reuse-port: needs --sidecar-name with usage records
+  each process needs its own name in them
+
+--max-connection-age 100ms
+error: --max-connection-age '100ms': expected a duration such as 20s, 500ms or 2m, or off
+  from 1s to 86400s
+
+--bootstrap-servers localhost:19093
+error: --bootstrap-servers 'localhost:19093': is a port of this proxy itself
+  give the real brokers here, and the address of --listen to clients
+"""
+
+
+@pytest.mark.parametrize("case", ERRORS.strip().split("\n\n"))
+def test_each_error_names_its_place_and_what_is_allowed(case: str) -> None:
+    flags, _, message = case.partition("\n")
+    upstream = () if "--bootstrap-servers" in flags else UPSTREAM
+    assert errors(*upstream, *flags.split()) == [message]
 
 
 def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,17 +489,21 @@ def test_a_quotas_file_given_as_configuration(toml: Any) -> None:
     )
 
 
-def test_a_quotas_file_that_is_not_there() -> None:
-    (message,) = errors(*UPSTREAM, "--quotas-file", "nowhere.toml")
-    assert message == "error: --quotas-file 'nowhere.toml': cannot be read: No such file or directory"
-
-
 # What is allowed but likely not meant
 
 
 def test_passing_unknown_apis_is_warned_about() -> None:
     found = config(*UPSTREAM, "--pass-unknown-apis")
     assert [name for name, _ in warnings_of(found, active_quotas(found))] == ["unknown_apis_pass"]
+
+
+def test_exempt_producers_without_a_disk_guard_are_reported() -> None:
+    flags = ("--bootstrap-servers", "a:1", "--disk-guard-exempt", "client-id=ops-*", "--disk-guard-exempt", "user=root")
+    found = config(*flags)
+    assert [name for name, _ in warnings_of(found, active_quotas(found))] == ["disk_guard_exempt_unused"]
+    found = config(*flags, "--disk-guard", "85%..95%")
+    assert warnings_of(found, active_quotas(found)) == []
+    assert found.enforcement.disk_guard_exempt == (Exemption((), ("ops-*",)), Exemption(("root",)))
 
 
 def test_options_of_a_fleet_without_its_name_are_reported() -> None:
@@ -529,7 +516,33 @@ def test_options_of_a_fleet_without_its_name_are_reported() -> None:
         assert warnings_of(found, active_quotas(found)) == []
 
 
-@pytest.mark.parametrize("user", ["--fleet etl", "--usage-topic usage", "--cluster-quotas total"])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--quota-api proxy", "--quota-api 'proxy': needs --quotas-topic"),
+        ("--quota-admins alice", "--quota-admins: has no effect: the proxy answers no quota API"),
+        ("--quotas-topic q --quota-api cluster --quota-admins alice", "--quota-admins: has no effect"),
+        ("--quotas-topic q --quota-admins User:", "expected a name, not an empty one"),
+        ("--quotas-topic q --quota-api broker", "--quota-api 'broker': unknown value"),
+        ("--quotas-topic usage --usage-topic usage", "--quotas-topic 'usage': is also the --usage-topic"),
+        ("--quotas-topic a/b", "--quotas-topic 'a/b': Topic name is invalid"),
+    ],
+)
+def test_options_of_the_topic_of_quotas(flags: str, message: str) -> None:
+    [error] = errors("--bootstrap-servers", "a:1", *flags.split())
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "--fleet etl",
+        "--usage-topic usage",
+        "--cluster-quotas total",
+        "--disk-guard 85%..95%",
+        "--quotas-topic quotas",
+    ],
+)
 def test_own_clients_need_a_login_where_clients_log_in_themselves(toml: Any, user: str) -> None:
     without = str(toml("security.protocol=SASL_PLAINTEXT\n", "client.properties"))
     login = "sasl.mechanism=PLAIN\nsasl.username=u\nsasl.password=p\n"
@@ -537,10 +550,10 @@ def test_own_clients_need_a_login_where_clients_log_in_themselves(toml: Any, use
     flags = ("--bootstrap-servers", "a:1", "--command-config", without, *user.split())
     flag, name = user.split()
     [error] = errors(*flags)
-    assert error.startswith(f"error: {flag} '{name}': has no login: ")
+    assert error.startswith(f"error: {flag} '{name}': has no login: {without} has no sasl settings\n  give one with")
     found = config(*flags, "--own-client-config", own)
     assert found.upstream.login is None
-    assert found.own_client.login is not None
+    assert found.internal_client.login is not None
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "caf\u00e9", "a\nb"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from proxy.commands import main
+from proxy.command.commands import main
 from proxy.config.files import read_file
 
 REFUSED = "it is no regular file"

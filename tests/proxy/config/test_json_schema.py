@@ -8,9 +8,14 @@ from typing import Any
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
 
-from proxy.commands import main, run
+from proxy.command.commands import main, run
+from proxy.config.json_schema import record_schema
 from proxy.config.option_types import Setting
+from quotas.entry import QuotaEntry
+from quotas.stored.record import Record, encode
+from tests.quotas.stored.entries import ENTRIES
 
 CONFIG = """
 bootstrap_servers = "broker-1:9092"
@@ -98,3 +103,12 @@ def test_each_option_is_there_with_its_help() -> None:
     shown = {param.name for param in run.params if isinstance(param, Setting) and not param.hidden}
     assert known.keys() == shown - {"config"}
     assert all(each["description"] for each in known.values())
+
+
+@given(ENTRIES)
+def test_records_of_the_topic_of_quotas_are_as_their_schema_says(entry: QuotaEntry) -> None:
+    value = json.loads(encode(Record(entry.entity, entry, {"request_percentage": 12.5}))[1])
+    jsonschema.Draft7Validator(record_schema()).validate(value)
+    value["quota"]["producer_byte_rat"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="producer_byte_rat"):
+        jsonschema.Draft7Validator(record_schema()).validate(value)

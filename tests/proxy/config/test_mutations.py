@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.commands import main
+from proxy.command.commands import main
 from proxy.config.errors import ConfigError
 from proxy.config.quotas_file import active_quotas
 from tests.proxy.command_line import UPSTREAM, config

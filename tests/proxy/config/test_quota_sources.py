@@ -6,46 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config.quota_sources import CLUSTER, Quotas, QuotaSources, merged
-from quotas.entity import DEFAULT, Entity, Kind, Named
+from quotas.entity import DEFAULT, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
 from quotas.resource_groups import ResourceGroup
 
-ETL, ANYONE, GROUP = Entity(client_id="etl"), Entity(client_id=DEFAULT), Named(Kind.RESOURCE_GROUP, "team")
+ETL, ANYONE, GROUP = Entity(client_id="etl"), Entity(client_id=DEFAULT), Named(EntityKind.RESOURCE_GROUP, "team")
 RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_RATE)
-
-
-def test_the_strongest_source_of_each_limit_applies() -> None:
-    sources: QuotaSources = {
-        "cluster": (
-            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, CONSUMER_BYTE_RATE: 2, REQUEST_RATE: 3}),
-            QuotaEntry(ANYONE, {PRODUCER_BYTE_RATE: 4}),
-        ),
-        "flags": (QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10, CONSUMER_BYTE_RATE: 20}, mode="delay"),),
-        "file": (
-            QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 100}, unlimited=(REQUEST_RATE,)),
-            QuotaEntry(ANYONE, {PRODUCER_BYTE_RATE: 400}),
-        ),
-    }
-    quotas = Quotas(merged(sources), 1)
-    assert quotas.sources == {
-        "cluster": (),
-        "flags": (QuotaEntry(ETL, {CONSUMER_BYTE_RATE: 20}, mode="delay"),),
-        "file": sources["file"],
-    }
-    assert list(quotas.sources) == list(sources)
-    assert quotas.entries == (*quotas.sources["flags"], *quotas.sources["file"])
-    found = quotas.configured.clients.find("", "etl")
-    assert {name: (applies.rate, applies.mode, applies.source) for name, applies in found.items()} == {
-        PRODUCER_BYTE_RATE: (100, None, "file"),
-        CONSUMER_BYTE_RATE: (20, "delay", "flags"),
-    }
 
 
 def test_the_cluster_is_the_weakest_source() -> None:
     own = Quotas({"--quota": (QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10}),), "file": ()}, 0.5, dry_run=True)
     others = QuotaEntry(ANYONE, {REQUEST_RATE: 3})
-    quotas = own.over((QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, CONSUMER_BYTE_RATE: 2}), others))
+    quotas = own.over({CLUSTER: (QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, CONSUMER_BYTE_RATE: 2}), others)})
     assert (quotas.share, quotas.dry_run) == (0.5, True)
     assert quotas.sources[CLUSTER] == (QuotaEntry(ETL, {CONSUMER_BYTE_RATE: 2}), others)
     assert list(quotas.own_entries) == list(own.entries)

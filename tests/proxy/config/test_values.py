@@ -1,6 +1,7 @@
 """What a user may write for one value, and what is said when it is something else."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 
 import pytest
@@ -13,7 +14,9 @@ from proxy.config.values import (
     SMALLEST_FRACTION,
     parse_address,
     parse_addresses,
+    parse_disk_marks,
     parse_duration,
+    parse_exempt,
     parse_fraction,
     parse_host,
     parse_name,
@@ -25,7 +28,8 @@ from proxy.config.values import (
     whole_number,
 )
 from quotas.algorithms.token_bucket import TokenBucket
-from quotas.problems import Refusal
+from quotas.exemption import Exemption
+from quotas.problems import InvalidValue
 from quotas.rates import SMALLEST_RATE, exact
 
 
@@ -54,9 +58,8 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ("", None),
         (":9092", "the host is missing"),
         ("foo:", "the port is a number from 1 to 65535, not ''"),
-        ("foo:0", "the port is a number from 1 to 65535, not '0'"),
         ("foo:65536", "the port is a number from 1 to 65535, not '65536'"),
-        ("foo:-1", "the port is a number from 1 to 65535, not '-1'"),
+        ("foo:0", "the port is a number from 1 to 65535, not '0'"),
         ("foo:٣", "the port is a number from 1 to 65535, not '٣'"),
         ("foo:" + "9" * 5000, None),
         ("::1:9092", "put an IPv6 address in brackets, as in [::1]:19092"),
@@ -64,18 +67,15 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         ("[foo]:9092", "brackets are for IPv6 addresses only, as in [::1]:19092"),
         ("25192", "the host is missing: 127.0.0.1:25192"),
         ("off", "it cannot be switched off: 127.0.0.1:0 is any free port, for this host only"),
-        ("kafka://foo:9092", "write foo:9092: without a scheme and a path"),
-        ("fo o:9092", "'fo o' is not a host name or IP address"),
+        ("kafka://foo:9092", "write foo:9092, without a scheme and a path"),
         ("a,b:9092", "'a,b' is not a host name or IP address"),
-        (
-            f"{'a' * 64}.example:9092",
-            f"'{'a' * 64}.example': each part of a name between two dots has 1 to 63 characters",
-        ),
+        ("fo o:9092", "'fo o' is not a host name or IP address"),
+        (f"{64 * 'a'}.test:1", f"'{64 * 'a'}.test': each part of a name between two dots has 1 to 63 characters"),
         ("kafka..example:9092", "'kafka..example': each part of a name between two dots has 1 to 63 characters"),
     ],
 )
 def test_what_is_no_address(text: str, hint: str | None) -> None:
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(InvalidValue) as raised:
         parse_address(text)
     assert raised.value.message == "expected HOST:PORT"
     if hint is not None:
@@ -91,7 +91,7 @@ def test_several_addresses() -> None:
     assert parse_addresses("a:1,,b:2,") == (("a", 1), ("b", 2))
     assert parse_addresses(["a:1", "b:2,c:3"]) == (("a", 1), ("b", 2), ("c", 3))
     for wrong in ("", ",", "a:1,b", [], ["a:1", 5], 9092, None):
-        with pytest.raises(Refusal, match="HOST:PORT"):
+        with pytest.raises(InvalidValue, match="HOST:PORT"):
             parse_addresses(wrong)
 
 
@@ -160,17 +160,66 @@ def test_values(
 ) -> None:
     assert {text: parse(text) for text in good} == good
     for text in wrong:
-        with pytest.raises(Refusal, match=message):
+        with pytest.raises(InvalidValue, match=message):
             parse(text)
 
 
 def test_the_smallest_share_of_the_smallest_rate_makes_a_wait_that_can_be_told() -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(InvalidValue) as refused:
         parse_fraction(5e-324)
     assert refused.value.hint == "at least 0.000001"
     assert parse_fraction("0.000001") == SMALLEST_FRACTION
     bucket = TokenBucket(SMALLEST_RATE * exact(SMALLEST_FRACTION))
     assert bucket.record(2**31, 0) / 1e9 == pytest.approx(2**31 * 1e12)
+
+
+@pytest.mark.parametrize(
+    ("text", "soft", "hard", "is_free"),
+    [
+        ("85%..95%", Fraction(85, 100), Fraction(95, 100), False),
+        (" 99.5 % .. 100% ", Fraction(995, 1000), 1, False),
+        ("50GB..20GB", 50 * 10**9, 20 * 10**9, True),
+        ("1TiB..1TB", 2**40, 10**12, True),
+    ],
+)
+def test_marks_of_disks_are_used_shares_or_free_bytes(text: str, soft: object, hard: object, is_free: bool) -> None:
+    marks = parse_disk_marks(text)
+    assert (marks.soft, marks.hard, marks.is_free, str(marks)) == (soft, hard, is_free, text.strip())
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("95%..85%", "SOFT is above 0% and below HARD"),
+        ("90%..90%", "SOFT is above 0% and below HARD"),
+        ("-5%..90%", "SOFT is above 0% and below HARD"),
+        ("85%..105%", "percentages go up to 100%"),
+        ("85%..20GB", "both marks are used shares, or both are free bytes"),
+        ("85..95", "a mark has % or a unit of bytes"),
+        ("0.85..0.95", "a mark has % or a unit of bytes"),
+        ("20GB..50GB", "with free bytes, SOFT is more than HARD, which is above 0"),
+        ("50XB..20GB", "unknown unit 'XB'; allowed: GB, TB, GiB, TiB"),
+        ("85%-95%", "two marks, with .. between them"),
+        ("85%..90%..95%", "two marks, with .. between them"),
+        ("..95%", "two marks, with .. between them"),
+        ("x%..95%", None),
+        ("GB..20GB", None),
+        (0.9, None),
+    ],
+)
+def test_wrong_marks_are_refused_in_one_line(value: object, hint: str | None) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        parse_disk_marks(value)
+    assert refused.value.hint == hint
+    assert refused.value.message.startswith("expected SOFT..HARD")
+
+
+def test_exempt_producers() -> None:
+    assert parse_exempt("user=root") == Exemption(("root",))
+    assert parse_exempt("client-id=ops-*") == Exemption((), ("ops-*",))
+    for wrong in ("root", "user=", "topic=x", "client-id=a*b", "", None, 7):
+        with pytest.raises(InvalidValue):
+            parse_exempt(wrong)
 
 
 def test_several_specs_in_one_variable() -> None:
@@ -185,6 +234,8 @@ def test_anything_else_is_refused_and_never_a_crash(value: object) -> None:
     for parse in (
         parse_address,
         parse_addresses,
+        parse_disk_marks,
+        parse_exempt,
         parse_duration,
         parse_fraction,
         parse_host,
@@ -197,5 +248,5 @@ def test_anything_else_is_refused_and_never_a_crash(value: object) -> None:
     ):
         try:
             parse(value)
-        except Refusal as error:
+        except InvalidValue as error:
             assert error.message  # noqa: PT017  (either outcome is right; only another exception is wrong)

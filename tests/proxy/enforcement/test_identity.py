@@ -12,7 +12,7 @@ from proxy.enforcement.report import DEBT
 from quotas.entity import ANONYMOUS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
-from tests.proxy.enforcement.test_measures import NS_PER_MS, NS_PER_SECOND, QUOTA, Scene, identity
+from tests.proxy.enforcement.test_throttle_actions import NS_PER_MS, NS_PER_SECOND, QUOTA, Scene, identity
 from tests.proxy.streams.pair import World
 
 # ---- notices
@@ -49,6 +49,7 @@ KINDS = [
     "user=ANONYMOUS,producer_ids_rate=2",
     "topic=rows,bytes_in_rate=100",
     "topic=rows,messages_in_rate=1",
+    "resource-group=g,client-id=etl,bytes_in_rate=100",
     "total,producer_byte_rate=100",
     "total,messages_in_rate=1",
 ]
@@ -70,8 +71,10 @@ def test_a_reload_keeps_the_notice_of_any_limit_that_stays(spec: str) -> None:
     who.refresh(now_ns)
     assert who.notice.until_ns == now_ns + debt_ns
     world.registry.replace([], now_ns)
+    who.client.refresh(now_ns)
+    assert who.generation != world.registry.generation, "though a fetch has looked up the limits"
     who.refresh(now_ns)
-    assert who.notice.until_ns == 0, "a limit that is gone asks for nothing"
+    assert (who.notice.until_ns, who.limits.produce.limits) == (0, ()), "a limit that is gone asks for nothing"
 
 
 def test_a_raised_rate_shortens_a_notice_and_a_lower_one_does_not_prolong_it() -> None:
@@ -139,14 +142,3 @@ def test_a_client_outlives_the_next_client_id() -> None:
     who.refresh(world.clock())
     who.leave()
     assert (before.entity.sessions, who.entity.sessions) == (0, 0)
-
-
-def test_a_notice_is_renewed_though_a_fetch_has_looked_up_the_limits() -> None:
-    world = World([QUOTA])
-    who = identity(world)
-    who.notice.extend(who.limits.produce.limits[0], world.clock() + NS_PER_SECOND, DEBT)
-    world.registry.replace([], world.clock())
-    who.client.refresh(world.clock())
-    assert who.generation != world.registry.generation
-    who.refresh(world.clock())
-    assert (who.notice.until_ns, who.limits.produce.limits) == (0, ())

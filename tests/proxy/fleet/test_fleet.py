@@ -10,17 +10,29 @@ from fractions import Fraction
 
 import pytest
 
-from deploy.local.lent import lent_in, most_lent
-from proxy import retries
+from deploy.local.granted import grants_in, most_granted
+from proxy.background import retries
+from proxy.background.retries import Retries
 from proxy.fleet.log import LogFailed, LogRefused
-from proxy.retries import Retries
 from quotas.entity import DEFAULT, Entity
 from quotas.entry import QuotaEntry
+from quotas.fleet import caps as caps_module
+from quotas.fleet import member as member_module
+from quotas.fleet.digest import LimitNames
 from quotas.fleet.parameters import WHOLE
-from quotas.fleet.record import parse
+from quotas.fleet.record import Record, Statement, encode, parse
 from quotas.limit_kinds import PRODUCER_BYTE_RATE, REQUEST_RATE
+from quotas.limit_options import LimitOptions, Yields
+from simulation.kernel import MS
 from tests.proxy.conversation import lines_of
-from tests.proxy.fleet.world import KEY, QUOTA, Proxy, a_world, entry, settle
+from tests.proxy.fleet.world import KEY, QUOTA, Proxy, a_world, entry
+
+pytestmark = [
+    pytest.mark.claim("fleet", "the same of what buckets earn, whatever happens to the topic and the proxies"),
+    pytest.mark.claim("fleet", "a topic that cannot be used is tried ever more rarely, with one line for each reason"),
+    pytest.mark.claim("fleet", "a member whose share is too small for a producer warns"),
+    pytest.mark.claim("fleet", "a proxy at rest wakes up once a second, and at once when a request waits"),
+]
 
 JOIN_SECONDS = 20
 """On a topic without history: 15.6 s."""
@@ -31,7 +43,7 @@ FLOORS = 0.02
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "MOST_SECONDS", 0)
+    monkeypatch.setattr(retries, "MOST_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -49,52 +61,52 @@ def wanting(*proxies: Proxy) -> None:
         proxy.wants = True
 
 
-async def test_two_that_want_more_have_half_each_and_one_alone_all_of_it() -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_two_that_want_more_have_half_each_and_one_alone_all_of_it() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(one)
-        await world.until(lambda: one.rate > 0.9 * QUOTA, 2)
+        world.until(lambda: one.rate > 0.9 * QUOTA, 2)
         wanting(two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 2)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 2)
         one.wants = False
-        await world.until(lambda: two.rate > 0.9 * QUOTA, 5)
+        world.until(lambda: two.rate > 0.9 * QUOTA, 5)
         assert one.rate == QUOTA * FLOORS / 10, "its floor stays"
 
 
-async def test_one_at_rest_wakes_up_once_a_second_and_at_once_when_a_request_waits() -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_one_at_rest_wakes_up_once_a_second_and_at_once_when_a_request_waits() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(two)
-        await world.pass_seconds(5)
+        world.pass_seconds(5)
         looked, read = one.limits.looked, one.log.reads
-        await world.pass_seconds(10)
+        world.pass_seconds(10)
         assert one.limits.looked - looked <= 11
         assert one.log.reads - read <= 15, "once a second, and until it has read its own record"
         assert one.metrics.is_joined
-        assert len(one.member.heard) == 2
+        assert len(one.member.seen) == 2
         wanting(one)
-        assert await world.until(lambda: one.rate > 0.45 * QUOTA, 1) <= 0.3
+        assert world.until(lambda: one.rate > 0.45 * QUOTA, 1) <= 0.3
         one.wants = False
-        await world.pass_seconds(5)
+        world.pass_seconds(5)
         looked = one.limits.looked
-        await world.pass_seconds(10)
+        world.pass_seconds(10)
         assert one.limits.looked - looked <= 11, "again"
 
 
-async def test_a_limit_nobody_has_read_of_has_its_floor_until_it_is_asked_for() -> None:
-    async with a_world() as world:
-        [proxy] = [await world.join()]
+def test_a_limit_nobody_has_read_of_has_its_floor_until_it_is_asked_for() -> None:
+    with a_world() as world:
+        [proxy] = [world.join()]
         assert proxy.rate == QUOTA * FLOORS / 10
         wanting(proxy)
-        await world.until(lambda: proxy.rate > 0.9 * QUOTA, 1)
+        world.until(lambda: proxy.rate > 0.9 * QUOTA, 1)
         assert proxy.limit.algorithm.burst_ns == pytest.approx(100_000_000, rel=0.01), (
             "the depth of all buckets together"
         )
 
 
-async def test_no_record_leaves_before_the_rates_that_it_lowers_have_fallen() -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_no_record_leaves_before_the_rates_that_it_lowers_have_fallen() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         lowered = 0
 
         def check(record: bytes, proxy: Proxy) -> None:
@@ -107,26 +119,25 @@ async def test_no_record_leaves_before_the_rates_that_it_lowers_have_fallen() ->
         one.log.on_append = lambda record: check(record, one)
         two.log.on_append = lambda record: check(record, two)
         wanting(one)
-        await world.until(lambda: one.rate > 0.9 * QUOTA, 2)
+        world.until(lambda: one.rate > 0.9 * QUOTA, 2)
         wanting(two)
-        await world.until(lambda: two.rate > 0.45 * QUOTA, 2)
+        world.until(lambda: two.rate > 0.45 * QUOTA, 2)
         assert lowered
 
 
 @pytest.mark.parametrize(("shares", "rest"), [(True, 0.1), (False, FLOORS / 10)])
-async def test_without_the_topic_rates_stay_for_their_lease_and_never_stop(
+def test_without_the_topic_rates_stay_for_their_lease_and_never_stop(
     shares: bool, rest: float, log: pytest.LogCaptureFixture
 ) -> None:
-    async with a_world() as world:
-        proxy = await world.join(shares_fallback=shares)
+    with a_world() as world:
+        proxy = world.join(shares_fallback=shares)
         wanting(proxy)
-        await world.until(lambda: proxy.rate > 0.9 * QUOTA, 2)
+        world.until(lambda: proxy.rate > 0.9 * QUOTA, 2)
         proxy.log.error = LogFailed("unreachable", "no broker")
-        world.topic.wake()
-        await world.pass_seconds(9)
+        world.pass_seconds(9)
         assert proxy.rate > 0.9 * QUOTA, "restated each 5 s, so 9 s at least are left"
-        assert await world.until(lambda: proxy.rate < 0.9 * QUOTA, 6) > 0
-        await world.pass_seconds(0.2)
+        assert world.until(lambda: proxy.rate < 0.9 * QUOTA, 6) > 0
+        world.pass_seconds(0.2)
         assert proxy.rate == pytest.approx(rest * QUOTA)
         assert proxy.metrics.errors["unreachable"] >= 1
         assert not proxy.metrics.is_joined
@@ -134,194 +145,191 @@ async def test_without_the_topic_rates_stay_for_their_lease_and_never_stop(
         assert ("1/10 of each limit" in str(away["effect"])) is shares
         assert len(fields_of(log, "fleet_failed")) == 1, "once a minute"
         proxy.log.error = None
-        await world.until(lambda: proxy.rate > 0.9 * QUOTA, JOIN_SECONDS)
+        world.until(lambda: proxy.rate > 0.9 * QUOTA, JOIN_SECONDS)
 
 
-async def test_those_cut_off_are_above_the_quota_by_their_parts_of_the_most_members() -> None:
-    async with a_world() as world:
-        proxies = [await world.join() for _ in range(5)]
+def test_those_cut_off_are_above_the_quota_by_their_parts_of_the_most_members() -> None:
+    with a_world() as world:
+        proxies = [world.join() for _ in range(5)]
         wanting(*proxies)
-        await world.pass_seconds(3)
+        world.pass_seconds(3)
         cut_off = proxies[:2]
         world.excess = len(cut_off) / 10
         for proxy in cut_off:
             proxy.log.error = LogFailed("unreachable", "no broker")
-        world.topic.wake()
-        await world.pass_seconds(40)
+        world.pass_seconds(40)
         assert [proxy.rate for proxy in cut_off] == [0.1 * QUOTA] * 2
         assert sum(proxy.rate for proxy in proxies[2:]) == pytest.approx((1 - FLOORS * 0.7) * QUOTA, rel=0.01)
         assert world.most > QUOTA, "the bound is reached"
 
 
-async def test_what_one_that_is_killed_held_is_used_by_others_after_a_while() -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_what_one_that_is_killed_held_is_used_by_others_after_a_while() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(one, two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
         one.is_stopped = True
         one.log.error = LogFailed("unreachable", "killed")
-        assert await world.until(lambda: two.rate > 0.9 * QUOTA, GONE_SECONDS) > 10
+        assert world.until(lambda: two.rate > 0.9 * QUOTA, GONE_SECONDS) > 10
 
 
-async def test_one_that_ends_gives_back_at_once() -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_one_that_ends_gives_back_at_once() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(one, two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
         one.wants = False
-        await one.fleet.close()
+        assert world.run(5, one.loop.create_task(one.fleet.close()).done)
         assert one.log.is_closed
         one.is_stopped = True
-        await world.until(lambda: two.rate > 0.9 * QUOTA, 1)
+        world.until(lambda: two.rate > 0.9 * QUOTA, 1)
+        assert set(two.member.seen) == {two.member.caps.name}
+        assert set(two.member.leaving) == {one.member.caps.name}
+        world.pass_seconds(25)
+        assert not two.member.leaving
 
 
-async def test_one_that_slept_has_its_floor_when_it_wakes() -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_one_that_slept_has_its_floor_when_it_wakes() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(one, two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
         one.is_stopped = True
         held, one.log.error = one.limit.rate, LogFailed("unreachable", "it sleeps")
-        await world.pass_seconds(40)
+        world.pass_seconds(40)
         assert two.rate > 0.9 * QUOTA
         assert one.limit.rate == held, "nothing has run here"
         assert one.rate == QUOTA * FLOORS / 10, "by the bucket itself"
         one.is_stopped, one.log.error = False, None
         world.excess = 0.1
-        await world.pass_seconds(20)
+        world.pass_seconds(20)
         assert one.rate == pytest.approx(two.rate, rel=0.05)
 
 
-async def test_a_topic_made_anew_is_read_from_its_start_after_all_leases_of_the_old_one(
+def test_a_topic_made_anew_is_read_from_its_start_after_all_leases_of_the_old_one(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(one, two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
         world.topic.recreate()
-        await world.pass_seconds(0.5)
+        world.pass_seconds(0.5)
         assert max(one.rate, two.rate) <= 0.1 * QUOTA
         assert one.metrics.errors["out_of_range"] == 1
         assert fields_of(log, "fleet_topic_changed")
-        assert await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, JOIN_SECONDS) > 14
+        assert world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, JOIN_SECONDS) > 14
 
 
-async def test_a_record_appended_before_what_was_read_shows_another_log() -> None:
-    async with a_world() as world:
-        one = await world.join()
+def test_a_record_appended_before_what_was_read_shows_another_log() -> None:
+    with a_world() as world:
+        one = world.join()
         wanting(one)
-        await world.until(lambda: one.rate > 0.9 * QUOTA, 3)
+        world.until(lambda: one.rate > 0.9 * QUOTA, 3)
         one.log.is_blind = True
         del world.topic.records[1:]  # its end is lost between two fetches
-        one.fleet._send(b"{}", world.clock())
-        await settle()
+        one.loop.call_soon(one.fleet._send, b"{}", world.clock())
+        world.run(0.01)
         assert one.rate == 0.1 * QUOTA, "at once"
         for _ in range(one.log.position):
             world.topic.append(b"{}")
-        await world.pass_seconds(0.1)
+        world.pass_seconds(0.1)
         assert one.metrics.errors["behind"] == 1
 
 
-async def test_a_log_that_gives_nothing_back_is_opened_again() -> None:
-    async with a_world() as world:
-        one = await world.join()
+def test_a_log_that_gives_nothing_back_is_opened_again() -> None:
+    with a_world() as world:
+        one = world.join()
         one.log.is_silent = True
         opened = one.log.opened
         for _ in range(25):
-            await world.pass_seconds(1)
+            world.pass_seconds(1)
             world.topic.append(b"{}")  # of others
         assert one.log.opened > opened
         assert one.metrics.errors["silent"] >= 1
 
 
-async def test_a_topic_of_another_kind_is_reported_and_asked_again(log: pytest.LogCaptureFixture) -> None:
-    async with a_world() as world:
-        one = await world.join()
+def test_a_topic_of_another_kind_is_reported_and_asked_again(log: pytest.LogCaptureFixture) -> None:
+    with a_world() as world:
+        one = world.join()
         one.log.error = LogRefused("topic_differs", "it has 6 partitions")
-        world.topic.wake()
-        await world.pass_seconds(20)
+        world.pass_seconds(20)
         assert one.metrics.errors["topic_differs"] > 1
         [refused] = fields_of(log, "fleet_topic_refused")
         assert refused["message"] == "it has 6 partitions"
         assert one.rate == 0.1 * QUOTA
         one.log.error = None
-        await world.until(lambda: one.metrics.is_joined, JOIN_SECONDS)
+        world.until(lambda: one.metrics.is_joined, JOIN_SECONDS)
 
 
-async def test_a_topic_that_is_refused_is_asked_for_ever_more_rarely_and_reported_once(
+def test_a_topic_that_is_refused_is_asked_for_ever_more_rarely_and_reported_once(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with a_world() as world:
-        one = await world.join()
+    with a_world() as world:
+        one = world.join()
         failures: list[int] = []
 
         def pause(retries: Retries) -> float:
             failures.append(retries._failures)
-            return 0
+            return 0.05
 
         monkeypatch.setattr(Retries, "pause_seconds", pause)
         one.log.error = LogFailed("authorization", "no right to read it")
-        world.topic.wake()
-        await world.pass_seconds(5)
+        world.pass_seconds(5)
         assert failures[:5] == [1, 2, 3, 4, 5], "pauses grow with these"
         assert len(fields_of(log, "fleet_failed")) == 1
         one.log.error = LogFailed("unreachable", "no broker")
-        await world.pass_seconds(5)
+        world.pass_seconds(5)
         assert [fields["reason"] for fields in fields_of(log, "fleet_failed")] == ["authorization", "unreachable"]
         one.log.error = None
-        await world.until(lambda: not one.fleet._retries.is_failing, JOIN_SECONDS)
+        world.until(lambda: not one.fleet._retries.is_failing, JOIN_SECONDS)
         one.log.error = LogFailed("authorization", "no right to read it")
-        world.topic.wake()
         failures.clear()
-        await world.pass_seconds(5)
+        world.pass_seconds(5)
         assert failures[:2] == [1, 2], "it worked meanwhile"
         assert len(fields_of(log, "fleet_failed")) == 3
 
 
-async def test_reading_leaves_half_of_the_loop_to_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_world() as world:
-        one = await world.join()
+def test_reading_leaves_half_of_the_loop_to_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_world() as world:
+        one = world.join()
         pauses: list[float] = []
         sleep, take = asyncio.sleep, one.fleet.take
 
         async def note(seconds: float) -> None:
             pauses.append(seconds)
-            await sleep(0)
+            await sleep(seconds)
 
         def slow(records: Sequence[bytes]) -> None:
-            world.clock.pass_seconds(0.07)  # as 570 kB of empty lists took
+            world.clock.offset_ns += 70 * MS  # as 570 kB of empty lists took
             take(records)
 
         monkeypatch.setattr(one.fleet, "take", slow)
+        monkeypatch.setattr(asyncio, "sleep", note)
         world.topic.append(b"[]")
-        with monkeypatch.context() as patch:
-            patch.setattr(asyncio, "sleep", note)
-            one.fleet.tick()
-            for _ in range(20):
-                await sleep(0)
+        world.pass_seconds(1.5)  # it is at rest
         assert 0.07 in [round(each, 3) for each in pauses]
 
 
-async def test_a_defect_ends_neither_the_fleet_nor_the_proxy(
+def test_a_defect_ends_neither_the_fleet_nor_the_proxy(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with a_world() as world:
-        one = await world.join()
+    with a_world() as world:
+        one = world.join()
         with monkeypatch.context() as patch:
             patch.setattr(one.fleet, "take", lambda _records: 1 / 0)
             for _ in range(2):  # it waits for the first one already
                 world.topic.append(b"{}")
-                await world.pass_seconds(1)  # it is at rest
+                world.pass_seconds(1)  # it is at rest
         assert one.metrics.errors["defect"] >= 1
         assert fields_of(log, "fleet_failed")
         wanting(one)
-        await world.until(lambda: one.rate > 0.9 * QUOTA, JOIN_SECONDS)
+        world.until(lambda: one.rate > 0.9 * QUOTA, JOIN_SECONDS)
 
 
-async def test_a_library_that_cancels_who_calls_it_does_not_end_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_world() as world:
-        one = await world.join()
+def test_a_library_that_cancels_who_calls_it_does_not_end_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_world() as world:
+        one = world.join()
 
         async def close() -> None:
             raise asyncio.CancelledError
@@ -329,122 +337,259 @@ async def test_a_library_that_cancels_who_calls_it_does_not_end_the_fleet(monkey
         with monkeypatch.context() as patch:
             patch.setattr(one.log, "close", close)
             one.log.error = LogFailed("unreachable", "no broker")
-            world.topic.wake()
-            await settle()
+            world.pass_seconds(1.5)  # it is at rest
         assert one.metrics.errors["defect"] >= 1
         one.log.error = None
         wanting(one)
-        await world.until(lambda: one.rate > 0.9 * QUOTA, JOIN_SECONDS)
+        world.until(lambda: one.rate > 0.9 * QUOTA, JOIN_SECONDS)
 
 
-async def test_a_record_in_its_name_that_it_did_not_write_ends_that_name(log: pytest.LogCaptureFixture) -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_a_record_in_its_name_that_it_did_not_write_ends_that_name(log: pytest.LogCaptureFixture) -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(one, two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
         name = one.member.caps.name
         assert name.startswith("pod-0/")
         forged = {"v": 1, "f": "team", "m": name, "s": 1 << 40, "n": 1, "e": [[KEY, 1000 * QUOTA, 0, 0]]}
-        world.excess = 0.5  # until it has read it, who forged it has lent its part to others
+        world.excess = 0.5  # until it has read it, its forger has granted that share to others
         world.topic.append(json.dumps(forged).encode())
-        await world.pass_seconds(0.1)
+        world.pass_seconds(0.1)
         world.excess = 0
         assert one.member.caps.name != name
         [clash] = fields_of(log, "fleet_name_clash")
         assert (clash["member"], clash["now"]) == (name, one.member.caps.name)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 2 * JOIN_SECONDS)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 2 * JOIN_SECONDS)
 
 
-async def test_the_lowest_stated_quota_counts_and_the_log_names_who_states_it(log: pytest.LogCaptureFixture) -> None:
-    async with a_world() as world:
-        one, two = await world.join(), await world.join(entry(QUOTA // 2))
+def test_the_lowest_stated_quota_counts_and_the_log_names_who_states_it(log: pytest.LogCaptureFixture) -> None:
+    with a_world() as world:
+        one, two = world.join(), world.join(entry(QUOTA // 2))
         wanting(one, two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.22 * QUOTA, 3)
-        await world.pass_seconds(0.1)
+        world.until(lambda: min(one.rate, two.rate) > 0.22 * QUOTA, 3)
+        world.pass_seconds(7)
         assert one.rate + two.rate <= QUOTA // 2
         [differs] = fields_of(log, "fleet_quotas_differ")
         assert (differs["here"], differs["applies"]) == (QUOTA, QUOTA // 2)
         assert str(differs["stated_by"]).startswith("pod-1/")
         two.registry.replace([entry()], world.clock())
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+
+
+def test_a_limit_whose_rate_moves_on_purpose_differs_without_a_line(log: pytest.LogCaptureFixture) -> None:
+    with a_world() as world:
+        one, two = world.join(), world.join(entry(QUOTA // 2))
+        one.limit.options = LimitOptions(yields=Yields(least=1, target_ns=1))
+        wanting(one, two)
+        world.pass_seconds(10)
+        assert one.rate + two.rate <= QUOTA // 2
+        assert not fields_of(log, "fleet_quotas_differ")
+
+
+def test_a_raise_is_no_news_and_one_wrong_file_is(log: pytest.LogCaptureFixture) -> None:
+    """Even of a limit that another member has just released, or that a member had that has left."""
+    with a_world() as world:
+        one, two, three = [world.join() for _ in range(3)]
+        wanting(one, two, three)
+        world.pass_seconds(3)
+        two.wants = False
+        one.loop.create_task(three.fleet.close())
+        three.wants, three.is_stopped = False, False
+        world.pass_seconds(1)
+        world.excess = 1
+        for proxy in (one, two):
+            world.pass_seconds(0.5)
+            proxy.registry.replace([entry(2 * QUOTA)], world.clock())
+        three.is_stopped = True
+        world.pass_seconds(30)
+        assert one.rate > 1.9 * QUOTA
+        assert not fields_of(log, "fleet_quotas_differ")
+        two.registry.replace([entry(4_000)], world.clock())
+        wanting(two)
+        world.pass_seconds(4)
+        assert not fields_of(log, "fleet_quotas_differ")
+        world.pass_seconds(30)
+        [line] = fields_of(log, "fleet_quotas_differ")
+        assert (line["limit"], line["entity"]) == ("producer_byte_rate", "client-id:etl")
+        assert (line["here"], line["applies"], line["stated_by"]) == (2 * QUOTA, 4_000, two.member.caps.name)
+        for rate in (2 * QUOTA, 4_000):
+            two.registry.replace([entry(rate)], world.clock())
+            world.pass_seconds(10)
+        assert len(fields_of(log, "fleet_quotas_differ")) == 2, "again"
+
+
+def test_quotas_that_change_all_the_time_do_not_flood_the_log(log: pytest.LogCaptureFixture) -> None:
+    with a_world() as world:
+        one = world.join()
+        wanting(one)
+        for number in range(1, 31):
+            record = Record("team", "liar", number, 0, (Statement(KEY, 1_000 * number, 0, 0),))
+            world.topic.append(encode(record))
+            world.pass_seconds(7)
+        assert 20 < len(fields_of(log, "fleet_quotas_differ")) <= 20 + 30 * 7 / 30
+
+
+def test_a_member_that_lacks_a_limit_is_named_by_the_others(log: pytest.LogCaptureFixture) -> None:
+    with a_world() as world:
+        one, two, three = [world.join() for _ in range(3)]
+        names = ["client-id:etl producer_byte_rate", "total request_rate", "topic:orders bytes_in_rate"]
+        for proxy, limits in ((one, names), (two, names), (three, names[1:])):
+            proxy.fleet.differences.compare(LimitNames(limits))
+        world.pass_seconds(4)
+        assert not fields_of(log, "fleet_limits_differ"), "a change of all files takes a moment"
+        world.pass_seconds(20)
+        lines = fields_of(log, "fleet_limits_differ")
+        assert [(line["members"], line.get("lacks")) for line in lines if "lacks" in line] == [
+            (three.member.caps.name, names[0])
+        ] * 2
+        [own] = [line for line in lines if "lacks" not in line]
+        assert set(str(own["members"]).split(", ")) == {one.member.caps.name, two.member.caps.name}
+        assert [len(proxy.fleet.differences.lacking) for proxy in (one, two, three)] == [1, 1, 0]
+        three.fleet.differences.compare(LimitNames(names))
+        world.pass_seconds(4)
+        assert not one.fleet.differences.lacking
+        world.topic.append(encode(Record("team", "liar", 1, 0, (), {"limits": "3:hello"})))
+        world.pass_seconds(10)
+        assert len(fields_of(log, "fleet_limits_differ")) == len(lines)
+
+
+def test_more_members_than_configured_are_reported_and_stay_within_the_quota(log: pytest.LogCaptureFixture) -> None:
+    """Also when all are cut off, one after the other, and when some are cut off much later."""
+    with a_world() as world:
+        proxies = [world.join(max_members=4) for _ in range(7)]
+        wanting(*proxies)
+        world.pass_seconds(10)
+        assert world.most <= QUOTA
+        lines = fields_of(log, "fleet_too_large")
+        assert [(line["members"], line["max_members"]) for line in lines[-1:]] == [(7, 4)]
+        assert len(lines) <= 7
+        world.excess = 1
+        for cut_off in (proxies[:3], proxies[3:]):
+            for proxy in cut_off:
+                proxy.log.error = LogFailed("unreachable", "no broker")
+            world.pass_seconds(60)
+        assert sum(proxy.rate for proxy in proxies) <= QUOTA
+        assert min(proxy.rate for proxy in proxies) >= QUOTA // 7
+
+
+def test_many_limits_of_many_members_fit(log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "MAX_KEYS_OF_ALL", 60)
+    monkeypatch.setattr(caps_module, "MAX_ENTRIES", 80)
+    entries = [entry(), *(entry(client_id=f"c-{number}") for number in range(29))]
+    with a_world() as world:
+        world.excess = 1_000  # of 30 limits
+        proxies = [world.join(*entries) for _ in range(3)]
+        for proxy in proxies:
+            for number in range(29):
+                proxy.wanted += proxy.registry.resolve("alice", f"c-{number}").produce.limits
+        world.pass_seconds(30)
+        assert all(proxy.metrics.is_joined for proxy in proxies)
+        overflows = sum(proxy.member.caps.counts["overflows"] for proxy in proxies)
+        world.pass_seconds(10)
+        assert sum(proxy.member.caps.counts["overflows"] for proxy in proxies) == overflows
+        assert len(fields_of(log, "fleet_limits_left_out")) == 3
+        assert not fields_of(log, "fleet_overflow")
+
+
+def test_one_that_starts_over_shows_why(log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caps_module, "MAX_ENTRIES", 50)
+    with a_world() as world:
+        one = world.join()
+        for number in range(1, 40):
+            statements = tuple(Statement(f"k{each}", 1, 0, 0) for each in range(60))
+            world.topic.append(encode(Record("team", "liar", number, 0, statements)))
+            world.pass_seconds(0.5)
+        assert "more than 131072 shares are advertised" in one.fleet.why_away
+        assert len(fields_of(log, "fleet_overflow")) == 1
+        world.pass_seconds(20)
+        assert one.fleet.why_away == ""
+
+
+def test_a_fact_that_changes_is_with_the_others_within_two_seconds_even_at_rest() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
+        world.pass_seconds(10.3)
+        one.member.facts["version"] = 7
+        world.until(lambda: two.member.lowest("version", world.clock()), 1.5)
+        one.is_stopped, one.log.error = True, LogFailed("unreachable", "killed")
+        assert world.until(lambda: two.member.lowest("version", world.clock()) is None, 16) > 14
 
 
 @pytest.mark.parametrize(
     ("quota", "members", "is_small"), [(QUOTA, 4, True), (QUOTA, 2, False), (QUOTA // 5, 4, False)]
 )
-async def test_a_share_that_is_too_small_for_a_producer_is_reported(
+def test_a_share_that_is_too_small_for_a_producer_is_reported(
     quota: int, members: int, is_small: bool, log: pytest.LogCaptureFixture
 ) -> None:
     """Once for all names of an entry. A limit that is too small as a whole is reported at the start."""
     everyone = QuotaEntry(Entity(client_id=DEFAULT), {PRODUCER_BYTE_RATE: quota})
-    async with a_world() as world:
-        proxies = [await world.join(everyone) for _ in range(members)]
+    with a_world() as world:
+        proxies = [world.join(everyone) for _ in range(members)]
         world.excess = 1  # of two limits
         for proxy in proxies:
             proxy.wanted = [proxy.registry.resolve("alice", name).produce.limits[0] for name in ("etl", "web")]
-        await world.pass_seconds(20)
+        world.pass_seconds(20)
         lines = fields_of(log, "quota_below_floor")
         assert len(lines) == is_small * members, "one of each proxy"
         for line in lines:
-            assert "4 members use it" in str(line["effect"])
+            assert str(line["effect"]).startswith(("3 members use it", "4 members use it")), "whoever is too many"
             assert "Java 349525" in str(line["effect"])
 
 
-async def test_a_quota_that_is_lowered_while_it_is_in_use_applies_at_once() -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_a_quota_that_is_lowered_while_it_is_in_use_applies_at_once() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(one, two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
         one.registry.replace([entry(QUOTA // 10)], world.clock())
         assert one.rate <= QUOTA // 10
-        await world.pass_seconds(0.2)
+        world.pass_seconds(0.2)
         assert one.rate + two.rate <= QUOTA // 10
 
 
-async def test_nothing_in_the_topic_raises_a_rate_above_the_configured_quota() -> None:
-    async with a_world() as world:
-        one = await world.join(entry(QUOTA // 100))
+def test_nothing_in_the_topic_raises_a_rate_above_the_configured_quota() -> None:
+    with a_world() as world:
+        one = world.join(entry(QUOTA // 100))
         wanting(one)
         for number, (quota, cap) in enumerate([(1 << 62, WHOLE), (1 << 62, 0), (1, 0), (-1, -WHOLE), (10**30, 5)], 1):
             lie = {"v": 1, "f": "team", "m": "liar", "s": number, "n": 1, "e": [[KEY, quota, cap, cap]]}
             for record in (json.dumps(lie).encode(), b"\xff", b"[]", b'{"v":1}', b""):
                 world.topic.append(record)
-            await world.pass_seconds(1)
+            world.pass_seconds(1)
             assert 0 < one.rate <= QUOTA // 100
         assert one.member.caps.counts["void"] > 5
 
 
-async def test_a_joiner_reads_the_last_45_seconds_and_needs_no_wait() -> None:
-    async with a_world() as world:
-        one = await world.join()
+def test_a_joiner_reads_the_last_45_seconds_and_needs_no_wait() -> None:
+    with a_world() as world:
+        one = world.join()
         wanting(one)
-        await world.pass_seconds(50)
+        world.pass_seconds(50)
         world.excess = 0.1  # the fallback of one, until it has joined
-        two = await world.join(settles=False)
+        two = world.join(settles=False)
         wanting(two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 1)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 1)
 
 
-async def test_each_change_of_what_may_be_used_is_in_the_log(log: pytest.LogCaptureFixture) -> None:
+def test_each_change_of_what_may_be_used_is_in_the_log(log: pytest.LogCaptureFixture) -> None:
     log.set_level(logging.DEBUG, "proxy.fleet")
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         wanting(one, two)
-        await world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
+        world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
         two.log.error = LogFailed("unreachable", "no broker")
-        world.topic.wake()
         world.excess = 0.1
-        await world.pass_seconds(40)
+        world.pass_seconds(40)
         lines = [json.dumps({"event": "fleet_lent"} | fields) for fields in fields_of(log, "fleet_lent")]
-        lent = lent_in(lines)
-        assert [lent[each.member.caps.name][-1].rate for each in (one, two)] == [one.rate, two.rate]
-        assert most_lent(lent.values())[0] == pytest.approx(world.most, abs=1)
+        grants = grants_in(lines)
+        assert [grants[each.member.caps.name][-1].rate for each in (one, two)] == [one.rate, two.rate]
+        assert most_granted(grants.values())[0] == pytest.approx(world.most, abs=1)
 
 
-async def test_rates_hold_their_sum_whatever_is_lost() -> None:
+def test_rates_hold_their_sum_whatever_is_lost() -> None:
     """Five proxies that come, go, sleep, lose the topic and change their minds; `World` checks the sum at each step."""
-    async with a_world() as world:
-        proxies = [await world.join() for _ in range(5)]
+    with a_world() as world:
+        proxies = [world.join() for _ in range(5)]
         world.excess = 0.5  # the bound of the fallback, if all are away
         for turn in range(60):
             proxy = proxies[turn % 5]
@@ -452,48 +597,47 @@ async def test_rates_hold_their_sum_whatever_is_lost() -> None:
             proxy.log.is_silent = turn % 7 == 0
             proxy.log.error = LogFailed("unreachable", "no broker") if turn % 11 == 0 else None
             proxy.is_stopped = turn % 13 == 0
-            world.topic.wake()
-            await world.pass_seconds(1 + turn % 4)
+            world.pass_seconds(1 + turn % 4)
             away = sum(not each.member.caps.is_joined(world.clock()) for each in proxies)
             assert sum(each.rate for each in proxies) <= QUOTA * (1 + away / 10)
 
 
-async def test_with_many_limits_those_in_use_are_served_as_soon() -> None:
+def test_with_many_limits_those_in_use_are_served_as_soon() -> None:
     """Limits without use are sampled in turn, those in use each time."""
     everyone = QuotaEntry(Entity(client_id=DEFAULT), {PRODUCER_BYTE_RATE: 100_000})
-    async with a_world() as world:
-        proxy = await world.join(everyone)
+    with a_world() as world:
+        proxy = world.join(everyone)
         for number in range(3_000):
             proxy.registry.resolve("alice", f"client-{number}")
         limit = proxy.registry.resolve("alice", "client-2999").produce.limits[0]
         assert limit.rate == 100_000 * 0.2 / 10
         proxy.wanted.append(limit)
-        await world.until(lambda: limit.rate > 0.75 * 100_000, 2)  # all but the floors, a fifth for a <default>
+        world.until(lambda: limit.rate > 0.75 * 100_000, 2)  # all but the floors, a fifth for a <default>
         assert len(proxy.limits) == 3_001
         world.topic.recreate()
-        await world.pass_seconds(0.1)
+        world.pass_seconds(0.1)
         assert limit.rate == 100_000 / 10, "before the thousands that hold nothing"
 
 
-async def test_a_rate_below_a_thousandth_is_not_rounded_up() -> None:
+def test_a_rate_below_a_thousandth_is_not_rounded_up() -> None:
     smallest = Fraction(1, 1_000_000)
-    async with a_world() as world:
+    with a_world() as world:
         slow = QuotaEntry(Entity(client_id="slow"), {REQUEST_RATE: smallest})
-        proxy = await world.join(entry(), slow)
+        proxy = world.join(entry(), slow)
         [limit] = proxy.registry.resolve("alice", "slow").requests.limits
         proxy.wanted.append(limit)
-        await world.pass_seconds(2)
+        world.pass_seconds(2)
         assert limit.algorithm.rate == smallest
 
 
-async def test_names_that_fit_into_no_record_are_shared_too() -> None:
-    async with a_world() as world:
+def test_names_that_fit_into_no_record_are_shared_too() -> None:
+    with a_world() as world:
         everyone = QuotaEntry(Entity(client_id=DEFAULT), {PRODUCER_BYTE_RATE: 100_000})
-        one, two = [await world.join(everyone) for _ in range(2)]
+        one, two = [world.join(everyone) for _ in range(2)]
         for name in ("x" * 30_000, "\ud800"):
             limits = [proxy.registry.resolve("alice", name).produce.limits[0] for proxy in (one, two)]
             for proxy, limit in zip((one, two), limits, strict=True):
                 proxy.wanted = [limit]
-            await world.pass_seconds(2)
+            world.pass_seconds(2)
             assert min(each.rate for each in limits) > 0.4 * 80_000
             assert sum(each.rate for each in limits) <= 100_000

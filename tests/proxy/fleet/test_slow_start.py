@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.enforcement.measures import MOST_TOLD_OF_PART_NS, told_ns
+from proxy.enforcement.throttle_actions import LONGEST_NOTICE_OF_SHARE_NS, notified_ns
 from proxy.fleet.shared_limits import SharedLimit
-from tests.proxy.fleet.world import QUOTA, Proxy, World, a_world, settle
+from tests.proxy.fleet.world import QUOTA, Proxy, World, a_world
+
+pytestmark = pytest.mark.claim(
+    "fleet",
+    "a client that starts is told of the wait at the share that is being claimed; what counts is what it was told",
+)
 
 STEP_SECONDS = 0.005
 FRAME = 16_384
@@ -43,51 +48,48 @@ class JavaProducer:
                 limit.waiters.discard(self)
             debt_ns = limit.charge(FRAME, now_ns)
             self.passed += FRAME
-            told = told_ns(limit, debt_ns)
+            told = notified_ns(limit, debt_ns)
             self.most_told_ns = max(self.most_told_ns, told)
             self._not_before_ns = now_ns + told
 
 
-async def pass_seconds(world: World, producers: list[JavaProducer], seconds: float) -> None:
+def pass_seconds(world: World, producers: list[JavaProducer], seconds: float) -> None:
     for _ in range(round(seconds / STEP_SECONDS)):
-        world.clock.pass_seconds(STEP_SECONDS)
+        world.run(STEP_SECONDS)
         for producer in producers:
             producer.step()
-        for proxy in world.proxies:
-            proxy.loop.timers.pass_seconds(0)
-        await settle()
         assert sum(proxy.rate for proxy in world.proxies) <= QUOTA + 1
 
 
 @pytest.mark.parametrize(("others", "first_second"), [(0, 0.75), (3, 0.4)])
-async def test_a_producer_that_starts_is_not_told_to_wait_for_the_floor(others: int, first_second: float) -> None:
+def test_a_producer_that_starts_is_not_told_to_wait_for_the_floor(others: int, first_second: float) -> None:
     """Its first claim is for one of as many as there are members, in case all of them start."""
-    async with a_world() as world:
-        proxies = [await world.join() for _ in range(1 + others)]
-        await world.pass_seconds(60)
+    with a_world() as world:
+        proxies = [world.join() for _ in range(1 + others)]
+        world.pass_seconds(60)
         assert [proxy.rate for proxy in proxies] == [FLOOR] * len(proxies)
         producer = JavaProducer(proxies[0])
-        await pass_seconds(world, [producer], 1)
+        pass_seconds(world, [producer], 1)
         assert producer.passed > first_second * QUOTA
         assert producer.most_told_ns < 40_000_000, "a frame is 16 ms of the quota, and 8 s of the floor"
-        await pass_seconds(world, [producer], 4)
+        pass_seconds(world, [producer], 4)
         assert producer.passed > 0.9 * 5 * QUOTA
 
 
-async def test_ten_that_start_at_once_share_from_the_first_second_on() -> None:
-    async with a_world() as world:
-        producers = [JavaProducer(await world.join()) for _ in range(10)]
-        await world.pass_seconds(60)
-        await pass_seconds(world, producers, 2)
+def test_ten_that_start_at_once_share_from_the_first_second_on() -> None:
+    with a_world() as world:
+        producers = [JavaProducer(world.join()) for _ in range(10)]
+        world.pass_seconds(60)
+        pass_seconds(world, producers, 2)
         assert sum(each.passed for each in producers) > 0.8 * 2 * QUOTA
         assert min(each.passed for each in producers) > 0.7 * 2 * QUOTA / 10
 
 
-async def test_waits_are_those_of_the_share_that_is_claimed() -> None:
-    async with a_world() as world:
-        one, two = [await world.join() for _ in range(2)]
+def test_waits_are_those_of_the_share_that_is_claimed() -> None:
+    with a_world() as world:
+        one, two = [world.join() for _ in range(2)]
         two.wants = True
-        await world.pass_seconds(60)
+        world.pass_seconds(60)
         limit, now_ns = one.limit, world.clock()
         shared = limit.whole
         assert isinstance(shared, SharedLimit)
@@ -102,22 +104,22 @@ async def test_waits_are_those_of_the_share_that_is_claimed() -> None:
         limit.waiters.discard(self)
 
 
-async def test_without_the_topic_no_share_is_to_be_expected() -> None:
-    async with a_world() as world:
-        one = await world.join(shares_fallback=False, settles=False)
+def test_without_the_topic_no_share_is_to_be_expected() -> None:
+    with a_world() as world:
+        one = world.join(shares_fallback=False, settles=False)
         limit, now_ns = one.limit, world.clock()
         limit.charge(100_000, now_ns)
         assert limit.wait_ns(now_ns) == limit.debt_ns(now_ns) > 40e9
 
 
-async def test_a_member_at_rest_claims_its_share_with_the_first_frame_that_leaves_debt() -> None:
+def test_a_member_at_rest_claims_its_share_with_the_first_frame_that_leaves_debt() -> None:
     """A client that is told to wait has no request in a queue."""
-    async with a_world() as world:
-        one = await world.join()
-        await world.pass_seconds(10)
+    with a_world() as world:
+        one = world.join()
+        world.pass_seconds(10)
         one.limit.charge(FRAME, world.clock())
-        await world.until(lambda: one.rate > 0.9 * QUOTA, 0.15)
+        world.until(lambda: one.rate > 0.9 * QUOTA, 0.15)
 
 
 def test_nobody_is_told_to_wait_for_long() -> None:
-    assert MOST_TOLD_OF_PART_NS <= 100_000_000
+    assert LONGEST_NOTICE_OF_SHARE_NS <= 100_000_000

@@ -13,13 +13,18 @@ from aiokafka import errors
 from aiokafka.protocol.fetch import FetchRequest
 
 from proxy.config.config import Config
-from proxy.fleet import topic_log
+from proxy.fleet.fleet_topic import _differences, _unfixed
 from proxy.fleet.log import LogChanged, LogFailed, LogRefused
-from proxy.fleet.topic_check import _differences, _unfixed
-from proxy.fleet.topic_log import MAX_RECORDS, READ_BYTES, TopicLog
-from proxy.own_client import OwnClient
+from proxy.fleet.topic_log import TopicLog
+from proxy.internal_clients import partition
+from proxy.internal_clients.client import InternalClient
+from proxy.internal_clients.partition import MAX_RECORDS, READ_BYTES
 from quotas.fleet.record import MAX_RECORD_BYTES
 from tests.protocol.test_stored_records import GZIP, batch, changed
+
+pytestmark = pytest.mark.claim(
+    "fleet", "what is in the topic is never decompressed, and a few records at a time are read"
+)
 
 
 class Leader:
@@ -31,7 +36,11 @@ class Leader:
         self.error: Exception | None = None
         self.fetched: list[int] = []
         self.updates = 0
-        self.cluster = SimpleNamespace(leader_for_partition=lambda _: None if self.error else 1)
+        self.has_topic = True
+        self.cluster = SimpleNamespace(
+            leader_for_partition=lambda _: None if self.error else 1,
+            partitions_for_topic=lambda _: {0} if self.has_topic else None,
+        )
 
     async def send(self, _leader: int, request: Any) -> Any:
         assert isinstance(request, FetchRequest)
@@ -46,8 +55,8 @@ class Leader:
 
 
 def reading(leader: Leader, position: int = 0) -> TopicLog:
-    log = TopicLog(OwnClient(Config(bootstrap_servers=(("broker", 9092),)), "fleet"), "fleet")
-    log._reader, log.position = leader, position
+    log = TopicLog(InternalClient(Config(bootstrap_servers=(("broker", 9092),)), "fleet"), "fleet")
+    log._partition._reader, log.position = leader, position
     return log
 
 
@@ -112,7 +121,7 @@ async def test_what_the_leader_refuses(code: int, kind: type[LogFailed], reason:
 
 
 async def test_without_a_leader_there_is_nothing_to_read_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_log, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(partition, "RETRY_SECONDS", 0)
     leader = Leader(batch([b"a"]))
     log = reading(leader)
     leader.error = errors.NodeNotReadyError()
@@ -122,6 +131,17 @@ async def test_without_a_leader_there_is_nothing_to_read_for_a_moment(monkeypatc
     assert leader.updates == 2
     leader.code = 0
     assert await log.read() == [b"a"]
+
+
+@pytest.mark.parametrize("code", [errors.UnknownTopicOrPartitionError.errno, errors.NotLeaderForPartitionError.errno])
+async def test_a_topic_that_was_deleted_is_noticed_at_once(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "RETRY_SECONDS", 0)
+    leader = Leader()
+    log = reading(leader)
+    leader.code, leader.has_topic = code, False
+    with pytest.raises(LogChanged, match="--fleet-topic fleet was deleted") as raised:
+        await log.read()
+    assert raised.value.reason == "topic_missing"
 
 
 async def test_a_timestamp_type_that_was_changed_is_seen_in_the_acknowledgement() -> None:

@@ -17,7 +17,7 @@ class Scene:
         self.now_ns = 1_000 * NS_PER_SECOND
         self.limit = Limit("producer_byte_rate", Entity(client_id="etl"), LeasedBucket(rate, 100_000_000))
         self.use = Use(self.limit)
-        self.use.lend(1_000 * rate, self.now_ns)
+        self.use.grant(1_000 * rate, self.now_ns)
         self.use.begin(self.now_ns)
 
     def run(self, seconds: float, frame: int, every_seconds: float, *, waits: bool = False) -> list[Demand]:
@@ -71,7 +71,7 @@ def test_at_the_floor_each_debt_is_a_want() -> None:
 
 def test_what_has_just_been_lent_counts_as_used_until_a_slot_has_shown_it() -> None:
     scene = Scene()
-    scene.use.lend(300_000_000, scene.now_ns)
+    scene.use.grant(300_000_000, scene.now_ns)
     first, *_, last = scene.run(0.6, frame=1_000, every_seconds=0.05)
     assert first.peak == 300_000_000 * 100 // 105
     assert last.peak < 30_000_000
@@ -82,7 +82,7 @@ def test_what_passed_is_compared_with_what_might_when_it_did() -> None:
     scene = Scene()
     assert scene.run(1, frame=2_000, every_seconds=0.005, waits=True)[-1].is_limited
     scene.limit.algorithm.set_rate(1_000_000, 100_000_000, scene.now_ns)
-    scene.use.lend(1_000_000_000, scene.now_ns)
+    scene.use.grant(1_000_000_000, scene.now_ns)
     assert all(demand.is_limited for demand in scene.run(1, frame=2_000, every_seconds=0.001, waits=True)[1:])
 
 

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from proxy.admin.exposition import OPENMETRICS, PREFIX, expose
 from proxy.config.config import Config, ObservabilityOptions
-from proxy.observability.client_reports import EXPIRY_NS, NAMES, REPORTED, ClientReports, Outlook
+from proxy.observability.client_reports import EXPIRY_NS, NAMES, REPORTED, BufferOutlook, ClientReports
 from proxy.observability.metrics import Metrics
 from proxy.observability.tallies import EntityMetrics, ThrottleWindow
 from tests.proxy.conversation import Clock
@@ -81,16 +81,16 @@ def test_at_most_so_many_processes() -> None:
 @pytest.mark.parametrize(
     ("sent", "queued_ms", "free", "expected"),
     [
-        (2_500_000, 15_000, 0, Outlook(MB32, MB32, 134, 105)),
-        (2_500_000, 130_000, 0, Outlook(MB32, MB32, 134, 0)),
+        (2_500_000, 15_000, 0, BufferOutlook(MB32, MB32, 134, 105)),
+        (2_500_000, 130_000, 0, BufferOutlook(MB32, MB32, 134, 0)),
         (3_400_000, 15_000, 0, None),  # 98 s: above the smallest useful limit
-        (0, 15_000, 0, Outlook(MB32, MB32, 3_600, 105)),
+        (0, 15_000, 0, BufferOutlook(MB32, MB32, 3_600, 105)),
         (10_000, 0, 0.6 * MB32, None),  # open batches of a slow producer
-        (50_000_000, 61_000, 0.9 * MB32, Outlook(int(0.1 * MB32), MB32, 0, 59)),
+        (50_000_000, 61_000, 0.9 * MB32, BufferOutlook(int(0.1 * MB32), MB32, 0, 59)),
         (50_000_000, 59_000, 0.9 * MB32, None),
     ],
 )
-def test_when_records_expire(sent: float, queued_ms: float, free: float, expected: Outlook | None) -> None:
+def test_when_records_expire(sent: float, queued_ms: float, free: float, expected: BufferOutlook | None) -> None:
     """In ten seconds so many bytes were sent."""
     reports, etl = ClientReports(10), client()
     reports.record(etl, ONE, full(1_000, free=free), 0)

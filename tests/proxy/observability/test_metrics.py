@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from protocol.wire import MAX_NAME
 from proxy.observability.entities import ENTITY_IDLE_NS
 from proxy.observability.labels import label_value
-from proxy.observability.metrics import MAX_REQUEST_CELLS
+from proxy.observability.metrics import MAX_REQUEST_CELLS, Metrics
 from proxy.observability.tallies import WINDOW_SLOTS, Histogram, ThrottleWindow
 from tests.proxy.conversation import Clock
 from tests.proxy.metrics import NAMES, metrics_with
@@ -18,41 +18,42 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_an_idle_client_makes_room_for_another(clock: Clock) -> None:
-    metrics = metrics_with(clock, max_metric_entities=1)
+@pytest.fixture
+def metrics(clock: Clock) -> Metrics:
+    """With room for one client."""
+    return metrics_with(clock, max_metric_entities=1)
+
+
+def expire(metrics: Metrics, clock: Clock, after_ns: int = 0) -> None:
+    clock.now_ns += after_ns
+    metrics.entities.expire(clock.now_ns)
+
+
+def test_an_idle_client_makes_room_for_another(metrics: Metrics, clock: Clock) -> None:
     metrics.entities.of("u", "first").produce_bytes += 1
-    metrics.entities.expire(clock.now_ns)
-    clock.now_ns += ENTITY_IDLE_NS - 1
-    metrics.entities.expire(clock.now_ns)
+    expire(metrics, clock)
+    expire(metrics, clock, ENTITY_IDLE_NS - 1)
     assert metrics.entities.of("u", "second").client_id == "other"
-    clock.now_ns += 1
-    metrics.entities.expire(clock.now_ns)
+    expire(metrics, clock, 1)
     assert metrics.entities.of("u", "second").client_id == "second"
 
 
-def test_a_client_that_is_still_counted_stays(clock: Clock) -> None:
-    metrics = metrics_with(clock)
+def test_a_client_that_is_still_counted_stays(metrics: Metrics, clock: Clock) -> None:
     entity = metrics.entities.of("u", "c")
-    for _ in range(3):
+    for after_ns in (ENTITY_IDLE_NS - 1, 2) * 3:
         entity.fetch_bytes += 1
-        clock.now_ns += ENTITY_IDLE_NS - 1
-        metrics.entities.expire(clock.now_ns)
-        entity.fetch_bytes += 1
-        clock.now_ns += 2
-        metrics.entities.expire(clock.now_ns)
+        expire(metrics, clock, after_ns)
     assert metrics.entities.of("u", "c") is entity
 
 
-def test_a_client_with_a_session_does_not_expire(clock: Clock) -> None:
-    metrics = metrics_with(clock)
+def test_a_client_with_a_session_does_not_expire(metrics: Metrics, clock: Clock) -> None:
     entity = metrics.entities.of("u", "c")
     entity.sessions += 1
     for _ in range(2):
-        clock.now_ns += ENTITY_IDLE_NS
-        metrics.entities.expire(clock.now_ns)
+        expire(metrics, clock, ENTITY_IDLE_NS)
     assert metrics.entities.of("u", "c") is entity
     entity.sessions -= 1
-    metrics.entities.expire(clock.now_ns)
+    expire(metrics, clock)
     assert list(metrics.entities) == []
 
 
@@ -66,8 +67,7 @@ def test_a_label_is_printable_bounded_and_the_same_when_cut_again(name: str) -> 
         assert label == name
 
 
-def test_request_cells_are_bounded(clock: Clock) -> None:
-    metrics = metrics_with(clock)
+def test_request_cells_are_bounded(metrics: Metrics) -> None:
     for number in range(MAX_REQUEST_CELLS + 100):
         metrics.request_cell("Unknown", number).value += 1
     assert len(metrics.requests) == MAX_REQUEST_CELLS + 1

@@ -14,6 +14,12 @@ import pytest
 
 from proxy.observability.output import MAX_BYTES, Output
 
+pytestmark = pytest.mark.claim(
+    "enforcement",
+    "a stderr that nobody reads stops neither clients nor /healthz nor SIGTERM; dropped lines are "
+    "counted, and reported where they are missing",
+)
+
 PATIENCE_SECONDS = 30.0
 PIPE_BYTES = 4096
 LINE = b"x" * 1023 + b"\n"
@@ -51,6 +57,15 @@ def reading(reader: int, until: bytes) -> tuple[Thread, bytearray]:
     return thread, found
 
 
+def last(output: Output, reader: int) -> bytes:
+    """What a reader gets that begins now, up to the last line."""
+    thread, found = reading(reader, b"last\n")
+    output.drain(PATIENCE_SECONDS)
+    output.write(b"last\n")
+    thread.join(PATIENCE_SECONDS)
+    return bytes(found)
+
+
 def test_a_full_queue_drops_whole_lines_and_the_gap_is_reported_where_it_is(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     output, gaps, sent = Output(writer), [], 2 * MAX_BYTES // len(LINE)
@@ -65,14 +80,11 @@ def test_a_full_queue_drops_whole_lines_and_the_gap_is_reported_where_it_is(pipe
     was_stuck = output.is_stuck
     assert abs(output.dropped * len(LINE) - MAX_BYTES) <= PIPE_BYTES + 2 * len(LINE), "the pipe took the rest"
 
-    thread, found = reading(reader, b"last\n")
-    output.drain(PATIENCE_SECONDS)
-    output.write(b"last\n")
-    thread.join(PATIENCE_SECONDS)
+    found = last(output, reader)
     assert gaps == [output.dropped]
     assert was_stuck
     assert not output.is_stuck
-    assert bytes(found) == LINE * (sent - output.dropped) + b"gap\nlast\n"
+    assert found == LINE * (sent - output.dropped) + b"gap\nlast\n"
 
 
 def test_what_waits_is_bounded_in_bytes_and_not_only_in_lines(pipe: tuple[int, int]) -> None:
@@ -81,10 +93,7 @@ def test_what_waits_is_bounded_in_bytes_and_not_only_in_lines(pipe: tuple[int, i
         output.write(b"x" * (MAX_BYTES // 2))
     assert output._bytes <= 1.5 * MAX_BYTES
     assert output.dropped >= 97
-    thread, _ = reading(pipe[0], b"end\n")
-    output.drain(PATIENCE_SECONDS)
-    output.write(b"end\n")
-    thread.join(PATIENCE_SECONDS)
+    last(output, pipe[0])
 
 
 def test_a_reader_that_is_gone_and_a_full_disk_cost_the_lines_only() -> None:
@@ -127,11 +136,8 @@ def test_a_pipe_that_another_process_made_non_blocking_gets_every_line(pipe: tup
     output = Output(writer)
     for _ in range(100):
         output.write(LINE)
-    thread, found = reading(reader, LINE * 100)
-    output.drain(PATIENCE_SECONDS)
-    thread.join(PATIENCE_SECONDS)
+    assert last(output, reader) == LINE * 100 + b"last\n"
     assert output.dropped == 0
-    assert bytes(found) == LINE * 100
 
 
 def test_threads_may_write_at_once(pipe: tuple[int, int]) -> None:

@@ -99,7 +99,10 @@ def test_a_process_says_ready_reloading_refused_and_stopping(manager: socket.soc
             process.send_signal(signal.SIGHUP)
             _, at = received(manager, "RELOADING=1")
             assert before < int(at.removeprefix("MONOTONIC_USEC=")) <= time.monotonic_ns() // 1000
-            assert received(manager, "READY=1") == ["READY=1", "STATUS=refused a changed file, the one before applies"]
+            assert received(manager, "READY=1") == [
+                "READY=1",
+                "STATUS=refused a changed file; the previous one stays in force",
+            ]
             process.send_signal(signal.SIGTERM)
             received(manager, "STOPPING=1")
             assert process.wait(60) == 0

@@ -11,9 +11,9 @@ from fractions import Fraction
 from math import inf
 
 from proxy.enforcement.identity import Identity
-from proxy.enforcement.measures import Reply
+from proxy.enforcement.throttle_actions import Reply
 from proxy.streams.connection import Connection
-from proxy.streams.held_request import HeldRequest
+from proxy.streams.limited_request import LimitedRequest
 from quotas.admission.frame import in_order
 from quotas.admission.limit import Limit
 from quotas.algorithms.leased_bucket import LeasedBucket
@@ -43,8 +43,8 @@ class Ledger:
         self.charged += units
         self.over = max(self.over, self.charged - model.earned - self._least - frame)
 
-    def lend(self, rate: int, burst_ns: int, until_ns: int, floor: int, now_ns: int) -> None:
-        self._model.lend(rate, burst_ns, until_ns, floor, now_ns)
+    def grant(self, rate: int, burst_ns: int, until_ns: int, floor: int, now_ns: int) -> None:
+        self._model.grant(rate, burst_ns, until_ns, floor, now_ns)
 
 
 @dataclass(eq=False)
@@ -86,14 +86,14 @@ class Scene:
         self.held: dict[Sender, Wait] = {}
         self.waits: list[Wait] = []
         #: Frames, by number, and the limits in whose queues they had their turns.
-        self.turns: set[tuple[int, Limit]] = set()
+        self.slices: set[tuple[int, Limit]] = set()
 
-    def lend(self, limit: Limit, rate: int, burst_ns: int, lease_ns: int, floor: int) -> None:
+    def grant(self, limit: Limit, rate: int, burst_ns: int, lease_ns: int, floor: int) -> None:
         """As `Registry.set_rate`."""
         now_ns = self.clock()
         assert isinstance(limit.algorithm, LeasedBucket)
-        limit.algorithm.lend(rate, burst_ns, now_ns + lease_ns, floor, now_ns)
-        self.ledgers[limit].lend(rate, burst_ns, now_ns + lease_ns, floor, now_ns)
+        limit.algorithm.grant(rate, burst_ns, now_ns + lease_ns, floor, now_ns)
+        self.ledgers[limit].grant(rate, burst_ns, now_ns + lease_ns, floor, now_ns)
         self.wakeups.rate_changed(limit)
 
     def run(self) -> None:
@@ -138,7 +138,7 @@ class Sender:
             context, Identity(scene.world.config, context.registry, context.metrics.entities, "")
         )
         self._connection.identity.identify("etl", scene.clock())
-        self._request: HeldRequest | None = None
+        self._request: LimitedRequest | None = None
         self._left = self._read = 0
         self._rests = False
         self._is_dead = False
@@ -162,12 +162,12 @@ class Sender:
                 self.scene.wakeups.forget(request)
             request.close(self._connection, self.scene.clock())
 
-    def release(self, request: HeldRequest, reads: int) -> None:
+    def release(self, request: LimitedRequest, reads: int) -> None:
         """See `HoldOwner`."""
         assert request is self._request
         assert not self._is_dead
         wait = self.scene.held.pop(self)
-        self.scene.turns.add((wait.number, wait.limit))
+        self.scene.slices.add((wait.number, wait.limit))
         self._pass(request)
         if self.is_held:
             return
@@ -196,7 +196,7 @@ class Sender:
                 return
             self.scene.frames -= 1
             client = self._connection.identity.client
-            self._request = HeldRequest(client, Reply.NOTICE, size)  # type: ignore[abstract]  # it needs no response
+            self._request = LimitedRequest(client, Reply.NOTICE, size)  # type: ignore[abstract]  # it needs no response
             self._left = size
         request, is_first = self._request, self._left == self._request.size
         self._read = min(self._left, self._read_size)
@@ -210,7 +210,7 @@ class Sender:
         self.scene.clock.now_ns += self.scene.work_ns
         self._pass(request)
 
-    def _pass(self, request: HeldRequest) -> None:
+    def _pass(self, request: LimitedRequest) -> None:
         """Pass the latest read, or wait."""
         scene, now_ns = self.scene, self.scene.clock()
         before = list(request.charges)
@@ -220,7 +220,7 @@ class Sender:
         if not has_passed:
             at = request.limit
             assert at is not None
-            again = (request.number, at) in scene.turns
+            again = (request.number, at) in scene.slices
             wait = Wait(self, request.number, at, at.waiters.size_of(request), again)
             scene.held[self] = wait
             scene.waits.append(wait)

@@ -1,21 +1,17 @@
 """What a peer may do wrong costs its own connection, is counted with its reason and said in one line; nothing else."""
 
-import asyncio
 import struct
+from typing import Any
 
 import pytest
 
 from protocol.apis import SASL_HANDSHAKE
 from proxy.config.config import SecurityOptions
-from tests.proxy.conversation import OpenStage, lines_of
-from tests.proxy.frames import (
-    frame,
-    heartbeat,
-    heartbeat_answer,
-    produce,
-    produced,
-    request,
-)
+from proxy.sessions.lifecycle import State
+from tests.proxy.conversation import lines_of
+from tests.proxy.frames import frame, heartbeat, heartbeat_answer, produce, request
+from tests.proxy.sessions.steps import QuietPair, asks, broker_ends, client_ends, play, says
+from tests.proxy.streams.pair import Pair, World
 
 BAD_REQUESTS = {
     "length below zero": (b"\xff\xff\xff\xfe" + bytes(60), "negative_frame_length"),
@@ -35,67 +31,54 @@ BAD_REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("cut_up", [False, True])
-@pytest.mark.parametrize("what", BAD_REQUESTS)
-async def test_a_bad_request_closes_its_own_connection(
-    open_stage: OpenStage, what: str, cut_up: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage()
-    other, broker_of_other = await stage.pair()
-    await other.send(produce(1, 600)[:300])
-    client, broker = await stage.pair()
-    sent, reason = BAD_REQUESTS[what]
-    if cut_up:
-        for at in range(len(sent)):
-            if client.send_now(sent[at : at + 1]) == 0 or not stage.sessions:
-                break
-            await asyncio.sleep(0)
-            if len(stage.sessions) == 1:
-                break
-    else:
-        await client.send(sent)
-    await client.closed()
-    await broker.closed()
-    assert stage.metrics.errors.protocol[reason] == 1
-    assert sum(stage.metrics.errors.protocol.values()) == 1
+def check_closed(pair: Pair, reason: str, caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
+    """It is counted once, and said in one line, whose fields these are."""
+    assert pair.session.state is State.CLOSED
+    errors = pair.world.metrics.errors.protocol
+    assert (errors[reason], sum(errors.values())) == (1, 1)
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["reason"]) == ("protocol_error", reason)
-    assert fields["peer"].startswith("127.0.0.1:")
-    hints = {"TLS": "--ssl-certificate-location", "HTTP": "--metrics-listen", "login of version 0": "librdkafka 1.2.0"}
-    assert hints.get(what, "") in (fields["hint"] or "")
-    await other.send(produce(1, 600)[300:])
-    assert await broker_of_other.frame() == produce(1, 600)
-    await broker_of_other.send(produced(1))
-    assert await other.frame() == produced(1)
+    return fields
 
 
-async def test_the_longest_request_is_configurable(open_stage: OpenStage) -> None:
-    stage = open_stage(security=SecurityOptions(max_request_bytes=500))
-    client, broker = await stage.pair()
+HINTS = {"TLS": "--ssl-certificate-location", "HTTP": "--metrics-listen", "login of version 0": "librdkafka 1.2.0"}
+
+
+@pytest.mark.parametrize("cuts", [(), (1,)])
+@pytest.mark.parametrize("what", BAD_REQUESTS)
+def test_a_bad_request_closes_its_own_connection(
+    what: str, cuts: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    other, pair = Pair(world), QuietPair(world, cuts=cuts)
+    other.client_sends(produce(1, 600)[:300])
+    sent, reason = BAD_REQUESTS[what]
+    pair.client_sends(sent)
+    fields = check_closed(pair, reason, caplog)
+    assert fields["peer"] == "peer:1"
+    assert HINTS.get(what, "") in (fields["hint"] or "")
+    other.client_sends(produce(1, 600)[300:])
+    assert other.sent() == [produce(1, 600)]
+
+
+def test_the_longest_request_is_configurable(caplog: pytest.LogCaptureFixture) -> None:
+    pair = QuietPair(World(security=SecurityOptions(max_request_bytes=500)))
     fits = produce(1, 500 - len(produce(1, 0)) + 4)
     assert len(fits) == 504
-    await client.send(fits)
-    assert await broker.frame() == fits
+    pair.client_sends(fits)
     # The second of the same kind is compared, not parsed: the bound must hold there as well.
-    await client.send(produce(2, 500 - len(produce(1, 0)) + 5))
-    await client.closed()
-    assert stage.metrics.errors.protocol["frame_too_large"] == 1
+    pair.client_sends(produce(2, 500 - len(produce(1, 0)) + 5))
+    assert pair.to_broker == fits
+    check_closed(pair, "frame_too_large", caplog)
 
 
 @pytest.mark.parametrize("size", [3, 4, 11, 13, 16, 600])
-async def test_a_client_that_dies_inside_of_a_frame(
-    open_stage: OpenStage, size: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_that_dies_inside_of_a_frame(size: int, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing of a header reaches the broker."""
-    stage = open_stage()
-    client, broker = await stage.pair()
-    await client.send(produce(1, 900)[:size])
-    client.close()
-    assert await broker.rest() == (produce(1, 900)[:size] if size > 16 else b"")
-    broker.close()
-    await stage.no_sessions()
-    assert stage.metrics.errors.protocol["closed_mid_frame"] == 1
-    assert [name for name, _ in lines_of(caplog.records)] == ["protocol_error"]
+    pair = QuietPair(World())
+    play(pair, [asks(produce(1, 900)[:size]), client_ends, broker_ends])
+    assert pair.to_broker == (produce(1, 900)[:size] if size > 16 else b"")
+    check_closed(pair, "closed_mid_frame", caplog)
 
 
 BAD_RESPONSES = {
@@ -108,20 +91,11 @@ BAD_RESPONSES = {
 
 
 @pytest.mark.parametrize("what", BAD_RESPONSES)
-async def test_a_bad_response_closes_its_own_connection(
-    open_stage: OpenStage, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    stage = open_stage()
-    other, broker_of_other = await stage.pair()
-    client, broker = await stage.pair()
-    await client.send(heartbeat(7))
-    await broker.frame()
+def test_a_bad_response_closes_its_own_connection(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    other, pair = Pair(world), QuietPair(world)
     sent, reason = BAD_RESPONSES[what]
-    await broker.send(sent)
-    await client.closed()
-    await broker.closed()
-    assert stage.metrics.errors.protocol[reason] == 1
-    assert sum(stage.metrics.errors.protocol.values()) == 1
-    assert [(name, fields["reason"]) for name, fields in lines_of(caplog.records)] == [("protocol_error", reason)]
-    await other.send(heartbeat(1))
-    assert await broker_of_other.frame() == heartbeat(1)
+    play(pair, [asks(heartbeat(7)), says(sent)])
+    check_closed(pair, reason, caplog)
+    other.client_sends(heartbeat(1))
+    assert other.sent() == [heartbeat(1)]

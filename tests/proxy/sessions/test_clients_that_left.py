@@ -12,6 +12,12 @@ from tests.proxy.dialogue import held
 from tests.proxy.frames import batch, heartbeat, heartbeat_answer, produce, produce_records, produced, refused
 from tests.proxy.streams.pair import Pair, World, pass_holds
 
+pytestmark = pytest.mark.claim(
+    "enforcement",
+    "a client that has closed with more sent than the kernels hold is found after 65 s of a hold; "
+    "others receive the same bytes",
+)
+
 LIMIT = "client-id=etl,producer_byte_rate=100"
 LONG_S = PROBE_NS / 1e9 + 1
 #: More than the windows of both kernels hold.

@@ -16,18 +16,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.config.config import EnforcementOptions, QuotaOptions
 from proxy.enforcement.identity import Identity
-from proxy.observability.wait_clock import WaitClock
+from proxy.observability.client_times import LIMIT
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
 from proxy.sessions.shared import ClientAddress
+from proxy.streams.observer import WaitClock
 from quotas.connections import ConnectionQuotas
-from quotas.entity import TOTAL, Kind, Named
+from quotas.entity import TOTAL, EntityKind, Named
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
 from tests.proxy.frames import heartbeat, produce
 from tests.proxy.streams.pair import World
 from tests.proxy.timers import Timers
+
+pytestmark = pytest.mark.claim("enforcement", "a storm of connections passes at an even rate, without a client error")
 
 SECOND = 1_000_000_000
 RATE = "connection_creation_rate"
@@ -45,7 +48,7 @@ class Connection:
         world = door.world
         self.origin = origin
         self.identity = Identity(world.config, world.registry, world.metrics.entities, f"{origin.ip}:{origin.port}")
-        self.connection = SimpleNamespace(waits=WaitClock(0))
+        self.connection = SimpleNamespace(observer=WaitClock(door.clock()))
         self.since_ns = door.clock()
         self.is_served = False
         self._door = door
@@ -84,7 +87,13 @@ class Door:
         self.world.registry.replace([parse_spec(spec) for spec in specs], self.clock())
 
     def enforce(self, enforces: bool) -> None:
-        self.world.context.measures.change("auto", enforces=enforces)
+        self.world.context.actions.change("auto", enforces=enforces)
+
+    def admit(self) -> Connection:
+        """A new connection, which is not closed at once."""
+        connection = self.arrive()
+        assert connection is not None
+        return connection
 
     def arrive(self, ip: str = "10.0.0.1", listener: tuple[str, ...] = BOOTSTRAP) -> Connection | None:
         """A new connection; None if it is closed at once."""
@@ -129,8 +138,7 @@ def test_those_that_wait_to_be_closed_are_bounded(caplog: pytest.LogCaptureFixtu
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["held_seconds"]) == ("connection_rejected", None)
     other = door.arrive("10.0.0.2")
-    assert other is not None
-    assert other.is_served
+    assert [other] == [each for each in door.open[5:] if each.is_served]
     door.timers.pass_seconds(2)
     assert door.rejected[RATE] == 98
     assert door.arrive() is not None
@@ -138,13 +146,13 @@ def test_those_that_wait_to_be_closed_are_bounded(caplog: pytest.LogCaptureFixtu
 
 def test_a_wait_counts_when_it_ends_and_not_as_a_request() -> None:
     door = Door(ONE, hold_seconds=8)
-    _, second, gone = (door.arrive() for _ in range(3))
-    assert gone is not None
+    _, second, gone = (door.admit() for _ in range(3))
     gone.close()
     entities = door.world.metrics.entities
     assert list(entities) == []
     door.timers.pass_seconds(8)
-    assert second in door.open
+    assert second.connection.observer.limits_ns == {(RATE, TOTAL): 2 * SECOND}
+    assert second.connection.observer.spent_ns[LIMIT] == 2 * SECOND
     entity = entities.of("ANONYMOUS", "")
     [histogram] = entity.throttles.values()
     assert (histogram.count, histogram.sum_seconds) == (1, 2)
@@ -158,9 +166,7 @@ def test_changed_limits_apply_to_the_next_connection() -> None:
     waits = door.waits_seconds()
     door.change()
     assert door.waits_seconds() == waits == [2, 2, 2]
-    next_one = door.arrive()
-    assert next_one is not None
-    assert next_one.is_served
+    assert door.admit().is_served
     door.timers.pass_seconds(2)
     assert len(door.open) == 3
     assert door.rejected[RATE] == 2
@@ -168,12 +174,10 @@ def test_changed_limits_apply_to_the_next_connection() -> None:
 
 def test_a_wait_goes_on_when_enforcement_is_switched_off() -> None:
     door = Door(ONE)
-    door.arrive()
-    waiting = door.arrive()
+    door.admit()
+    waiting = door.admit()
     door.enforce(False)
-    later = door.arrive()
-    assert waiting is not None
-    assert later is not None
+    later = door.admit()
     assert (waiting.is_served, later.is_served) == (False, True)
     door.timers.pass_seconds(2)
     assert waiting.is_served
@@ -182,7 +186,7 @@ def test_a_wait_goes_on_when_enforcement_is_switched_off() -> None:
 def test_a_dry_run_serves_all_and_reports_each_of_both_limits(caplog: pytest.LogCaptureFixture) -> None:
     """A connection above the number is served, so it is charged to the rate."""
     door = Door("ip=<default>,connections=1", f"total,{RATE}=2,algorithm=token-bucket", dry_run=True)
-    assert all(each is not None and each.is_served for each in [door.arrive() for _ in range(3)])
+    assert all(door.admit().is_served for _ in range(3))
     assert sum(door.rejected.values()) == 0
     said = [(name, fields["limit"], fields["throttle_ms"]) for name, fields in lines_of(caplog.records)]
     assert said == [("would_throttle", "connections", 0), ("would_throttle", RATE, 500)]
@@ -242,12 +246,12 @@ class Connections(RuleBasedStateMachine):
     def counts_are_those_of_the_connections(self) -> None:
         waits = self.door.waits()
         admitted = [each for each in self.door.open if each.is_served or waits[each].verdict.admitted]
-        expected = Counter(Named(Kind.IP, each.origin.ip) for each in self.door.open)
+        expected = Counter(Named(EntityKind.IP, each.origin.ip) for each in self.door.open)
         for network in map(ip_network, self.networks):
-            expected[Named(Kind.IP, str(network))] = sum(
+            expected[Named(EntityKind.IP, str(network))] = sum(
                 ip_address(each.origin.ip) in network for each in self.door.open
             )
-        expected.update(Named(Kind.LISTENER, name) for each in admitted for name in each.origin.listener)
+        expected.update(Named(EntityKind.LISTENER, name) for each in admitted for name in each.origin.listener)
         self.door.quotas.over("10.0.0.1", PORT)  # after a change, the next connection has networks counted
         expected[TOTAL] = len(admitted)
         assert self.door.quotas._open == {owner: count for owner, count in expected.items() if count}

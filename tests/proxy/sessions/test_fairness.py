@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 
 from proxy.sessions.wakeups import LONGEST_PASS_NS, Wakeups
 from quotas.admission.limit import SPARE_NS, Limit
+from quotas.limit_options import LimitOptions
 from quotas.parsing.parse import parse_spec
 from tests.proxy.frames import batch, produce, produce_records
 from tests.proxy.streams.pair import Pair, World, correlation_ids
+
+pytestmark = pytest.mark.claim(
+    "enforcement", "clients that share one limit get equal parts, also with large beside small requests"
+)
 
 RATE = 4_000_000
 TOTAL = 800_000
@@ -40,7 +45,9 @@ def test_connections_on_one_limit_share_it_by_bytes(
     scope, frame_of = (
         ("topic=rows,bytes_in_rate", of_records) if of_topic else ("client-id=etl,producer_byte_rate", produce)
     )
-    world = World([replace(parse_spec(f"{scope}={RATE}"), burst_seconds=burst_seconds)], late_ns=late_ns)
+    world = World(
+        [replace(parse_spec(f"{scope}={RATE}"), options=LimitOptions(burst_seconds=burst_seconds))], late_ns=late_ns
+    )
     debtor = Pair(world)
     debtor.client_sends(frame_of(0, int(RATE * burst_seconds) + 100_000))
     pairs = [Pair(world) for _ in sizes]
@@ -76,7 +83,9 @@ def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
 
 def test_each_turn_is_for_one_frame() -> None:
     """One connection has three frames at hand when its turn comes, and there is a little room: the other is next."""
-    quota = replace(parse_spec("client-id=etl,producer_byte_rate=1MB"), burst_seconds=Fraction(1, 13_000))
+    quota = replace(
+        parse_spec("client-id=etl,producer_byte_rate=1MB"), options=LimitOptions(burst_seconds=Fraction(1, 13_000))
+    )
     world = World([quota])
     many, one = Pair(world), Pair(world)
     one.broker.taken = many.to_broker
@@ -90,8 +99,8 @@ def test_each_turn_is_for_one_frame() -> None:
     assert world.throttled()["etl", "producer_byte_rate", "pause"] == 3, "the third goes with the second"
 
 
-def crowd(number: int) -> tuple[World, list[Pair]]:
-    """So many wait, each with a frame; a fifth of the time of a pass goes by with each of them."""
+def crowd(number: int, size: int = 6) -> tuple[World, list[Pair]]:
+    """So many wait, each with a frame of this size; a fifth of the time of a pass goes by with each of them."""
     world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")])
 
     def ticking() -> int:
@@ -102,7 +111,7 @@ def crowd(number: int) -> tuple[World, list[Pair]]:
     Pair(world).client_sends(produce(0, 1_400_000))
     pairs = [Pair(world) for _ in range(number)]
     for pair in pairs:
-        pair.client_sends(produce(1, 6))
+        pair.client_sends(produce(1, size))
     world.clock.pass_seconds(60)
     return world, pairs
 

@@ -6,13 +6,11 @@ and what a round does can be counted, however fast the machine is.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from proxy.config.config import SecurityOptions
-from proxy.server import Server
-from proxy.sessions.turns import ROUND_NS, TURN_NS, Turns
+from proxy.sessions.slices import ROUND_NS, SLICE_NS, Slices
 from quotas.entry import QuotaEntry
 from tests.proxy import frames
 from tests.proxy.conversation import OpenStage, Peer, until, without_burst
@@ -33,21 +31,15 @@ class Work:
         self.rounds = 0
         self.longest_ns = 0
         self._began_ns = 0
-        next_round = Turns._next_round
+        next_round = Slices._next_round
 
-        def counting(turns: Turns) -> None:
+        def counting(turns: Slices) -> None:
             self.rounds += 1
             self.longest_ns = max(self.longest_ns, self.now_ns - self._began_ns)
             self._began_ns = self.now_ns
             next_round(turns)
 
-        monkeypatch.setattr(Turns, "_next_round", counting)
-        init = Server.__init__
-
-        def with_work_clock(server: Server, config: Any, clock: Callable[[], int], _work_clock: object) -> None:
-            init(server, config, clock, self)
-
-        monkeypatch.setattr(Server, "__init__", with_work_clock)
+        monkeypatch.setattr(Slices, "_next_round", counting)
 
     def __call__(self) -> int:
         self.now_ns += self.look_ns
@@ -86,7 +78,7 @@ async def test_an_innocent_producer_waits_for_one_round(
     """A small request passes in the round in which it comes, or the next; a round uses a bounded time."""
     work = Work(monkeypatch)
     quotas, make = FLOODS[name]
-    stage = open_stage(quotas=quotas)
+    stage = open_stage(quotas=quotas, work_clock=work)
     tasks = []
     floods = []
     for number in range(flooders):
@@ -109,9 +101,9 @@ async def test_an_innocent_producer_waits_for_one_round(
         await client.send(produce(number, client_id="innocent"))
         assert await broker.frame() == produce(number, client_id="innocent")
         waited.append((work.now_ns - before, work.rounds - rounds))
-    assert max(ns for ns, _ in waited) <= 3 * (ROUND_NS + TURN_NS)
+    assert max(ns for ns, _ in waited) <= 3 * (ROUND_NS + SLICE_NS)
     assert max(rounds for _, rounds in waited) <= 3
-    assert work.longest_ns <= ROUND_NS + 2 * TURN_NS
+    assert work.longest_ns <= ROUND_NS + 2 * SLICE_NS
     assert work.rounds > 3, "the flood took more than a few rounds"
     for task in tasks:
         task.cancel()

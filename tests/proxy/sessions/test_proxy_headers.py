@@ -7,11 +7,10 @@ from itertools import pairwise
 import pytest
 
 from proxy.config.config import ListeningOptions, SecurityOptions
-from proxy.sessions.session import Session
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, Stage, lines_of, until
+from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, lines_of, until
 from tests.proxy.dialogue import alter
-from tests.proxy.frames import heartbeat, heartbeat_answer
+from tests.proxy.frames import heartbeat
 
 FROM_HERE = ListeningOptions(address=(LOOPBACK, 0), broker_ports=None, proxy_protocol_from=(ip_network(LOOPBACK),))
 CLIENT = ("192.0.2.1", 51344)
@@ -20,15 +19,6 @@ SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 TLV = struct.pack(">BH", 0x04, 9) + b"x" * 9
 BINARY = SIGNATURE + struct.pack(">BBH4B4BHH", 0x21, 0x11, 12 + len(TLV), 192, 0, 2, 1, 198, 51, 100, 7, 51344, 1) + TLV
 LOCAL = SIGNATURE + struct.pack(">BBH", 0x20, 0, 0)
-
-
-async def served(stage: Stage) -> tuple[Peer, Session]:
-    """The broker's side of the next connection, and its session."""
-    known = set(stage.sessions)
-    broker = await stage.broker.accept()
-    await until(lambda: stage.sessions - known)
-    (session,) = stage.sessions - known
-    return broker, session
 
 
 @pytest.mark.parametrize("header", [LINE, BINARY], ids=["version 1", "version 2"])
@@ -45,10 +35,7 @@ async def test_the_session_has_the_clients_address_and_its_bytes(
         if end < len(header):
             await until(lambda end=end: [len(each.data) for each in waiting.values()] == [end])  # type: ignore[misc]
             assert not stage.sessions
-    broker = await stage.broker.accept()
-    assert await broker.frame() == heartbeat(1)
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
+    assert await stage.broker.first_frame() == heartbeat(1)
     (session,) = stage.sessions
     assert (session.origin.ip, session.origin.port) == CLIENT
     assert session.identity.client.peer == "192.0.2.1:51344"
@@ -59,24 +46,11 @@ async def test_without_a_client_the_address_is_that_of_the_socket(open_stage: Op
     stage = open_stage(listening=FROM_HERE)
     client = await stage.client()
     await client.send(header + heartbeat(1))
-    broker = await stage.broker.accept()
-    assert await broker.frame() == heartbeat(1)
+    assert await stage.broker.first_frame() == heartbeat(1)
     assert stage.session_of(client).origin.ip == LOOPBACK
 
 
-async def test_limits_by_ip_apply_to_the_client(open_stage: OpenStage) -> None:
-    stage = open_stage(listening=FROM_HERE, quotas=[parse_spec("ip=192.0.2.1,connections=1")])
-    for header in (LINE, LINE.replace(b"192.0.2.1", b"192.0.2.2"), LINE.replace(b"192.0.2.1", b"192.0.2.2")):
-        client = await stage.client()
-        await client.send(header)
-        await stage.broker.accept()
-    refused = await stage.client()
-    await refused.send(LINE)
-    await refused.closed()
-    assert stage.metrics.connections.rejected["connections"] == 1
-    assert stage.metrics.connections.open == 3
-
-
+@pytest.mark.claim("limits", "a network")
 async def test_limits_of_a_network_apply_to_the_addresses_of_clients(
     open_stage: OpenStage, caplog: pytest.LogCaptureFixture
 ) -> None:

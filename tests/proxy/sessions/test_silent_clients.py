@@ -12,6 +12,10 @@ from proxy.streams.memory import OWN_SIZE, READ_SIZE
 from tests.proxy.conversation import OpenStage, Peer, Stage
 from tests.proxy.frames import fetch, fetched, produce, produced
 
+pytestmark = pytest.mark.claim(
+    "enforcement", "--max-pending-requests and --max-buffered-bytes hold, and others are served"
+)
+
 BOUND = 8 << 20
 #: Buffers of each socket, so that the proxy has the bytes and not the kernel.
 SOCKET_BUFFER = 16_384

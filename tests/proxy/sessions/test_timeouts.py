@@ -1,6 +1,5 @@
 """`--handshake-timeout`, `--connections-max-idle`, `--max-connection-age`: which connections end, how many at once."""
 
-import asyncio
 from itertools import pairwise
 
 import pytest
@@ -9,8 +8,7 @@ from proxy.config.config import ListeningOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
 from proxy.sessions.sweep import PARTS
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, nobody_accepts, until, without_burst
-from tests.proxy.dialogue import held
+from tests.proxy.conversation import OpenStage, Stage, exchange, lines_of, nobody_accepts, until, without_burst
 from tests.proxy.frames import (
     api_versions,
     batch,
@@ -24,23 +22,47 @@ from tests.proxy.frames import (
     share_fetched,
 )
 from tests.proxy.mutation_frames import create
-from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.proxy.streams.test_authenticate import chosen, handshake, sasl
 
+pytestmark = pytest.mark.claim(
+    "enforcement",
+    "an old connection ends with nothing under way, or behind the responses in flight; what is held is served first",
+)
+SECOND = 1_000_000_000
 HANDSHAKE = SecurityOptions(handshake_timeout_seconds=30)
 AGE = ListeningOptions(max_connection_age_seconds=100, broker_ports=None, address=("127.0.0.1", 0))
 IDLE = SecurityOptions(handshake_timeout_seconds=0, connections_max_idle_seconds=600)
 
 
-async def exchange(client: Peer, broker: Peer) -> None:
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
+BEAT = heartbeat(1), heartbeat_answer(1)
 
 
 def closed(stage: Stage) -> dict[str, int]:
     return {reason: count for reason, count in stage.metrics.connections.closed.items() if count}
+
+
+def swept(stage: Stage, seconds: float) -> dict[str, int]:
+    """What has been closed when a sweep has found all as it is now, and another so much later."""
+    stage.sweep()
+    stage.clock.pass_seconds(seconds)
+    stage.sweep()
+    return closed(stage)
+
+
+def lacks_request(pair: Pair, after_seconds: float) -> bool:
+    """Whether a sweep then, after one just now, would close it for its first request."""
+    pair.session.lacks_request(30 * SECOND, pair.world.clock())
+    pair.world.clock.pass_seconds(after_seconds)
+    return pair.session.lacks_request(30 * SECOND, pair.world.clock())
+
+
+def is_idle(pair: Pair, after_seconds: float) -> bool:
+    """Whether a sweep then, after one just now, would close it as idle. The kernel counts no bytes meanwhile."""
+    pair.client.traffic_bytes = 1  # type: ignore[assignment]
+    pair.session.timeouts.is_idle(600 * SECOND, pair.world.clock())
+    pair.world.clock.pass_seconds(after_seconds)
+    return pair.session.timeouts.is_idle(600 * SECOND, pair.world.clock())
 
 
 # The first request
@@ -55,112 +77,85 @@ async def test_without_a_complete_request_a_connection_is_closed(
     session = stage.session_of(client)
     await client.send(sent)
     await until(lambda: not stage.unread(session))
-    stage.sweep()
-    stage.clock.pass_seconds(29.9)
-    stage.sweep()
-    assert stage.sessions == {session}
-    stage.clock.pass_seconds(0.1)
-    stage.sweep()
+    assert swept(stage, 29.9) == {}
+    assert swept(stage, 0.1) == {"handshake_timeout": 1}
     await client.closed()
-    assert closed(stage) == {"handshake_timeout": 1}
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["reason"], fields["timeout_seconds"]) == ("connection_closed", "handshake_timeout", 30)
     assert fields["peer"] == session.identity.client.peer
 
 
-async def test_a_request_that_is_collected_is_not_complete(open_stage: OpenStage) -> None:
-    stage = open_stage(security=HANDSHAKE, quotas=[parse_spec("total,controller_mutation_rate=10")])
-    client, _ = await stage.pair()
-    await client.send(create(1, {"topic": 1})[:-1])
-    await until(lambda: stage.session_of(client).requests.backlog.kept)
-    stage.sweep()
-    stage.clock.pass_seconds(30)
-    stage.sweep()
-    assert closed(stage) == {"handshake_timeout": 1}
+def test_a_request_that_is_collected_is_not_complete() -> None:
+    pair = Pair(World([parse_spec("total,controller_mutation_rate=10")]))
+    pair.client_sends(create(1, {"topic": 1})[:-1])
+    assert pair.requests.backlog.kept
+    assert lacks_request(pair, 30)
 
 
-@pytest.mark.parametrize("request_", ["in flight", "answered", "answered by the proxy", "without a response"])
-async def test_after_one_request_it_is_not(open_stage: OpenStage, request_: str) -> None:
-    stage = open_stage(security=HANDSHAKE)
-    client, broker = await stage.pair()
-    if request_ == "answered by the proxy":
-        await client.send(api_versions(1, 99))
-        await client.frame()
-    elif request_ == "without a response":
-        await client.send(produce(1, 100, acks=0))
-        await broker.frame()
-    else:
-        await client.send(heartbeat(1) + heartbeat(2)[:9])
-        assert await broker.frame() == heartbeat(1)
-    if request_ == "answered":
-        await broker.send(heartbeat_answer(1))
-        await client.frame()
-    stage.clock.pass_seconds(100)
-    stage.sweep()
-    assert closed(stage) == {}
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (heartbeat(1) + heartbeat(2)[:9], b""),
+        (heartbeat(1), heartbeat_answer(1)),
+        (api_versions(1, 99), b""),
+        (produce(1, 100, acks=0), b""),
+    ],
+    ids=["in flight", "answered", "answered by the proxy", "without a response"],
+)
+def test_after_one_request_it_is_not(sent: bytes, answer: bytes) -> None:
+    pair = Pair(World())
+    pair.client_sends(sent)
+    pair.broker_sends(answer)
+    assert not lacks_request(pair, 100)
 
 
 @pytest.mark.parametrize("first", [1, 20, 60_000])
 @pytest.mark.parametrize("quota", ["client-id=other,producer_byte_rate=1", "topic=<default>,bytes_in_rate=1GB"])
-async def test_a_complete_request_counts_though_each_check_finds_the_next_one_begun(
-    open_stage: OpenStage, first: int, quota: str
-) -> None:
+def test_a_complete_request_counts_though_each_check_finds_the_next_one_begun(first: int, quota: str) -> None:
     """No response, and no moment between two requests at which a sweep runs."""
-    stage = open_stage(security=HANDSHAKE, quotas=[parse_spec(quota)])
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
+    pair = Pair(World([parse_spec(quota)]))
     frame = produce_records(1, {"rows": [batch(10, 100_000)]}, acks=0)
-    received = asyncio.ensure_future(broker.read(4 * len(frame)))
     for sent in (frame[:first], frame[first:60_000], *[frame[60_000:] + frame[:60_000]] * 3):
-        await client.send(sent)
-        await until(lambda: not stage.unread(session))
-        stage.clock.pass_seconds(10)
-        stage.sweep()
-    assert closed(stage) == {}
-    await client.send(frame[60_000:])
-    assert await received == frame * 4
+        pair.client_sends(sent)
+        assert not lacks_request(pair, 10)
+    pair.client_sends(frame[60_000:])
+    assert pair.to_broker == frame * 4
 
 
-async def test_the_time_begins_when_the_connection_is_served_and_read(open_stage: OpenStage) -> None:
-    """Not while a broker is connected to, and not while a limit holds the first request."""
+async def test_the_time_does_not_begin_while_a_broker_is_connected_to(open_stage: OpenStage) -> None:
     with nobody_accepts() as address:
         stage = open_stage(security=HANDSHAKE, bootstrap_servers=(address,))
-        client = await stage.client()
+        await stage.client()
         await until(lambda: stage.sessions)
-        stage.clock.pass_seconds(100)
-        stage.sweep()
-        assert closed(stage) == {}
-    stage = open_stage(security=HANDSHAKE, quotas=[without_burst("total,producer_byte_rate=1")])
-    first, _ = await stage.pair()
-    await first.send(produce(1, 100))
-    client, _ = await stage.pair()
-    await client.send(produce(1, 100))
-    await held(stage)
-    for _ in range(3):
-        stage.clock.pass_seconds(29)
-        stage.sweep()
-    assert closed(stage) == {}
+        assert swept(stage, 100) == {}
 
 
+def test_the_time_does_not_begin_while_a_limit_holds_the_first_request() -> None:
+    world = World([without_burst("total,producer_byte_rate=1")])
+    Pair(world).client_sends(produce(1, 100))
+    pair = Pair(world)
+    pair.client_sends(produce(1, 100))
+    assert pair.is_held
+    assert not any(lacks_request(pair, 29) for _ in range(3))
+
+
+@pytest.mark.claim(
+    "security",
+    "clients that stall within a login hold half of --max-buffered-bytes for at most --stalled-client-timeout",
+)
 async def test_logins_that_stall_do_not_keep_half_of_the_memory(open_stage: OpenStage) -> None:
     """Each is a client that has not logged in, with a part of a message that the proxy collects."""
     stage = open_stage(security=SecurityOptions(max_buffered_bytes=4 << 20, stalled_client_timeout_seconds=30.0))
     clients = []
     for _ in range(14):
         client, broker = await stage.pair()
-        await client.send(handshake(1))
-        await broker.frame()
-        await broker.send(chosen(1))
-        await client.frame()
+        await exchange(client, broker, handshake(1), chosen(1))
         await client.send(sasl(2, bytes(120_000))[:-1])
         clients.append(client)
     memory = stage.context.memory
     await until(lambda: memory.keeps_much)
-    stage.sweep()
-    stage.clock.pass_seconds(30)
-    stage.sweep()
+    assert 0 < swept(stage, 30)["stalled"] < len(clients)
     assert not memory.keeps_much
-    assert 0 < closed(stage)["stalled"] < len(clients)
 
 
 async def test_one_round_closes_a_bounded_number(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,15 +183,10 @@ async def test_an_idle_connection_is_closed(open_stage: OpenStage, caplog: pytes
     client, broker = await stage.pair()
     caplog.set_level("INFO")
     for _ in range(3):
-        await exchange(client, broker)
-        stage.sweep()
-        stage.clock.pass_seconds(599)
-        stage.sweep()
-        assert closed(stage) == {}
-    stage.clock.pass_seconds(1)
-    stage.sweep()
+        await exchange(client, broker, *BEAT)
+        assert swept(stage, 599) == {}
+    assert swept(stage, 1) == {"max_idle": 1}
     await client.closed()
-    assert closed(stage) == {"max_idle": 1}
     name, fields = lines_of(caplog.records)[-1]
     assert (name, fields["reason"], fields["timeout_seconds"]) == ("connection_closed", "max_idle", 600)
 
@@ -206,60 +196,37 @@ async def test_without_the_option_none_is(open_stage: OpenStage, security: Secur
     stage = open_stage(security=security)
     client, broker = await stage.pair()
     if security.handshake_timeout_seconds:
-        await exchange(client, broker)
-    stage.clock.pass_seconds(86_400)
-    stage.sweep()
-    assert closed(stage) == {}
+        await exchange(client, broker, *BEAT)
+    assert swept(stage, 86_400) == {}
 
 
 async def test_a_part_of_a_request_is_traffic_once(open_stage: OpenStage) -> None:
     stage = open_stage(security=IDLE)
     client, broker = await stage.pair()
-    await exchange(client, broker)
+    await exchange(client, broker, *BEAT)
     data = heartbeat(2)
     for nth in range(4):
         await client.send(data[nth : nth + 1])
         await until(lambda: not stage.unread(next(iter(stage.sessions))))
-        stage.sweep()
-        stage.clock.pass_seconds(599)
-        stage.sweep()
-    assert closed(stage) == {}
-    stage.clock.pass_seconds(1)
-    stage.sweep()
-    assert closed(stage) == {"max_idle": 1}
+        assert swept(stage, 599) == {}
+    assert swept(stage, 1) == {"max_idle": 1}
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-async def test_a_request_that_is_held_or_in_flight_is_not_idle(open_stage: OpenStage, is_held: bool) -> None:
-    stage = open_stage(security=IDLE, quotas=[without_burst("total,producer_byte_rate=100")])
-    client, broker = await stage.pair()
-    await client.send(produce(1, 10_000, acks=0) + produce(2, 100, acks=0) if is_held else fetch(1))
-    await broker.frame()
-    if is_held:
-        await held(stage)
-    stage.sweep()
-    for _ in range(3):
-        stage.clock.pass_seconds(600)
-        stage.sweep()
-    assert closed(stage) == {}
+def test_a_request_that_is_held_or_in_flight_is_not_idle(is_held: bool) -> None:
+    pair = Pair(World([without_burst("total,producer_byte_rate=100")]))
+    pair.client_sends(produce(1, 10_000, acks=0) + produce(2, 100, acks=0) if is_held else fetch(1))
+    assert pair.is_held is is_held
+    assert not any(is_idle(pair, 600) for _ in range(3))
 
 
-async def test_a_client_that_waits_for_its_throttle_time_is_not_idle(open_stage: OpenStage) -> None:
-    stage = open_stage(security=IDLE, quotas=[without_burst("total,producer_byte_rate=10")])
-    client, broker = await stage.pair()
-    await client.send(produce(1, 10_000))
-    size = len(await broker.frame())
-    await broker.send(produced(1))
-    await client.frame()
-    stage.sweep()
-    stage.clock.pass_seconds(size / 10 - 1)
-    stage.sweep()
-    assert closed(stage) == {}
-    stage.clock.pass_seconds(10)
-    stage.sweep()
-    stage.clock.pass_seconds(600)
-    stage.sweep()
-    assert closed(stage) == {"max_idle": 1}
+def test_a_client_that_waits_for_its_throttle_time_is_not_idle() -> None:
+    pair = Pair(World([without_burst("total,producer_byte_rate=10")]))
+    pair.client_sends(produce(1, 10_000))
+    size = len(pair.to_broker)
+    pair.broker_sends(produced(1))
+    assert not is_idle(pair, size / 10 - 1)
+    assert is_idle(pair, 610)
 
 
 # The age
@@ -271,7 +238,7 @@ async def test_an_old_connection_ends_behind_its_responses(
     stage = open_stage(listening=AGE)
     client, broker = await stage.pair()
     caplog.set_level("INFO")
-    await exchange(client, broker)
+    await exchange(client, broker, *BEAT)
     stage.clock.pass_seconds(89)
     stage.sweep()
     assert closed(stage) == {}
@@ -321,7 +288,7 @@ async def test_an_old_connection_ends_behind_the_first_response_with_nothing_und
 async def test_a_client_that_does_not_close_is_closed_when_it_is_quiet(open_stage: OpenStage) -> None:
     stage = open_stage(listening=AGE)
     client, broker = await stage.pair()
-    await exchange(client, broker)
+    await exchange(client, broker, *BEAT)
     stage.clock.pass_seconds(111)
     stage.sweep()
     assert await client.rest() == b""
@@ -340,30 +307,25 @@ async def test_a_client_that_does_not_close_is_closed_when_it_is_quiet(open_stag
     await stage.no_sessions()
 
 
-async def test_what_is_held_is_served_first(open_stage: OpenStage) -> None:
-    stage = open_stage(listening=AGE, quotas=[without_burst("total,producer_byte_rate=50")])
-    client, broker = await stage.pair()
-    await client.send(produce(1, 10_000) + produce(2, 100))
-    await broker.frame()
-    await broker.send(produced(1))
-    await client.frame()
-    await held(stage)
-    session = stage.session_of(client)
-    stage.clock.pass_seconds(111)
-    states = []
-    for _ in range(2):
-        stage.sweep()
-        states.append(session.state)
-    assert states == [State.OPEN, State.DRAINING]
-    stage.clock.pass_seconds(100)
-    stage.shared.wakeups.limits_changed()
-    assert await broker.frame() == produce(2, 100)
-    stage.sweep()
-    assert closed(stage) == {"max_age": 1}
-    await broker.send(produced(2))
-    assert len(await client.rest()) == len(produced(2))
+def test_what_is_held_is_served_first() -> None:
+    world = World([without_burst("total,producer_byte_rate=50")], listening=AGE)
+    pair = Pair(world)
+    pair.client_sends(produce(1, 10_000), produce(2, 100))
+    pair.broker_sends(produced(1))
+    world.clock.pass_seconds(111)
+    for state in (State.OPEN, State.DRAINING):
+        assert pair.session.timeouts.is_old(world.clock())
+        pair.session.retire()
+        assert (pair.session.state, pair.is_held) == (state, True)
+    pass_holds(world)
+    assert len(pair.sent()) == 2
+    pair.broker_sends(produced(2))
+    assert (len(pair.received()), pair.session.state) == (2, State.LINGERING)
 
 
+@pytest.mark.claim(
+    "enforcement", "connections with a share session, or with acks=0 data under a limit, do not end by age"
+)
 @pytest.mark.parametrize(
     ("sent", "is_limited", "ends"),
     [
@@ -401,13 +363,8 @@ async def test_a_connection_that_logs_in_has_no_age_yet(open_stage: OpenStage) -
     """To end it would look like a wrong password."""
     stage = open_stage(listening=AGE, security=SecurityOptions(handshake_timeout_seconds=0))
     client, broker = await stage.pair()
-    await client.send(handshake(1))
-    await broker.frame()
-    await broker.send(chosen(1))
-    await client.frame()
-    stage.clock.pass_seconds(111)
-    stage.sweep()
-    assert closed(stage) == {}
+    await exchange(client, broker, handshake(1), chosen(1))
+    assert swept(stage, 111) == {}
 
 
 def test_connections_that_begin_together_do_not_end_together() -> None:

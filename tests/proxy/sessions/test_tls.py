@@ -6,9 +6,8 @@ import asyncio
 import datetime
 import socket
 import ssl
-import struct
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from ipaddress import ip_network
 from itertools import repeat
 from pathlib import Path
@@ -16,20 +15,19 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.config.addresses import Address
 from proxy.config.client_settings import Pem
 from proxy.config.config import SecurityOptions
-from proxy.sessions.session import Session
-from proxy.sessions.shared import ClientAddress
+from proxy.sessions.slices import HEAVY_ROUND_NS, Slices
 from proxy.sessions.tls_wire import Handshake, TlsWire
-from proxy.sessions.turns import HEAVY_ROUND_NS, Turns
 from proxy.sessions.wire import Wire
 from tests.proxy.conversation import (
     LOOPBACK,
     PATIENCE_SECONDS,
+    OpenBroker,
+    OpenStage,
     Peer,
-    ScriptedBroker,
     Stage,
+    exchange,
     lines_of,
     until,
     without_burst,
@@ -49,14 +47,7 @@ from tests.proxy.frames import (
     produced,
 )
 from tests.proxy.tls_peer import Certificates, ClientKeys, TlsPeer
-from tests.proxy.work import WorkClock
-
-OpenStage = Callable[..., Stage]
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("tls"))
+from tests.proxy.wires import WorkClock
 
 
 async def client_of(stage: Stage, certificates: Certificates, **context: object) -> TlsPeer:
@@ -97,6 +88,13 @@ def turns_of_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return turns
 
 
+def with_small_buffers(*ends: Wire | Peer | None) -> None:
+    for end in ends:
+        assert end is not None
+        option = socket.SO_RCVBUF if isinstance(end, Peer) else socket.SO_SNDBUF
+        (end.sock if isinstance(end, Peer) else end._sock).setsockopt(socket.SOL_SOCKET, option, 65_536)
+
+
 # ---- conversations
 
 
@@ -105,10 +103,7 @@ async def test_a_conversation(open_stage: OpenStage, certificates: Certificates,
     """Frames of more than one TLS record and more than one read; many records in one read; one record in many reads."""
     stage = opened(open_stage, certificates, sides)
     client, broker = await pair(stage, certificates, sides)
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
+    await exchange(client, broker, heartbeat(1), heartbeat_answer(1))
     for number, size in enumerate((100, 40_000, 3_000_000), start=10):
         sending = asyncio.ensure_future(client.send(produce(number, size) + api_versions(100 + number, 99)))
         assert await broker.frame() == produce(number, size)
@@ -137,63 +132,50 @@ async def test_a_conversation(open_stage: OpenStage, certificates: Certificates,
 )
 @pytest.mark.parametrize("sizes", [(), repeat(1)], ids=["whole", "byte by byte"])
 async def test_a_route_knows_the_server_name_of_the_handshake(
-    open_stage: OpenStage, certificates: Certificates, host: str, server_name: str | None, sizes: Iterable[int]
+    open_stage: OpenStage,
+    certificates: Certificates,
+    host: str,
+    server_name: str | None,
+    sizes: Iterable[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Clients send no name for an address. The route is asked once, after the handshake."""
-    stage = opened(open_stage, certificates, "client")
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        theirs = socket.create_connection(listener.getsockname())
-        ours, _ = listener.accept()
-    asked: list[str | None] = []
-    named = ScriptedBroker()
+    """Clients send no name for an address. The route is asked once, after the handshake; also where the proxy has a
+    read for each encrypted byte.
+    """
+    stage, asked = opened(open_stage, certificates, "client"), list[str | None]()
 
-    def route(wire: Wire) -> Sequence[Address]:
-        asked.append(wire.server_name)
-        return [stage.broker.address if wire.server_name is None else named.address]
+    def place_of(port: int, name: str | None) -> int:
+        asked.append(name)
+        return port
 
-    for end in (ours, theirs):
-        end.setblocking(False)
-    session = Session(stage.shared, ours, ClientAddress("peer", 1, ()), lambda _: None)
-    session.connect(route)
-    assert asked == []
+    monkeypatch.setattr(stage.server.ports, "place_of", place_of)
     context = certificates.of_client()
     context.check_hostname = False
-    client = TlsPeer(Peer(theirs), context, host)
+    client = TlsPeer(await stage.client(), context, host)
+    await until(lambda: stage.sessions)
+    assert asked == []
     await client.handshake(sizes)
-    broker = await (stage.broker if server_name is None else named).accept()
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
+    await client.send(produce(1), sizes)
+    assert await stage.broker.first_frame() == produce(1)
     assert asked == [server_name]
-    session.close()
-    named.close()
-    client.peer.close()
 
 
-async def test_a_broker_that_is_learned_during_a_handshake(open_stage: OpenStage, certificates: Certificates) -> None:
+async def test_a_broker_that_is_learned_during_a_handshake(
+    open_stage: OpenStage, open_broker: OpenBroker, certificates: Certificates
+) -> None:
     """The connection goes to the node that its port has then."""
-    stage, learned = opened(open_stage, certificates, "client"), ScriptedBroker()
+    stage, learned = opened(open_stage, certificates, "client"), open_broker()
     client = TlsPeer(await stage.client(stage.context.nodes.port_of(3)), certificates.of_client())
     await until(lambda: bool(stage.sessions))
     stage.context.nodes.advertise(3, *learned.address)
     await client.handshake()
-    broker = await learned.accept()
     await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
-    learned.close()
+    assert await learned.first_frame() == heartbeat(1)
 
 
-async def test_byte_by_byte(open_stage: OpenStage, certificates: Certificates) -> None:
-    """The handshake and a request, with a read of the proxy for each encrypted byte."""
-    stage = opened(open_stage, certificates, "client")
-    client = TlsPeer(await stage.client(), certificates.of_client())
-    await client.handshake(repeat(1))
-    broker = await stage.broker.accept()
-    await client.send(produce(1, 100), repeat(1))
-    assert await broker.frame() == produce(1, 100)
-    await broker.send(produced(1))
-    assert await client.frame() == produced(1)
-
-
+@pytest.mark.claim(
+    "security", "records of one byte, and records without data (TLS 1.3's KeyUpdate), are read in several turns"
+)
 async def test_records_of_one_byte_are_read_in_several_turns(
     open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +191,9 @@ async def test_records_of_one_byte_are_read_in_several_turns(
     assert max(size for size, _ in turns[:-1]) <= 64
 
 
+@pytest.mark.claim(
+    "security", "records of one byte, and records without data (TLS 1.3's KeyUpdate), are read in several turns"
+)
 @pytest.mark.parametrize("asks", [False, True])
 async def test_key_updates_are_read_in_several_turns(
     open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asks: bool
@@ -239,11 +224,7 @@ async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Cert
     client, broker = await pair(stage, certificates)
     session = stage.session_of(client.peer)
     await until(lambda: session.upstream is not None)
-    for wire in (session.client, session.upstream):
-        assert wire is not None
-        wire._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
-    for peer in (client.peer, broker.peer):
-        peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    with_small_buffers(session.client, session.upstream, client.peer, broker.peer)
     await client.send(fetch(1) + api_versions(2, 99))
     assert await broker.frame() == fetch(1)
     answering = asyncio.ensure_future(broker.send(fetched(1, size=3_000_000)))
@@ -260,44 +241,30 @@ async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Cert
 # ---- ends
 
 
-async def test_half_close(open_stage: OpenStage, certificates: Certificates) -> None:
-    """A client that sends no more receives what is in flight; then both sides see TLS's own end, no cut connection.
+@pytest.mark.parametrize("size", [20, 3_000_000])
+async def test_half_close(open_stage: OpenStage, certificates: Certificates, size: int) -> None:
+    """A client that sends no more receives what is in flight; then both sides see TLS's own end, no cut connection. It
+    comes after what a slow client has not read, of which the wire has encrypted a part that the socket does not take.
     The broker, which then ends its stream, has not failed: the client ended first.
     """
     stage = opened(open_stage, certificates)
     client, broker = await pair(stage, certificates)
-    await client.send(heartbeat(1) + produce(2, 50_000, acks=0))
-    await client.end()
-    assert [await broker.frame() for _ in range(2)] == [heartbeat(1), produce(2, 50_000, acks=0)]
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
-    await broker.ended()
-    await broker.end()
-    await client.ended()
-    await stage.no_sessions()
-    assert not stage.metrics.errors.upstream.total()
-
-
-async def test_the_end_comes_after_what_a_slow_client_has_not_read(
-    open_stage: OpenStage, certificates: Certificates
-) -> None:
-    """The wire has encrypted a part that the socket does not take."""
-    stage = opened(open_stage, certificates)
-    client, broker = await pair(stage, certificates)
     session = stage.session_of(client.peer)
-    await client.send(fetch(1))
-    assert await broker.frame() == fetch(1)
-    session.client._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
-    client.peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    await client.send(fetch(1) + produce(2, 50_000, acks=0))
+    assert [await broker.frame() for _ in range(2)] == [fetch(1), produce(2, 50_000, acks=0)]
+    if size > 65_536:
+        with_small_buffers(session.client, client.peer)
     await client.end()
-    answering = asyncio.ensure_future(broker.send(fetched(1, size=3_000_000)))
-    await until(lambda: cast("TlsWire", session.client)._unsent)
-    assert await client.frame() == fetched(1, size=3_000_000)
+    answering = asyncio.ensure_future(broker.send(fetched(1, size=size)))
+    if size > 65_536:
+        await until(lambda: cast("TlsWire", session.client)._unsent)
+    assert await client.frame() == fetched(1, size=size)
     await answering
     await broker.ended()
     await broker.end()
     await client.ended()
     await stage.no_sessions()
+    assert not stage.metrics.errors.upstream.total()
 
 
 async def test_the_end_of_the_stream_in_the_read_of_the_last_request(
@@ -318,20 +285,12 @@ async def test_the_end_of_the_stream_in_the_read_of_the_last_request(
     await stage.no_sessions()
 
 
-@pytest.mark.parametrize("side", ["client", "broker"])
-async def test_a_reset(open_stage: OpenStage, certificates: Certificates, side: str) -> None:
-    stage = opened(open_stage, certificates)
-    client, broker = await pair(stage, certificates)
-    await client.send(produce(1, 1_000_000)[:500_000])
-    await broker.read(499_000)
-    (client if side == "client" else broker).peer.reset()
-    await (broker if side == "client" else client).peer.closed()
-    await stage.no_sessions()
-
-
 # ---- handshakes of clients
 
 
+@pytest.mark.claim(
+    "security", "a client that does not speak TLS, or stalls in its handshake, affects only its own connection"
+)
 async def test_a_client_that_stalls_in_its_handshake(
     open_stage: OpenStage, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -364,6 +323,9 @@ async def test_a_client_that_stalls_in_its_handshake(
     assert brokers
 
 
+@pytest.mark.claim(
+    "security", "a client that asks for renegotiation (TLS 1.2) is refused; other connections do not notice"
+)
 async def test_renegotiation_is_refused(open_stage: OpenStage, certificates: Certificates) -> None:
     """Of TLS 1.2, by its alert. OpenSSL's client then gives up; another client's connection goes on."""
     stage = opened(open_stage, certificates, "client")
@@ -410,6 +372,10 @@ async def test_plaintext_on_the_tls_port(
     assert (said["reason"], "security.protocol=SSL" in said["detail"]) == ("tls_handshake", True)
 
 
+@pytest.mark.claim(
+    "security",
+    "with required, a client must have a certificate from --ssl-ca-location; with requested, a bad one is refused",
+)
 @pytest.mark.parametrize("auth", ["requested", "required"])
 async def test_client_certificates(
     open_stage: OpenStage, certificates: Certificates, tmp_path: Path, auth: str
@@ -444,19 +410,6 @@ async def test_client_certificates(
     await until(lambda: stage.metrics.errors.protocol["tls_handshake"] == 1)
 
 
-async def test_a_client_that_has_reset_its_connection_before_its_handshake(
-    open_stage: OpenStage, certificates: Certificates
-) -> None:
-    stage = opened(open_stage, certificates, "client")
-    for data in (b"", b"\x16"):
-        client = await stage.client()
-        if data:
-            await client.send(data)
-        client.reset()
-    await stage.no_sessions()
-    await client_of(stage, certificates)
-
-
 def test_a_handshake_that_waits_to_write() -> None:
     calls: list[str] = []
 
@@ -472,7 +425,7 @@ def test_a_handshake_that_waits_to_write() -> None:
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *_: calls.append(name)
 
-    turns = Turns(None, WorkClock(1))  # type: ignore[arg-type]
+    turns = Slices(None, WorkClock(1))  # type: ignore[arg-type]
     wire = Wire()
     wire.handshake = handshake = Handshake(wire, turns, lambda: calls.append("done"), lambda *_: calls.append("failed"))  # type: ignore[arg-type]
     for _ in range(4):
@@ -481,6 +434,7 @@ def test_a_handshake_that_waits_to_write() -> None:
     assert calls == [name for wait in waits for name in ("stop_reading", "stop_writing", wait)]
 
 
+@pytest.mark.claim("security", "many handshakes at once take turns with other clients")
 @pytest.mark.pure
 async def test_many_handshakes_take_turns(
     open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
@@ -492,18 +446,18 @@ async def test_many_handshakes_take_turns(
     stage = opened(open_stage, certificates, "client", work_clock=WorkClock(step_ns))
     innocent, broker = await pair(stage, certificates, "client")
     rounds: list[int] = [0]
-    on_turn, next_round = Handshake.on_turn, Turns._next_round
+    on_slice, next_round = Handshake.on_slice, Slices._next_round
 
     def counting(handshake: Handshake) -> None:
         rounds[-1] += 1
-        on_turn(handshake)
+        on_slice(handshake)
 
-    def beginning(turns: Turns) -> None:
+    def beginning(turns: Slices) -> None:
         rounds.append(0)
         next_round(turns)
 
-    monkeypatch.setattr(Handshake, "on_turn", counting)
-    monkeypatch.setattr(Turns, "_next_round", beginning)
+    monkeypatch.setattr(Handshake, "on_slice", counting)
+    monkeypatch.setattr(Slices, "_next_round", beginning)
     clients = [TlsPeer(await stage.client(), certificates.of_client()) for _ in range(400)]
     await until(lambda: len(stage.sessions) == 401)
     for client in clients:
@@ -535,16 +489,21 @@ def expired(certificates: Certificates) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.claim(
+    "security",
+    "a broker with an untrusted, misnamed or expired certificate receives no request; the host "
+    "name is checked unless the file turns that off",
+)
 @pytest.mark.parametrize(
     "reason", ["tls_certificate", "tls_hostname", "tls_expired", "tls_plaintext_peer", "tls_failed"]
 )
 async def test_the_next_broker_after_a_handshake_that_fails(
     open_stage: OpenStage,
+    open_broker: OpenBroker,
     certificates: Certificates,
     tmp_path: Path,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A wrong CA, a wrong name, an expired certificate, no TLS, no answer."""
     monkeypatch.setattr("proxy.brokers.upstream.NEXT_ADDRESS_SECONDS", 0.3 if reason == "tls_failed" else 20)
@@ -553,27 +512,18 @@ async def test_the_next_broker_after_a_handshake_that_fails(
         "tls_hostname": lambda: certificates.of_server(certificates.issue("other", "other.test")),
         "tls_expired": lambda: expired(certificates),
     }
-    bad = socket.create_server((LOOPBACK, 0))
-    bad.setblocking(False)
-    stage = open_stage(upstream=certificates.upstream(), bootstrap_servers=())
-    good = stage.broker
-    addresses = (bad.getsockname(), good.address)
-    monkeypatch.setattr(stage.server.ports, "brokers_at", lambda *_: addresses)
+    bad, good = open_broker(), open_broker()
+    stage = open_stage(upstream=certificates.upstream(), bootstrap_servers=(bad.address, good.address))
     client = await stage.client()
-    with bad:
-        loop = asyncio.get_running_loop()
-        sock, _ = await loop.sock_accept(bad)
-        sock.setblocking(False)
-        with sock:
-            if reason in contexts:
-                peer = TlsPeer(Peer(sock), contexts[reason](), None)
-                with pytest.raises((ssl.SSLError, ConnectionError)):
-                    await peer.handshake()
-            elif reason == "tls_plaintext_peer":
-                assert struct.unpack(">B", (await loop.sock_recv(sock, 1_000))[:1]) == (0x16,)
-                sock.close()
-            broker = TlsPeer(await good.accept(), certificates.of_server(), None)
-            await broker.handshake()
+    refused = await bad.accept()
+    if reason in contexts:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await TlsPeer(refused, contexts[reason](), None).handshake()
+    elif reason == "tls_plaintext_peer":
+        assert await refused.read(1) == b"\x16"
+        refused.close()
+    broker = TlsPeer(await good.accept(), certificates.of_server(), None)
+    await broker.handshake()
     await client.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)
     assert stage.metrics.errors.upstream[reason] == 1
@@ -581,11 +531,8 @@ async def test_the_next_broker_after_a_handshake_that_fails(
 
 async def test_without_a_check_of_the_name(open_stage: OpenStage, certificates: Certificates) -> None:
     files = certificates.issue("other", "other.test")
-    upstream = certificates.upstream(
-        checks_hostname=False,
-        certificate=Pem(files.both.read_text()),
-    )
-    stage = open_stage(upstream=upstream)
+    own = Pem(files.both.read_text())
+    stage = open_stage(upstream=certificates.upstream(checks_hostname=False, certificate=own))
     client = await stage.client()
     context = certificates.of_server(files)
     context.load_verify_locations(certificates.ca)
@@ -605,7 +552,7 @@ async def test_a_client_that_is_held_for_long_receives_the_same_bytes(
     stage = opened(open_stage, certificates, "client", quotas=[quota])
     client, broker = await pair(stage, certificates, "client")
     await client.send(produce(1, 10_000))
-    assert await broker.frame() == produce(1, 10_000)
+    await broker.frame()
     await broker.send(produced(1))
     await client.frame()
     await client.send(produce(2))

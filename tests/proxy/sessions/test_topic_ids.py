@@ -25,19 +25,23 @@ from tests.proxy.streams.test_topic_ids import BY_NAME_AND_TOTAL, IDS
 async def asked_by_the_proxy(stage: Stage) -> tuple[Peer, set[uuid.UUID]]:
     """The proxy's own connection to the broker, and the ids that it asks for."""
     peer = await stage.broker.accept()
-    return peer, ids_asked_for(await peer.frame())
-
-
-def ids_asked_for(frame: bytes) -> set[uuid.UUID]:
+    frame = await peer.frame()
     body: Any = decode(load_request_schema(METADATA, 12), frame, frame.index(b"kafka-quota-proxy\x00") + 18)
     assert not body.allow_auto_topic_creation
     assert all(topic.name is None for topic in body.topics)
-    return {topic.topic_id for topic in body.topics}
+    return peer, {topic.topic_id for topic in body.topics}
 
 
-@pytest.mark.parametrize("how", ["it hangs up", "it does not know", "it says nonsense", "it claims too much"])
+HANGS_UP, DOES_NOT_KNOW = b"", metadata_answer(1, {}, named={})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [HANGS_UP, DOES_NOT_KNOW, frame(b"\x00\x00\x00\x01" + noise(50)), b"\x7f\xff\xff\xff"],
+    ids=["it hangs up", "it does not know", "it says nonsense", "it claims too much"],
+)
 async def test_unanswered_topic_ids_are_requested_again_together(
-    open_stage: OpenStage, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    open_stage: OpenStage, answer: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused, may_ask = asyncio.Event(), asyncio.Event()
 
@@ -54,13 +58,8 @@ async def test_unanswered_topic_ids_are_requested_again_together(
     assert ids == {IDS["rows"]}
     caplog.clear()
     monkeypatch.setattr("proxy.brokers.topics.asyncio", SimpleNamespace(sleep=pause))
-    if how == "it does not know":
-        await asked.send(metadata_answer(1, {1: stage.broker.address}, named={}))
-    elif how == "it says nonsense":
-        await asked.send(frame(b"\x00\x00\x00\x01" + noise(50)))
-    elif how == "it claims too much":
-        await asked.send(b"\x7f\xff\xff\xff")
-    if how == "it hangs up":
+    await asked.send(answer)
+    if answer == HANGS_UP:
         asked.close()
     else:
         await asked.closed()
@@ -72,5 +71,5 @@ async def test_unanswered_topic_ids_are_requested_again_together(
     _, ids = await asked_by_the_proxy(stage)
     assert ids == {IDS["rows"], IDS["cols"]}, "one request for all of them"
     said = [fields for name, fields in lines_of(caplog.records) if name == "topic_ids_unknown"]
-    assert len(said) == (how != "it does not know")
+    assert len(said) == (answer != DOES_NOT_KNOW)
     assert all(fields["detail"] != "no bootstrap server returned topic names: " for fields in said)

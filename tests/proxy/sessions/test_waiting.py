@@ -11,16 +11,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.enforcement.identity import NS_PER_MS
 from quotas.admission.limit import Limit
 from quotas.algorithms.leased_bucket import LeasedBucket
-from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entity import TOTAL, AnyEntity, Entity, EntityKind, Named
 from quotas.limit_kinds import PRODUCER_BYTE_RATE, REQUEST_RATE
+from quotas.time_units import NS_PER_MS
 from tests.proxy.sessions.senders import Scene, Sender
 from tests.quotas.algorithms.slow_lease import SECOND
 
 #: Its requests are of the base class of all, without a response.
-pytestmark = pytest.mark.pure
+pytestmark = [
+    pytest.mark.pure,
+    pytest.mark.claim(
+        "enforcement", "clients that share one limit get equal parts, also with large beside small requests"
+    ),
+]
 
 MB = 1_000_000
 ETL = Entity(client_id="etl")
@@ -28,8 +33,8 @@ ETL = Entity(client_id="etl")
 LIMITS: Mapping[str, tuple[str, AnyEntity]] = {
     "R": (REQUEST_RATE, ETL),
     "C": (PRODUCER_BYTE_RATE, ETL),
-    "G": (PRODUCER_BYTE_RATE, Named(Kind.RESOURCE_GROUP, "jobs")),
-    "T": (PRODUCER_BYTE_RATE, Named(Kind.TOPIC, "rows")),
+    "G": (PRODUCER_BYTE_RATE, Named(EntityKind.RESOURCE_GROUP, "jobs")),
+    "T": (PRODUCER_BYTE_RATE, Named(EntityKind.TOPIC, "rows")),
     "A": (PRODUCER_BYTE_RATE, TOTAL),
 }
 
@@ -109,17 +114,19 @@ leases = st.tuples(
 )
 
 
+@pytest.mark.claim("enforcement", "with any burst: bytes ≤ burst + rate x t + one request, or one response")
+@pytest.mark.claim("limits", "the bound of token-bucket")
 @given(
     case=cases(sometimes, st.sampled_from([0, 0, NS_PER_MS // 2])),
     deaths=st.lists(st.tuples(times_ms, st.integers(0, 9)), max_size=6),
     changes=st.lists(times_ms, max_size=3),
-    lent=st.lists(st.tuples(times_ms, leases), max_size=6),
+    granted=st.lists(st.tuples(times_ms, leases), max_size=6),
 )
 @example(A_BURST_BELOW_ONE_BYTE, [], [], [])
 def test_in_any_time_a_limit_charges_its_burst_its_rate_and_one_frame(
-    case: Case, deaths: list[tuple[int, int]], changes: list[int], lent: list[tuple[int, Lease]]
+    case: Case, deaths: list[tuple[int, int]], changes: list[int], granted: list[tuple[int, Lease]]
 ) -> None:
-    """Whoever comes, waits, and hangs up; while all are decided again, and rates are lent: then the integral of the
+    """Whoever comes, waits, and hangs up; while all are decided again, and rates are granted: then the integral of the
     rate, to the grain.
     """
     scene, senders = case.build()
@@ -128,9 +135,9 @@ def test_in_any_time_a_limit_charges_its_burst_its_rate_and_one_frame(
         scene.loop.call_later(at_ms / 1_000, senders[index % len(senders)].die)
     for at_ms in changes:
         scene.loop.call_later(at_ms / 1_000, scene.wakeups.limits_changed)
-    for at_ms, (name, rate, burst_ns, lease_ms, floor) in lent:
+    for at_ms, (name, rate, burst_ns, lease_ms, floor) in granted:
         if name in limits:
-            scene.loop.call_later(at_ms / 1_000, scene.lend, limits[name], rate, burst_ns, lease_ms * NS_PER_MS, floor)
+            scene.loop.call_later(at_ms / 1_000, scene.grant, limits[name], rate, burst_ns, lease_ms * NS_PER_MS, floor)
     scene.run()
     for limit, ledger in scene.ledgers.items():
         assert ledger.charged == limit.algorithm.passed
@@ -309,12 +316,12 @@ def test_nothing_of_the_rate_is_lost_while_somebody_wants_it(
 def test_a_waiter_passes_when_the_debt_is_paid_at_the_rate_of_now(
     rate: int, lease_s: float, floor: int, passes_at_ms: int
 ) -> None:
-    """A second after the first frame of 1,000 bytes at 100 a second another rate is lent: 900 bytes are left then."""
+    """Another rate is granted a second after the first frame of 1,000 bytes at 100 a second: 900 bytes are left."""
     limit = limit_of("A", 100, 0)
     scene = Scene([limit])
     begin_ns = scene.clock()
     Sender(scene, (limit,), iter([1_000, 1]))
-    scene.loop.call_later(1, scene.lend, limit, rate, 0, round(lease_s * SECOND), floor)
+    scene.loop.call_later(1, scene.grant, limit, rate, 0, round(lease_s * SECOND), floor)
     while len(scene.charges) < 2:
         assert len(scene.loop.pending) <= 2, "one timer, and the change"
         scene.loop.next()
@@ -326,5 +333,5 @@ def test_a_rate_without_waiters_needs_no_timer() -> None:
     scene = Scene([limit])
     Sender(scene, (limit,), iter([1_000]))
     scene.run()
-    scene.lend(limit, 7, 0, SECOND, 1)
+    scene.grant(limit, 7, 0, SECOND, 1)
     assert scene.loop.pending == []

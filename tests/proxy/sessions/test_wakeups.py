@@ -5,45 +5,28 @@ timers of limits with waiters: one for each.
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from proxy.enforcement.measures import Reply
+from proxy.enforcement.throttle_actions import Reply
 from proxy.sessions.wakeups import LONGEST_PASS_NS, MOST_AT_ONCE, Wakeups
-from proxy.streams.held_request import HeldRequest, HoldOwner, Life, LifeEvent
-from proxy.streams.response_stream import ResponseStream
+from proxy.streams.limited_request import HoldOwner, Life, LifeEvent, LimitedRequest
+from proxy.streams.pending import Responses
 from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
-from tests.proxy.conversation import without_burst
+from tests.proxy.conversation import Clock, without_burst
 from tests.proxy.frames import produce
+from tests.proxy.sessions.test_fairness import crowd
 from tests.proxy.streams.pair import Pair, World
+from tests.proxy.wires import Loop
+
+pytestmark = pytest.mark.claim(
+    "enforcement", "5,000 held requests do not stop the event loop when limits, mode or enforcement change"
+)
 
 WAITERS = 5_000
-
-
-class Rounds:
-    """The part of an event loop that `Wakeups` uses; a test runs its rounds one by one."""
-
-    def __init__(self) -> None:
-        self.soon: list[Callable[[], None]] = []
-
-    def call_soon(self, callback: Callable[[], None]) -> object:
-        self.soon.append(callback)
-        return self
-
-    def call_later(self, _seconds: float, _callback: object, *_arguments: object) -> object:
-        return self
-
-    def cancel(self) -> None:
-        """A timer that never fires."""
-
-    def run_one(self) -> None:
-        due, self.soon = self.soon, []
-        for callback in due:
-            callback()
 
 
 class Client(HoldOwner):
@@ -54,21 +37,21 @@ class Client(HoldOwner):
         self._cost_ns = cost_ns
         self._released = released
 
-    def release(self, request: HeldRequest, reads: int) -> None:
+    def release(self, request: LimitedRequest, reads: int) -> None:
         assert request.state is Life.PASSING
         assert reads == 0, "its next request waits for the loop"
         self._clock[0] += self._cost_ns
         self._released.append(self)
 
 
-class Waiter(HeldRequest):
+class Waiter(LimitedRequest):
     """A request that only waits."""
 
-    def respond(self, responses: ResponseStream, pos: int, end: int, length: int, now_ns: int) -> int:
+    def respond(self, responses: Responses, pos: int, end: int, length: int, now_ns: int) -> int:
         raise NotImplementedError
 
 
-def held_at(limit: Limit) -> HeldRequest:
+def held_at(limit: Limit) -> LimitedRequest:
     """A request that waits for this limit."""
     request = Waiter(cast("Any", None), Reply.NOTICE, 100)
     request.limit = limit
@@ -83,7 +66,7 @@ def held_at(limit: Limit) -> HeldRequest:
 def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns: int) -> None:
     clock = [0]
     released: list[Client] = []
-    loop = Rounds()
+    loop = Loop(Clock())
     wakeups = Wakeups(cast(AbstractEventLoop, loop), lambda: clock[0])
     registry = Registry([parse_spec(spec)])
     clients = []
@@ -98,7 +81,7 @@ def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns:
     longest_ns = clock[0]
     while loop.soon:
         before, before_ns = len(released), clock[0]
-        loop.run_one()
+        loop.round()
         turns.append(len(released) - before)
         longest_ns = max(longest_ns, clock[0] - before_ns)
     assert released == clients, "in their order"
@@ -129,18 +112,7 @@ def test_a_limit_without_waiters_has_no_timer() -> None:
 def test_a_limit_has_one_timer(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its queue was ended, and some of those in it wait again."""
     monkeypatch.setattr(Limit, "has_room_for_all", lambda *_: True)
-    world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")])
-
-    def ticking() -> int:
-        world.clock.now_ns += LONGEST_PASS_NS // 5
-        return world.clock.now_ns
-
-    world.shared.wakeups = Wakeups(cast("Any", world.loop), ticking)
-    Pair(world).client_sends(produce(0, 1_400_000))
-    pairs = [Pair(world) for _ in range(20)]
-    for pair in pairs:
-        pair.client_sends(produce(1, size))
-    world.clock.pass_seconds(60)
+    world, pairs = crowd(20, size)
     while world.loop.next():
         [limit] = world.registry.limits_in_use()
         assert len(world.loop.pending) == bool(limit.waiters.waiting)

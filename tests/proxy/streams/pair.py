@@ -19,19 +19,21 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from typing import Any, cast
 
-from proxy.assemble import assemble
+from proxy.background.host import Host
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config, QuotaOptions
 from proxy.config.quota_sources import Quotas
+from proxy.process.assemble import assemble
 from proxy.sessions.session import Session
 from proxy.sessions.shared import ClientAddress
-from proxy.sessions.turns import TURN_NS
-from proxy.streams.held_request import HeldRequest
+from proxy.sessions.slices import SLICE_NS
+from proxy.streams.limited_request import LimitedRequest
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.request import Request
 from quotas.admission.limit import Limit
 from quotas.entry import QuotaEntry
 from tests.proxy.conversation import Clock, cut
+from tests.proxy.frames import api_versions
 from tests.proxy.wires import Loop, MemoryWire, WorkClock
 
 _OTHERS_BYTES = bytes(READ_SIZE)
@@ -67,13 +69,14 @@ class World:
         servers = (("127.0.0.9", 9092),)
         config = self.config = Config(bootstrap_servers=servers, quotas=quotas, **options)
         active = Quotas({"": quotas.entries}, quotas.share, config.enforcement.dry_run)
-        self.shared = assemble(config, active, cast("Any", self.loop), self.clock, self.work, lambda: 0, salt=0)
+        host = Host(clock=self.clock, work_clock=self.work)
+        self.shared = assemble(config, active, cast("Any", self.loop), host, lambda: 0, salt=0)
         self.shared.upstream = self.shared.wires = cast("Any", Network())
         self.shared.tls.upstream = ClientSettings()  # tests play the proxy's own login
         self.kinds = self.shared.kinds
         self.context = context = self.shared.context
         self.metrics, self.registry = context.metrics, context.registry
-        self.memory, self.report = context.memory, context.measures.report
+        self.memory, self.report = context.memory, context.actions.report
 
     @property
     def queues(self) -> list[Limit]:
@@ -93,6 +96,10 @@ class World:
             (str(limit.entity), limit.name): (limit.debt_ns(now_ns), limit.algorithm.headroom(now_ns))
             for limit in self.registry.limits_in_use()
         }
+
+    def passed(self) -> dict[tuple[str, str], int]:
+        """What each limit in use was charged in all, by entity and name."""
+        return {(str(limit.entity), limit.name): limit.algorithm.passed for limit in self.registry.limits_in_use()}
 
     def counts(self) -> dict[str, Any]:
         """What metrics have counted."""
@@ -142,7 +149,7 @@ class Pair:
         self.world = world
         self.cuts = cuts
         if breaks:
-            world.work.step_ns = TURN_NS
+            world.work.step_ns = SLICE_NS
             world.loop.before_round = self._use_buffer
         self.client, self.broker = MemoryWire(world.loop), MemoryWire(world.loop)
         self.to_broker, self.to_client = self.broker.taken, self.client.taken
@@ -181,10 +188,9 @@ class Pair:
         return self.request_stream.held
 
     @property
-    def held_response(self) -> HeldRequest | None:
+    def held_response(self) -> LimitedRequest | None:
         """What waits for a limit with its response."""
-        held = self.response_stream.held
-        return held if isinstance(held, HeldRequest) else None
+        return self.response_stream.held
 
     @property
     def in_flight(self) -> list[int]:
@@ -212,6 +218,16 @@ class Pair:
         """Both connections are closed."""
         self.session.close()
         self.world.loop.run()
+
+
+def named(world: World, name: str, version: str) -> Pair:
+    """A connection whose client has told this software, and knows what the broker can do."""
+    pair = Pair(world)
+    pair.client_sends(api_versions(99, 3, name, version))
+    pair.connection.is_negotiated = True
+    pair.response_stream.in_flight.clear()
+    pair.to_broker.clear()
+    return pair
 
 
 def pass_holds(world: World, most: int = 10_000) -> None:
@@ -251,10 +267,10 @@ def release_due(world: World) -> bool:
     return bool(due)
 
 
-def release(world: World, limit: Limit) -> HeldRequest:
+def release(world: World, limit: Limit) -> LimitedRequest:
     """It is the turn of the first waiter of this limit. Returns it."""
     wakeups = world.shared.wakeups
-    request: HeldRequest = limit.waiters.pop()
+    request: LimitedRequest = limit.waiters.pop()
     wakeups._release(request, 0)
     if not limit.waiters.waiting:
         wakeups._timers.pop(limit).cancel()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from protocol.apis import FETCH
 from proxy.streams.handlers.fetch import FetchRequest
 from proxy.streams.handlers.produce import ProduceRequest
-from proxy.streams.held_request import HeldRequest
+from proxy.streams.limited_request import LimitedRequest
 from quotas.admission.limit import Limit
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entry import QuotaEntry
@@ -56,7 +56,7 @@ PIECES = (30, 100, 5_000, 100_000, 2_000_000, 2_000_000)
 
 def quota_of(spec: str, rate: int, burst_seconds: Fraction) -> QuotaEntry:
     entry = parse_spec(spec.replace("{}", str(rate)))
-    return entry if "algorithm" in spec else replace(entry, burst_seconds=burst_seconds)
+    return entry if "algorithm" in spec else replace(entry, options=replace(entry.options, burst_seconds=burst_seconds))
 
 
 rates = st.sampled_from(RATES)
@@ -191,8 +191,8 @@ class Peer:
 
     # ---- what waits
 
-    def held(self) -> Iterator[tuple[HeldRequest, int, bool]]:
-        """What waits for a limit, the bytes of the read that does, and whether some of the frame has passed."""
+    def held(self) -> Iterator[tuple[LimitedRequest, int, bool]]:
+        """What waits for a limit, the bytes of the chunk that does, and whether some of the frame has passed."""
         pair = self.pair
         request, response = pair.held, pair.held_response
         if request is not None:
@@ -202,13 +202,13 @@ class Peer:
         if response is not None:
             assert isinstance(response, FetchRequest)
             left = pair.response_stream.remaining
-            yield response, (left or response.size) - response.unread, left > 0
+            yield response, (left or response.size) - response.uncharged, left > 0
 
     def under_way(self) -> Iterator[tuple[int, int]]:
         """The number of each frame that has passed in part, and how many bytes of it have not."""
         requests, responses = self.pair.request_stream, self.pair.response_stream
         for stream in (requests, responses):
-            if stream.remaining and isinstance(stream.current, HeldRequest):
+            if stream.remaining and isinstance(stream.current, LimitedRequest):
                 yield stream.current.number, stream.remaining
 
 
@@ -229,13 +229,13 @@ class Meter:
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self.charged = limit.algorithm.passed
-        self.above = 0
+        self.above: int | Fraction = 0
         self.most_burst = 0
         #: The number of the frame that was charged last; 0: not known.
         self.last = 0
 
     def earn(self, time_ns: int) -> None:
-        self.above = max(0, self.above - int(self.limit.algorithm.rate * time_ns))
+        self.above = max(0, self.above - self.limit.algorithm.rate * time_ns)
 
     def charge(self) -> int:
         charged = self.limit.algorithm.passed - self.charged
@@ -345,7 +345,7 @@ class Traffic:
         sizes = [frame.end - frame.start for peer in self.peers for frame in [*peer.requests, *peer.responses]]
         self.largest = max([self.largest, *sizes])
         charged = {limit for limit, meter in self.meters.items() if meter.charge()}
-        if not self.world.context.measures.enforces:
+        if not self.world.context.actions.enforces:
             return
         if under_way is not None and held is not None:
             self.check_holds(under_way, held, charged)
@@ -461,18 +461,18 @@ def test_they_do_so_after_a_dry_run(
     """Which holds nothing, and whose debts are forgotten, as `--dry-run` and the admin port do."""
     traffic = Traffic(quotas, clients)
     traffic.counts_exactly = False
-    measures, registry = traffic.world.context.measures, traffic.world.registry
-    measures.change("auto", enforces=False)
+    actions, registry = traffic.world.context.actions, traffic.world.registry
+    actions.change("auto", enforces=False)
     for what, index, value in rehearsed:
         traffic.happen(what, index, value)
         assert not any(list(peer.held()) for peer in traffic.peers)
-    measures.change("auto", enforces=True)
+    actions.change("auto", enforces=True)
     registry.forget_debts(traffic.world.clock(), sys.maxsize)
     traffic.meters.clear()
     decide_again(traffic.world)
     for what, index, value in happening:
         traffic.happen(what, index, value)
-    measures.change("auto", enforces=False)
+    actions.change("auto", enforces=False)
     decide_again(traffic.world)
     assert not any(list(peer.held()) for peer in traffic.peers)
     traffic.finish()

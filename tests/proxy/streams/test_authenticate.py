@@ -59,11 +59,19 @@ def accepted(n: int, token: bytes = b"", error: int = 0, lifetime_ms: int = 0) -
     return frame(answer + struct.pack(">qb", lifetime_ms, 0))
 
 
-def log_in(pair: Pair, user: str, n: int = 900) -> None:
-    pair.client_sends(handshake(n))
-    pair.broker_sends(chosen(n))
-    pair.client_sends(sasl(n + 1, plain(user)))
-    pair.broker_sends(accepted(n + 1))
+def try_login(
+    pair: Pair, mechanism: str, token: bytes, *, handshake_error: int = 0, error: int = 0, said: bytes = b""
+) -> None:
+    """The client's handshake and its one message, each answered by the broker; none after a refused handshake."""
+    pair.client_sends(handshake(900, mechanism))
+    pair.broker_sends(chosen(900, handshake_error))
+    if not handshake_error:
+        pair.client_sends(sasl(901, token))
+        pair.broker_sends(accepted(901, said, error))
+
+
+def log_in(pair: Pair, user: str) -> None:
+    try_login(pair, "PLAIN", plain(user))
 
 
 def user_of(pair: Pair) -> str:
@@ -116,6 +124,9 @@ def test_a_scram_exchange_and_a_token() -> None:
         assert user_of(pair) == "alice"
 
 
+@pytest.mark.claim(
+    "security", "no other request passes during a login, so a pipelined login cannot use the success of another"
+)
 def test_an_exchange_has_the_connection_to_itself() -> None:
     """A pipelined second exchange, and data between, pass when the broker has answered what came before."""
     pair = Pair(World())
@@ -131,26 +142,35 @@ def test_an_exchange_has_the_connection_to_itself() -> None:
     assert pair.connection.max_in_flight == SecurityOptions().max_pending_requests
 
 
+@pytest.mark.claim(
+    "security",
+    "only the broker's success proves a name: a failed login, a login without a handshake and "
+    "GSSAPI's visible name do not",
+)
 def test_what_changes_nothing() -> None:
     pair = Pair(World())
     pair.client_sends(sasl(1, plain("bob")))
     pair.broker_sends(accepted(1))
     assert user_of(pair) == ANONYMOUS, "without a handshake"
     log_in(pair, "alice")
-    bob = sasl(2, plain("bob"))
-    for talk in (
-        [(handshake(1), chosen(1, ILLEGAL)), (bob, accepted(2))],
-        [(handshake(1), chosen(1)), (bob, accepted(2, error=REFUSED))],
-        [(handshake(1, "GSSAPI"), chosen(1)), (sasl(2, b"\x05\x04\x04\xff\0\0\0\0bob@TEST"), accepted(2))],
-        [(handshake(1, "OAUTHBEARER"), chosen(1)), (sasl(2, OPAQUE), accepted(2))],
-        [(bob, accepted(2))],
-    ):
-        for asked, answer in talk:
-            pair.client_sends(asked)
-            pair.broker_sends(answer)
-        assert user_of(pair) == "alice"
+    pair.client_sends(handshake(1))
+    pair.broker_sends(chosen(1, ILLEGAL))
+    pair.client_sends(sasl(2, plain("bob")))
+    pair.broker_sends(accepted(2))
+    assert user_of(pair) == "alice", "after a refused handshake"
+    try_login(pair, "PLAIN", plain("bob"), error=REFUSED)
+    try_login(pair, "GSSAPI", b"\x05\x04\x04\xff\0\0\0\0bob@TEST")
+    try_login(pair, "OAUTHBEARER", OPAQUE)
+    pair.client_sends(sasl(2, plain("bob")))
+    pair.broker_sends(accepted(2))
+    assert user_of(pair) == "alice"
 
 
+@pytest.mark.claim(
+    "security",
+    "after a login as another user, the next request is charged to the new user; a response "
+    "belongs to the user that sent its request",
+)
 @pytest.mark.parametrize("by_topic", [False, True])
 @pytest.mark.parametrize(
     "quotas", [[], ["topic=rows,bytes_in_rate=1GB"], ["topic=rows,bytes_in_rate=1GB,action=reject"]]
@@ -174,6 +194,11 @@ def test_requests_after_a_new_login_are_charged_to_the_new_user(quotas: list[str
     assert [entity.sessions for entity in sorted(world.metrics.entities, key=lambda each: each.user)] == [1, 0]
 
 
+@pytest.mark.claim(
+    "security",
+    "after a login as another user, the next request is charged to the new user; a response "
+    "belongs to the user that sent its request",
+)
 def test_a_response_belongs_to_the_user_that_asked() -> None:
     world = World([parse_spec(f"user={user},consumer_byte_rate=1MB") for user in ("alice", "bob")])
     pair = Pair(world)
@@ -218,26 +243,24 @@ def test_names_that_cannot_be_read_are_reported_once(caplog: pytest.LogCaptureFi
     for _ in range(2):
         pair = Pair(world)
         for mechanism, token in (("GSSAPI", b"\x60"), ("OAUTHBEARER", OPAQUE), ("AWS_MSK_IAM", b"{}")):
-            pair.client_sends(handshake(1, mechanism))
-            pair.broker_sends(chosen(1))
-            pair.client_sends(sasl(2, token))
-            pair.broker_sends(accepted(2))
+            try_login(pair, mechanism, token)
         assert user_of(pair) == ANONYMOUS
     named = [record.__dict__["fields"]["mechanism"] for record in caplog.records]
     assert named == ["GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM"]
 
 
+@pytest.mark.claim(
+    "security",
+    "a client cannot hide its name in a long message: messages above 128 KiB are refused "
+    "(sasl_message_too_large), and while memory is short, so are messages above 4 KiB that arrive "
+    "in pieces",
+)
 def test_a_longer_message_is_refused_where_it_would_hide_the_user() -> None:
-    pair = Pair(World())
-    pair.client_sends(handshake(1, "OAUTHBEARER"))
-    pair.broker_sends(chosen(1))
     with pytest.raises(SaslMessageTooLarge, match=f"{MAX_KEPT} are the most"):
-        pair.client_sends(sasl(2, bytes(MAX_KEPT)))
+        try_login(Pair(World()), "OAUTHBEARER", bytes(MAX_KEPT))
     other = Pair(World())
-    other.client_sends(handshake(1, "GSSAPI"))
-    other.broker_sends(chosen(1))
-    other.client_sends(sasl(2, bytes(MAX_KEPT)))
-    assert other.sent()[1] == sasl(2, bytes(MAX_KEPT))
+    try_login(other, "GSSAPI", bytes(MAX_KEPT))
+    assert other.sent()[1] == sasl(901, bytes(MAX_KEPT))
 
 
 def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
@@ -277,6 +300,12 @@ def test_a_response_that_cannot_be_read_passes_and_proves_nothing(response: byte
     assert (user_of(pair), pair.sent()[-1]) == (ANONYMOUS, heartbeat(902))
 
 
+@pytest.mark.claim(
+    "security",
+    "where clients must log in (SASL_* in --command-config without a login of the proxy), a "
+    "connection that sends anything else first is closed (login_required), and nothing is charged "
+    "to it",
+)
 @pytest.mark.parametrize("mechanism", ["", "PLAIN", "GSSAPI"])
 def test_where_brokers_require_a_login_nothing_is_charged_before_it(mechanism: str) -> None:
     """So nobody without a login can use the limits of others up. The end of GSSAPI cannot be seen."""
@@ -286,10 +315,7 @@ def test_where_brokers_require_a_login_nothing_is_charged_before_it(mechanism: s
     pair.client_sends(exchange.request)
     pair.broker_sends(exchange.response)
     if mechanism:
-        pair.client_sends(handshake(2, mechanism))
-        pair.broker_sends(chosen(2))
-        pair.client_sends(sasl(3, plain("alice")))
-        pair.broker_sends(accepted(3, error=0 if mechanism == "GSSAPI" else REFUSED))
+        try_login(pair, mechanism, plain("alice"), error=0 if mechanism == "GSSAPI" else REFUSED)
     if mechanism == "GSSAPI":
         pair.client_sends(produce(4, 1_000))
         assert users(world)
@@ -321,13 +347,9 @@ def test_a_login_that_the_broker_refuses_is_logged_and_counted(
     """Who it was, and no word of the broker or the client besides the name."""
     caplog.set_level(logging.WARNING)
     world = World([])
-    for number in (1, 2):
-        pair = Pair(world)
-        pair.client_sends(handshake(number, mechanism))
-        pair.broker_sends(chosen(number, handshake_error))
-        if not handshake_error:
-            pair.client_sends(sasl(number, plain("al\x1b[31mice")))
-            pair.broker_sends(accepted(number, b"secret", error=REFUSED))
+    for _ in range(2):
+        token = plain("al\x1b[31mice")
+        try_login(Pair(world), mechanism, token, handshake_error=handshake_error, error=REFUSED, said=b"secret")
     assert world.metrics.errors.logins == 2
     [record] = caplog.records
     fields = record.__dict__["fields"]

@@ -6,13 +6,13 @@ from functools import cache
 import pytest
 
 from protocol.produce_walk import ProduceRequestWalk
-from proxy.streams.handlers.produce_content import PIECES
 from proxy.streams.memory import READ_SIZE
 from proxy.streams.steps import PIECES_PER_STEP
+from proxy.streams.topic_charges import PIECES
 from quotas.limit_kinds import BYTES_THRESHOLD
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import batch, heartbeat, produce_records, produced
+from tests.proxy.frames import batch, frame, heartbeat, produce_records, produced
 from tests.proxy.streams.pair import Pair, World, pass_one_hold
 from tests.proxy.streams.waiting import holder
 
@@ -67,33 +67,32 @@ def test_a_step_reads_a_bounded_number_of_topics(pieces: list[int], count: int, 
     assert world.memory.buffered_bytes == 0
 
 
+def many_tags(number: int, count: int) -> bytes:
+    """A request that ends with so many tagged fields."""
+    tags = b"".join(bytes([0x80 | tag & 0x7F, tag >> 7, 0]) for tag in range(128, 128 + count))
+    body = produce_records(number, {"x": [batch(1, 70)]}, acks=0)[4:-1]
+    return frame(body + bytes([0x80 | count & 0x7F, count >> 7]) + tags)
+
+
+@pytest.mark.parametrize(
+    ("data", "records", "least_steps"),
+    [
+        (b"".join(produce_records(number, {"x": [batch(1, 70)]}, acks=0) for number in range(4_000)), 4_000, 1),
+        (produce_records(1, {"x": [None] * 6_000 + [batch(1, 70)]}, acks=0), 1, 6_000 // MOST_PIECES),
+        (many_tags(1, 9_000), 1, 9_000 // MOST_PIECES),
+    ],
+    ids=["small requests", "partitions without records", "tagged fields"],
+)
 @pytest.mark.pure
-def test_many_small_requests_in_one_read(pieces: list[int]) -> None:
+def test_whatever_a_read_is_full_of(pieces: list[int], data: bytes, records: int, least_steps: int) -> None:
     world = World([ANY_TOPIC, TOTAL])
     pair = Pair(world, breaks=True)
-    data = b"".join(produce_records(number, {"x": [batch(1, 70)]}, acks=0) for number in range(4_000))
     assert len(data) < READ_SIZE
     pair.client_sends(data)
     assert pair.to_broker == data
-    assert accepted(world) == 4_000 * 70
+    assert accepted(world) == 70 * records
     assert max(pieces) <= MOST_PIECES
-
-
-@pytest.mark.pure
-def test_tagged_fields_and_partitions_without_records_are_pieces_too(pieces: list[int]) -> None:
-    world = World([ANY_TOPIC, TOTAL])
-    pair = Pair(world, breaks=True)
-    partitions = produce_records(1, {"x": [None] * 6_000 + [batch(1, 70)]}, acks=0)
-    plain = produce_records(2, {"x": [batch(1, 70)]}, acks=0)
-    tags = b"".join(bytes([0x80 | number & 0x7F, number >> 7, 0]) for number in range(128, 10_000))
-    count = len(range(128, 10_000))
-    body = plain[4:-1] + bytes([0x80 | count & 0x7F, count >> 7]) + tags
-    data = partitions + len(body).to_bytes(4, "big") + body
-    pair.client_sends(data)
-    assert pair.to_broker == data
-    assert accepted(world) == 140
-    assert max(pieces) <= MOST_PIECES
-    assert len(pieces) >= (6_000 + count) // MOST_PIECES
+    assert len(pieces) >= least_steps
 
 
 def test_a_topic_of_a_later_step_holds_the_request_in_its_middle() -> None:
@@ -108,18 +107,6 @@ def test_a_topic_of_a_later_step_holds_the_request_in_its_middle() -> None:
     pass_one_hold(world)
     assert pair.sent() == [dense(1), dense(2, 3)]
     assert world.debts() == {(f"topic:{last}", "bytes_in_rate"): 0.003}
-
-
-def test_a_request_that_waits_for_a_limit_and_then_takes_many_steps() -> None:
-    world = World([without_burst("client-id=etl,producer_byte_rate=1MB"), ANY_TOPIC, TOTAL])
-    pair = Pair(world)
-    first = produce_records(1, {"x": [batch(1, 1_000)]})
-    pair.client_sends(first, dense(2), heartbeat(3))
-    assert pair.sent() == [first]
-    pass_one_hold(world)
-    assert pair.sent() == [first, dense(2), heartbeat(3)]
-    pair.broker_sends(produced(1), produced(2))
-    assert accepted(world) == 3 * TOPICS + 1_000
 
 
 def test_what_one_step_read_does_not_count_against_the_next() -> None:

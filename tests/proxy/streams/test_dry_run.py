@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.config.config import EnforcementOptions, QuotaOptions, UsageOptions
-from proxy.streams.held_request import MOST_DRY_RUN_DEBT_NS
+from proxy.streams.limited_request import MOST_DRY_RUN_DEBT_NS
 from quotas.entry import QuotaEntry
+from quotas.limit_options import LimitOptions
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, fetch, fetched, produce, produce_records
@@ -148,7 +149,7 @@ def test_the_excess_is_that_under_enforcement(
     specs: list[str], loads: list[tuple[int, float]], size: int, connections: int, version: int, burst: int | Fraction
 ) -> None:
     """The same requests at the same times. `excess_bytes`, and what the limit's debt says is left, within 5 %."""
-    quotas = [replace(parse_spec(spec), burst_seconds=burst) for spec in specs]
+    quotas = [replace(parse_spec(spec), options=LimitOptions(burst_seconds=burst)) for spec in specs]
     arrivals = trace(loads, size, connections, version)
     (dry, _), (enforced, left) = (replay(arrivals, quotas, dry_run=each) for each in (True, False))
     slack = 2 * connections * size + 200
@@ -176,7 +177,9 @@ def test_the_excess_of_a_fetch_is_its_response(options: EnforcementOptions) -> N
 @pytest.mark.parametrize("algorithm", ["token-bucket", "sampled-window"])
 @pytest.mark.parametrize("sends", [True, False], ids=["produce", "fetch"])
 def test_the_debt_of_a_dry_run_is_bounded(sends: bool, algorithm: str) -> None:
-    """After a long time over the limit, a change of it shows its effect within two minutes."""
+    """After a long time over the limit, a change of it shows its effect within two minutes. All that passes counts, so
+    it is visible how many times the limit would be exceeded.
+    """
     quota = parse_spec("client-id=etl,producer_byte_rate=10,consumer_byte_rate=10")
     world = World(QuotaOptions(entries=(quota,), algorithm=algorithm), enforcement=DRY_RUN)
     pair = Pair(world)
@@ -187,5 +190,7 @@ def test_the_debt_of_a_dry_run_is_bounded(sends: bool, algorithm: str) -> None:
             pair.client_sends(fetch(number))
             pair.broker_sends(fetched(number, size=500))
         world.clock.pass_seconds(1)
+    passed = sum(limit.passed for limit in world.registry.limits_in_use())
+    assert passed == (len(pair.to_broker) - 4 * 50 if sends else len(pair.to_client))
     (debt,) = world.debts().values()
     assert 0.8 * MOST_DRY_RUN_DEBT_NS <= debt * 1e9 <= 1.5 * MOST_DRY_RUN_DEBT_NS

@@ -11,14 +11,22 @@ from protocol.api_versions import ClientSoftware
 from protocol.apis import API_VERSIONS
 from protocol.messages import encode
 from proxy.config.config import EnforcementOptions
-from proxy.enforcement.identity import LEAST_LOGGED_NS, NS_PER_MS
+from proxy.enforcement.habits import habits_of
+from proxy.enforcement.identity import LEAST_LOGGED_NS
 from proxy.enforcement.report import MEMORY
-from proxy.streams.handlers.clients import habits_of
+from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
+from quotas.time_units import NS_PER_MS
 from tests.protocol.kafka_messages import ApiVersionsRequest5
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import heartbeat, heartbeat_answer, produce, produce_throttle_ms, produced, request
-from tests.proxy.streams.pair import Pair, World, pass_holds, pass_one_hold
+from tests.proxy.streams.pair import Pair, World, named, pass_holds, pass_one_hold
+
+pytestmark = pytest.mark.claim(
+    "limits",
+    "what applications do with clients of 4.3 and 4.4 at a broker of 4.4; lines, rate and "
+    "evenness of throttled clients of 4.4",
+)
 
 #: Each byte of a Produce request is a millisecond of debt, as the first, or a tenth of one.
 SLOW = without_burst("client-id=etl,producer_byte_rate=1000")
@@ -39,12 +47,7 @@ def negotiate(version: str = "4.4.0", name: str = "apache-kafka-java", node: int
 
 
 def pair_of(world: World, version: str = "4.4.0") -> Pair:
-    pair = Pair(world)
-    pair.client_sends(negotiate(version))
-    pair.connection.is_negotiated = True
-    pair.response_stream.in_flight.clear()
-    pair.to_broker.clear()
-    return pair
+    return named(world, "apache-kafka-java", version)
 
 
 def told(pair: Pair) -> list[int]:
@@ -75,20 +78,41 @@ def test_who_logs(name: str, version: str, logs: bool) -> None:
     assert pair.connection.identity.least_notice_ns == 0, "the latest counts"
 
 
-@pytest.mark.parametrize(("version", "told_ms"), [("4.3.1", [200]), ("4.4.0", [0])])
-def test_a_short_wait_is_held_and_not_told(version: str, told_ms: list[int]) -> None:
-    """The next frame waits for it in any case, so the limit holds. It is counted as what it is."""
-    world = World([FAST])
+AUTO, NOTIFY = EnforcementOptions(), EnforcementOptions(throttle_mode="notify")
+NOTIFYING = "client-id=etl,producer_byte_rate=10000,burst_seconds=0.00001,mode=notify"
+
+
+@pytest.mark.parametrize(
+    ("version", "quota", "options", "seconds", "told_ms"),
+    [
+        ("4.3.1", FAST, AUTO, 0, 200),
+        ("4.4.0", FAST, AUTO, 0, 0),
+        ("4.4.0", SLOW, AUTO, 0, 2_000),
+        ("4.4.0", SLOW, AUTO, 1.2, 0),
+        ("4.4.0", parse_spec(NOTIFYING), AUTO, 0, 200),
+        ("4.4.0", FAST, NOTIFY, 0, 200),
+    ],
+    ids=["4.3", "short", "long", "what is left is short", "notices asked for by the limit", "by the proxy"],
+)
+def test_a_short_wait_is_held_and_not_told(
+    version: str, quota: QuotaEntry, options: EnforcementOptions, seconds: float, told_ms: int
+) -> None:
+    """The next frame waits for it in any case, so the limit holds. Who asks for notices gets each."""
+    world = World([quota], enforcement=options)
     pair = pair_of(world, version)
     pair.client_sends(produce(1, 2_000))
+    world.clock.pass_seconds(seconds)
     pair.broker_sends(produced(1))
-    assert [ms // 100 * 100 for ms in told(pair)] == told_ms
+    assert [ms // 100 * 100 for ms in told(pair)] == [told_ms]
     pair.client_sends(produce(2))
     assert pair.is_held
+
+
+def test_a_wait_that_is_not_told_counts_as_a_pause() -> None:
+    world = World([FAST])
+    pair_of(world).client_sends(produce(1, 2_000), produce(2))
     pass_holds(world)
-    name = "producer_byte_rate"
-    notified = {("etl", name, "notify"): 1} if told_ms != [0] else {}
-    assert world.throttled() == {**notified, ("etl", name, "pause"): 1}
+    assert world.throttled() == {("etl", "producer_byte_rate", "pause"): 1}
 
 
 def test_of_a_long_wait_it_is_told_once() -> None:
@@ -127,29 +151,6 @@ def test_it_is_told_again_when_it_has_waited() -> None:
     assert all(later >= earlier + wait_ns for (earlier, wait_ns), (later, _) in pairwise(lines))
 
 
-def test_what_is_left_of_a_long_wait_may_be_too_short() -> None:
-    world = World([SLOW])
-    pair = pair_of(world)
-    pair.client_sends(produce(1, 1_900))
-    world.clock.pass_seconds(1)
-    pair.broker_sends(produced(1))
-    assert told(pair) == [0]
-    pair.client_sends(produce(2))
-    assert pair.is_held
-
-
-@pytest.mark.parametrize("of", ["limit", "proxy"])
-def test_who_asks_for_notices_gets_each(of: str) -> None:
-    if of == "limit":
-        world = World([parse_spec("client-id=etl,producer_byte_rate=10000,burst_seconds=0.00001,mode=notify")])
-    else:
-        world = World([FAST], enforcement=EnforcementOptions(throttle_mode="notify"))
-    pair = pair_of(world)
-    pair.client_sends(produce(1, 2_000))
-    pair.broker_sends(produced(1))
-    assert told(pair)[0] >= 200
-
-
 def test_nothing_is_told_before_there_is_debt() -> None:
     """The soft mark is 20 ms."""
     world = World([parse_spec("client-id=etl,producer_byte_rate=1MB,burst_seconds=0.1")])
@@ -182,7 +183,7 @@ def test_control_requests_and_bounds_of_the_proxy() -> None:
         pair.broker_sends(heartbeat_answer(number))
     assert pair.received() == [heartbeat_answer(number) for number in range(3)]
     pair.connection.identity.notice.extend(None, world.clock() + 100_000_000, MEMORY)
-    assert pair.connection.tell(pair.connection.identity.notice, world.clock()) == 0
+    assert pair.connection.observer.notify(pair.connection.identity.notice, world.clock()) == 0
 
 
 # ---- the node that a client means

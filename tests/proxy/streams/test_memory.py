@@ -160,19 +160,6 @@ def test_short_allocations_do_not_wait_for_long_ones() -> None:
     assert not pool.allocate(Holding(), SHORT), "an eighth of the pool is the most"
 
 
-def test_a_allocation_does_not_overtake_one_that_waits() -> None:
-    """Though there is room for it: or a stream of smaller ones would keep the large one waiting."""
-    pool = MemoryPool(64 * READ_SIZE)
-    first = [Holding() for _ in range(4)]
-    for holding in first:
-        assert pool.allocate(holding, pool.largest_response - READ_SIZE)
-    large, small = Holding(), Holding()
-    assert not pool.allocate(large, pool.largest_response)
-    assert not pool.allocate(small, READ_SIZE)
-    pool.forget(first[0])
-    assert pool.grant() == [large, small]
-
-
 @given(st.integers(0, LIMIT), st.integers(1, READ_SIZE))
 def test_each_direction_has_a_reserve_outside_of_the_pool(own: int, want: int) -> None:
     """While the pool is used up, a direction that holds nothing reads short requests still."""

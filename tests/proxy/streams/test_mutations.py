@@ -86,24 +86,6 @@ def test_topics_are_counted_and_refused_by_id() -> None:
 # ---- permissive versions
 
 
-@pytest.mark.parametrize("cuts", [[1_000_000], [1]])
-@pytest.mark.parametrize(("api", "version"), PERMISSIVE)
-def test_older_versions_pass_and_their_responses_contain_the_debt(api: int, version: int, cuts: list[int]) -> None:
-    world = World([QUOTA])
-    pair = Pair(world, cuts=cuts)
-    debt_ms = 0
-    for correlation, broker_ms in ((1, 0), (2, 100_000), (3, 5)):
-        sent = mutation(api, version, correlation, TOPICS)
-        debt_ms += COUNTED[api] * MS_OF_ONE
-        pair.client_sends(sent)
-        assert pair.sent()[-1] == sent
-        world.clock.pass_seconds(0.1)
-        debt_ms -= 100
-        pair.broker_sends(done(api, version, correlation, TOPICS, broker_ms))
-        assert pair.received()[-1] == done(api, version, correlation, TOPICS, max(broker_ms, debt_ms))
-    assert world.throttled() == {("etl", "controller_mutation_rate", "notify"): 3}
-
-
 @pytest.mark.parametrize(("api", "version"), WITHOUT_THROTTLE_TIME)
 def test_versions_without_a_throttle_time_are_charged(api: int, version: int) -> None:
     world = World([QUOTA])

@@ -8,6 +8,8 @@ from tests.proxy.frames import batch, produce, produce_records
 from tests.proxy.mutation_frames import mutation
 from tests.proxy.streams.pair import Pair, World
 
+pytestmark = pytest.mark.claim("limits", "a name that is not UTF-8 is the one that a broker reads; limits hold for it")
+
 BUREAU = "B\ufffdro"
 
 

@@ -81,17 +81,6 @@ def test_responses_of_other_apis_have_no_throttle_time() -> None:
     assert pair.received()[1] == answer
 
 
-def test_a_notice_ends() -> None:
-    pair = Pair(World([QUOTA]))
-    pair.client_sends(produce(1, 2_000) + fetch(2, 7))
-    notice = pair.connection.identity.notice
-    assert notice.until_ns > pair.world.clock()
-    pair.world.clock.pass_seconds(3)
-    pair.broker_sends(produced(1))
-    assert pair.to_client == produced(1)
-    assert notice.until_ns == 0
-
-
 # ---- before the debt
 
 
@@ -126,17 +115,3 @@ def test_a_notice_comes_before_the_debt_of_requests() -> None:
         assert produce_throttle_ms(pair.received()[-1], 9) == max(0, SOFT_NS // 1_000_000 - left_ms)
     notice = pair.connection.identity.notice
     assert (notice.reason, notice.limit and notice.limit.name) == (SOFT, "request_rate")
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_client_that_waits_sends_nothing_during_a_notice(waits: bool) -> None:
-    world = World([QUOTA])
-    pair = Pair(world)
-    for number in range(4):
-        pair.client_sends(produce(number, 100))
-        if waits:
-            pair.broker_sends(produced(number))
-            world.clock.pass_seconds(produce_throttle_ms(pair.received()[-1], 9) / 1_000)
-    assert (pair.held is None) == waits
-    counted = pair.connection.identity.entity.data_during_notice
-    assert counted == (0 if waits else 1), "the frames after a held one have not been read"

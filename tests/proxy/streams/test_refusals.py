@@ -13,21 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
-from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 
 from protocol.api_versions import ClientSoftware
-from protocol.apis import API_VERSIONS, PRODUCE
-from protocol.messages import decode, encode
+from protocol.apis import PRODUCE
+from protocol.messages import decode
 from protocol.topics import TopicPartitions
 from proxy.config.config import EnforcementOptions, UsageOptions
-from proxy.streams.handlers.clients import habits_of
+from proxy.enforcement.habits import habits_of
 from proxy.streams.handlers.reject import refusals
-from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder, sequences_of
+from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import TOPIC_ID, Topic, produce_records, produced, refused, request
+from tests.proxy.frames import TOPIC_ID, Topic, api_versions, produce_records, produced, refused
 from tests.proxy.streams.pair import Pair, World, pass_holds, release_due
 
 NOISY, QUIET = "noisy", "quiet"
@@ -176,50 +175,6 @@ def test_a_request_with_another_topic_is_held_as_a_whole() -> None:
 # ---- order
 
 
-def test_later_batches_are_refused_until_the_refused_one_has_come_back() -> None:
-    world = world_of()
-    pair = pair_of(world)
-
-    def is_refused(number: int, sequence: int, topics: dict[Topic, list[bytes | None]] | None = None) -> bool:
-        pair.client_sends(produce_records(number, topics or {NOISY: [idempotent(sequence)]}))
-        assert pair.held is None
-        for frame in pair.sent():
-            pair.broker_sends(produced(int.from_bytes(frame[8:12])))
-        pair.to_broker.clear()
-        [response] = pair.received()
-        pair.to_client.clear()
-        return bool(errors_of(response)[0][0][2])
-
-    assert is_refused(2, 4)
-    world.clock.pass_seconds(10)
-    assert is_refused(3, 8), "though the limit has room"
-    assert is_refused(4, 0, {QUIET: [idempotent(0, producer_id=8)], NOISY: [idempotent(8)]}), "with all its topics"
-    assert not is_refused(5, 0), "an earlier one is not refused"
-    world.clock.pass_seconds(1)
-    assert not is_refused(6, 4), "the refused one"
-    world.clock.pass_seconds(1)
-    assert is_refused(7, 12), "8 was refused too"
-    assert not is_refused(8, 8)
-    world.clock.pass_seconds(1)
-    assert not is_refused(9, 12)
-    assert len(sequences_of(pair.connection).entries) == 1, "the quiet one has not come back"
-
-
-def test_an_earlier_batch_that_is_refused_with_others_has_to_pass_first() -> None:
-    """A request has a batch that follows a refused one, and an earlier batch of another partition."""
-    world = world_of()
-    pair = pair_of(world)
-    pair.client_sends(produce_records(2, {NOISY: [idempotent(4), idempotent(8, producer_id=7)]}))
-    world.clock.pass_seconds(10)
-    pair.client_sends(produce_records(3, {NOISY: [idempotent(8), idempotent(4)]}))
-    assert pair.sent() == [], "partition 1 is before what was refused, partition 0 after it"
-    pair.client_sends(produce_records(4, {NOISY: [idempotent(4), idempotent(8)]}))
-    assert pair.sent() == [], "now 4 of partition 1 must pass before 8"
-    last = produce_records(5, {NOISY: [idempotent(4), idempotent(4)]})
-    pair.client_sends(last)
-    assert pair.sent() == [last]
-
-
 def test_a_new_connection_begins_anew() -> None:
     """Clients send in order on it; and producer ids can be guessed: one client does not stop another."""
     world = world_of()
@@ -260,19 +215,6 @@ def test_a_batch_that_was_refused_for_long_is_held() -> None:
     assert pair.held is not None
     pass_holds(world)
     assert pair.sent() == [again]
-
-
-def test_an_earlier_batch_that_is_sent_again_is_refused_and_has_to_pass_first() -> None:
-    world = world_of()
-    pair = pair_of(world)
-    pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
-    pair.client_sends(produce_records(3, {NOISY: [idempotent(0)]}))
-    world.clock.pass_seconds(10)
-    pair.client_sends(produce_records(4, {NOISY: [idempotent(4)]}))
-    assert (pair.sent(), len(pair.received())) == ([], 3)
-    last = produce_records(5, {NOISY: [idempotent(0)]})
-    pair.client_sends(last)
-    assert pair.sent() == [last]
 
 
 def test_a_change_of_the_limits_keeps_the_order() -> None:
@@ -342,8 +284,7 @@ def test_everything_else_is_held(error: int, sent: bytes) -> None:
 def test_the_error_of_each_client(name: str, version: str, error: int) -> None:
     assert habits_of(ClientSoftware(name, version)).refusal_error == error
     pair = Pair(world_of())
-    body = encode(ApiVersionsRequest(client_software_name=name or "-", client_software_version=version or "-"))
-    pair.client_sends(request(API_VERSIONS, 3, 9, body))
+    pair.client_sends(api_versions(9, 3, name or "-", version or "-"))
     assert pair.connection.identity.refusal_error == error
 
 

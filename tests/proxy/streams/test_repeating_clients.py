@@ -4,30 +4,24 @@ told of no wait, since each repetition would be throttled again.
 
 import pytest
 
-from protocol.apis import API_VERSIONS, CREATE_TOPICS
-from protocol.wire import encode_string
+from protocol.apis import CREATE_TOPICS
 from proxy.config.config import EnforcementOptions
 from proxy.sessions.throttling import _BLOCKED_NS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import heartbeat, heartbeat_answer, produce, produce_throttle_ms, produced, request
+from tests.proxy.frames import heartbeat, heartbeat_answer, produce, produce_throttle_ms, produced
 from tests.proxy.mutation_frames import done, mutation, told
-from tests.proxy.streams.pair import Pair, World, pass_holds
+from tests.proxy.streams.pair import Pair, World, named, pass_holds
+
+pytestmark = pytest.mark.claim("limits", "rskafka is told of no wait in auto, so it repeats nothing")
 
 RECORDS = 60
 MOST_REQUESTS = 10 * RECORDS
 LIMIT = "client-id=etl,producer_byte_rate=60000"
 
 
-def repeating(world: World, name: str = "rskafka") -> Pair:
-    """A connection of that software, which has named itself."""
-    pair = Pair(world)
-    body = encode_string(name.encode(), True) + encode_string(b"0.6.0", True) + b"\x00"
-    pair.client_sends(request(API_VERSIONS, 3, 99, body))
-    pair.connection.is_negotiated = True
-    pair.response_stream.in_flight.clear()
-    pair.to_broker.clear()
-    return pair
+def repeating(world: World) -> Pair:
+    return named(world, "rskafka", "0.6.0")
 
 
 def produced_by(world: World, version: int = 7) -> tuple[int, float]:
@@ -78,4 +72,4 @@ def test_no_other_response_contains_a_throttle_time() -> None:
         pair.broker_sends(done(CREATE_TOPICS, 5, number, ["t"]))
         assert told(CREATE_TOPICS, 5, pair.received()[-1]).throttle_ms == 0
     pair.connection.identity.notice.extend(None, world.clock() + _BLOCKED_NS, "memory")
-    assert pair.connection.tell(pair.connection.identity.notice, world.clock()) == 0
+    assert pair.connection.observer.notify(pair.connection.identity.notice, world.clock()) == 0

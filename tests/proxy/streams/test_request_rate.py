@@ -16,6 +16,8 @@ from tests.proxy.frames import (
 from tests.proxy.streams.pair import Pair, World, correlation_ids
 from tests.proxy.streams.waiting import CUTS, holder, wait
 
+pytestmark = pytest.mark.claim("enforcement", "heartbeats pass while data of the same client is held")
+
 #: A second of debt for each request.
 SLOW = without_burst("client-id=etl,request_rate=1")
 #: A millisecond.

@@ -19,25 +19,23 @@ from protocol.api_versions import ClientSoftware
 from protocol.apis import API_VERSIONS, APIS, GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY, TELEMETRY
 from protocol.messages import decode, encode
 from protocol.telemetry import MAX_BYTES, MAX_FIELDS, subscription_id
-from protocol.wire import encode_string
 from proxy.config.config import EnforcementOptions, ObservabilityOptions
 from proxy.observability.client_reports import ASKED
 from proxy.streams.handlers.telemetry import ALL, asked_of
 from tests.protocol.kafka_messages import of_request, of_response
 from tests.proxy.conversation import lines_of, without_burst
-from tests.proxy.frames import answer, frame, heartbeat, heartbeat_answer, produce, produced, request
+from tests.proxy.frames import answer, api_versions, frame, heartbeat, heartbeat_answer, produce, produced, request
 from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.proxy.streams.waiting import CUTS
+
+pytestmark = pytest.mark.claim(
+    "telemetry", "a broker that takes metrics gets them; no answer switches a client's metrics off"
+)
 
 ON = ObservabilityOptions(client_telemetry=True)
 JAVA = ("apache-kafka-java", "3.9.0")
 INSTANCE = uuid.UUID(int=0x714)
 MB32 = 33_554_432
-
-
-def negotiate(n: int, name: str, version: str) -> bytes:
-    body = encode_string(name.encode(), compact=True) + encode_string(version.encode(), compact=True) + b"\0"
-    return request(API_VERSIONS, 3, n, body)
 
 
 def negotiated(n: int, *keys: int) -> bytes:
@@ -85,7 +83,7 @@ def otlp(**values: float) -> bytes:
 def connected(world: World, *, cuts: tuple[int, ...] = (), software: tuple[str, str] = JAVA, **_: Any) -> Pair:
     """A client whose broker does not take metrics."""
     pair = Pair(world, cuts=cuts)
-    pair.client_sends(negotiate(1, *software))
+    pair.client_sends(api_versions(1, 3, *software))
     pair.broker_sends(negotiated(1, 0, 3, 12, 18))
     offered: Any = decode(load_response_schema(API_VERSIONS, 3), bytes(pair.to_client), 8)
     assert [each.api_key for each in offered.api_keys][-2:] == [71, 72]
@@ -139,7 +137,7 @@ def test_a_broker_that_takes_metrics_gets_them(keys: tuple[int, ...], is_on: boo
     world = World(observability=ObservabilityOptions(client_telemetry=is_on))
     pair = Pair(world)
     offer = negotiated(1, 0, 3, 18, *keys)
-    sent = [negotiate(1, *JAVA), subscribe(2), push(3, otlp(buffer_available_bytes=7))]
+    sent = [api_versions(1, 3, *JAVA), subscribe(2), push(3, otlp(buffer_available_bytes=7))]
     pair.client_sends(*sent)
     pair.broker_sends(offer, frame(b"\0\0\0\2" + b"its own"), frame(b"\0\0\0\3" + b"its own"))
     assert pair.to_broker == b"".join(sent)
@@ -149,7 +147,7 @@ def test_a_broker_that_takes_metrics_gets_them(keys: tuple[int, ...], is_on: boo
 
 def test_without_the_option_nothing_is_offered() -> None:
     pair = Pair(World())
-    pair.client_sends(negotiate(1, *JAVA))
+    pair.client_sends(api_versions(1, 3, *JAVA))
     pair.broker_sends(negotiated(1, 0, 3, 18))
     assert pair.to_client == negotiated(1, 0, 3, 18)
     pair.client_sends(subscribe(2))

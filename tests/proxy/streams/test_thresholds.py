@@ -123,44 +123,28 @@ def test_records_without_a_response_count_as_accepted_at_once() -> None:
     assert counts(pair.world) == (70_400, 0, 0)
 
 
-def test_errors_of_late_records_count_too() -> None:
-    world = World([TOTAL])
-    pair = Pair(world)
-    long = produce_records(1, {"x": [batch(1, 70_000)], "rows": [batch(1, 5_000)]})
-    pair.client_sends(long[:67_000])
-    pair.client_sends(long[67_000:])
-    pair.broker_sends(refused(1, {"x": [OK], "rows": [TOO_LARGE]}))
-    assert counts(world) == (70_000, 5_000, 0)
-
-
 def test_responses_match_their_requests_while_thresholds_change() -> None:
     """A request counts if there is a total when it passes and when its response arrives."""
     other = parse_spec("topic=other,bytes_in_rate=1GB")
     world = World([other])
     pair = Pair(world)
-    errors = {1: TOO_LARGE, 2: OK, 3: TOO_LARGE, 4: OK, 5: TOO_LARGE}
 
-    def send(number: int) -> None:
-        pair.client_sends(rows(number, 100 * number))
+    def answer(number: int, error: ErrorCode) -> None:
+        pair.broker_sends(refused(number, {"rows": [error]}))
 
-    def answer(number: int) -> None:
-        pair.broker_sends(refused(number, {"rows": [errors[number]]}))
-
-    send(1)
+    pair.client_sends(rows(1, 100))
     replace_quotas(world, [other, TOTAL])
-    send(2)
-    answer(1)
+    pair.client_sends(rows(2, 200))
+    answer(1, TOO_LARGE)
     assert counts(world) == (0, 0, 0)
     replace_quotas(world, [])
-    send(3)
-    answer(2)
+    pair.client_sends(rows(3, 300))
+    answer(2, OK)
     replace_quotas(world, [TOTAL])
-    send(4)
-    answer(3)
-    answer(4)
-    assert counts(world) == (400, 0, 0)
-    send(5)
-    answer(5)
+    pair.client_sends(rows(4, 400), rows(5, 500))
+    answer(3, TOO_LARGE)
+    answer(4, OK)
+    answer(5, TOO_LARGE)
     assert counts(world) == (400, 500, 0)
 
 

@@ -9,7 +9,6 @@ from kio.schema.errors import ErrorCode
 from protocol.topics import LONGEST_NAME, TopicPartitions
 from proxy.config.config import UsageOptions
 from proxy.observability.topic_traffic import OTHER_TOPICS
-from quotas.entity import Kind, Named
 from quotas.limit_kinds import BYTES_THRESHOLD
 from quotas.parsing.parse import parse_spec
 from tests.proxy.frames import Topic, batch, produce_records, refused
@@ -71,18 +70,6 @@ def test_long_names_leave_nothing_behind() -> None:
 # ---- names without a topic
 
 
-def test_invented_names_do_not_lower_the_share_of_a_topic() -> None:
-    world = World([parse_spec(TOTAL)])
-    good, bad = Pair(world), Pair(world)
-    good.client_sends(produce_records(1, {"orders": [batch(1, 70)]}))
-    good.broker_sends(refused(1, {"orders": [ErrorCode.none]}))
-    names = [f"x{index}" for index in range(1_000)]
-    for acks, number in ((1, 1), (0, 2)):
-        bad.client_sends(produce_records(number, {name: [batch(1, 70)] for name in names}, acks=acks))
-    bad.broker_sends(refused(1, {name: [ErrorCode.unknown_topic_or_partition] for name in names}))
-    assert shares(world) == 50e6
-
-
 def test_a_topic_with_accepted_records_has_a_share() -> None:
     """One partition is enough; errors are no proof."""
     world = World([parse_spec(TOTAL)])
@@ -106,10 +93,3 @@ def test_a_topic_of_a_metadata_response_has_a_share() -> None:
     for number, name in enumerate(("orders", "clicks", "invented")):
         Pair(world).client_sends(produce_records(number, {name: [batch(1, 70)]}, acks=0))
     assert shares(world) == 25e6
-
-
-def test_a_topic_without_a_proof_is_held_to_the_share() -> None:
-    world = World([parse_spec(TOTAL)])
-    Pair(world).client_sends(produce_records(1, {"invented": [batch(1, 70)]}))
-    (limit,) = world.registry.limits_in_use()
-    assert (limit.entity, limit.rate) == (Named(Kind.TOPIC, "invented"), 50_000_000)

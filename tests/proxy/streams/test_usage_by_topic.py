@@ -13,9 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from protocol.errors import MalformedFrame
 from protocol.topics import TopicPartitions
-from proxy.config.config import EnforcementOptions, UsageOptions
+from proxy.config.config import UsageOptions
 from proxy.observability.topic_traffic import OTHER_TOPICS
-from proxy.sessions.turns import TURN_NS
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from tests.protocol.fetch_responses import TOPICS, Partitions, fetch_response, record_bytes, share_response
@@ -59,6 +58,25 @@ def check_totals(world: World) -> None:
 
 
 # ---- produce
+
+
+@pytest.mark.claim(
+    "pipeline/records", "requests with acks=0, and of those that were read the idempotent and uncompressed"
+)
+@pytest.mark.parametrize("options", [{}, {"usage": UsageOptions()}], ids=["by topic", "not read"])
+def test_facts_about_requests_are_counted_where_they_are_read_anyway(options: dict[str, Any]) -> None:
+    world = world_with(**options)
+    for codec, producer_id, acks, count in ((0, -1, 1, 4), (4, 7, 1, 8), (4, -1, 0, 16)):
+        pair = Pair(world)
+        sent = produce_records(1, {"rows": [batch(1, 100, codec=codec, producer_id=producer_id)]}, 9, acks)
+        pair.client_sends(sent)
+        pair.client_sends(sent * count)
+        assert pair.to_broker == sent * (count + 1)
+    [entity] = world.metrics.entities
+    facts = entity.facts
+    found = facts.unanswered, facts.inspected, facts.idempotent, facts.uncompressed
+    assert found == ((17, 31, 9, 5) if not options else (17, 0, 0, 0))
+
 
 BATCH = st.tuples(st.sampled_from([1, 4, 30]), st.sampled_from([61, 70, 300, 17_000]), st.sampled_from([0, 4]))
 #: Partitions with batches, of up to three topics.
@@ -120,20 +138,6 @@ def test_a_topic_without_a_name_is_another(partitions: int, cuts: list[int]) -> 
     assert produced_of(world) == {OTHER_TOPICS: (300 * partitions, 4 * partitions)}
 
 
-@pytest.mark.parametrize("quotas", QUOTAS[:3], ids=["none", "client", "topic"])
-@pytest.mark.parametrize("version", [8, 12, 13])
-def test_a_read_full_of_requests_takes_one_step(quotas: list[str], version: int) -> None:
-    world = world_with(quotas)
-    pair = Pair(world)
-    sent = [produce_records(n, {ROWS_ID if version == 13 else "rows": [batch(4, 300)]}, version) for n in range(43)]
-    pair.client_sends(*sent[:3])
-    world.work.step_ns = TURN_NS  # each step is forwarded on its own
-    pair.broker.sends.clear()
-    pair.client_sends(*sent[3:])
-    assert len(pair.broker.sends) == 1
-    assert produced_of(world) == {"rows": (43 * 300, 43 * 4)}
-
-
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_several_clients_of_several_connections(partitions: int) -> None:
     """Each is counted for its own client, and a topic under its name as soon as that is known."""
@@ -158,22 +162,11 @@ def test_records_are_forwarded_and_counted_as_they_arrive(first: str) -> None:
     pair.client_sends(sent[:20_000])
     assert (len(pair.to_broker), pair.requests.backlog.kept) == (20_000, b"")
     forwarded = 20_000 - sent.index(b"cols") - len("cols") - 1 - 4 - 3
-    assert produced_of(world) == {"cols": (forwarded, 2)}
+    assert produced_of(world) == {"cols": (forwarded, 2)}, "messages in proportion, whether the rest comes or not"
     pair.client_sends(sent[20_000:70_000])
     pair.client_sends(sent[70_000:])
     assert bytes(pair.to_broker) == sent
     assert produced_of(world) == {"cols": (30_000, 3), "rows": (90_070, 2)}
-
-
-def test_a_client_that_dies_has_sent_what_was_read() -> None:
-    """What it announced and never sent is not counted: messages in proportion to the bytes of their batch."""
-    world = world_with()
-    pair = Pair(world)
-    sent = produce_records(1, {"cols": [batch(3, 5_000)], "rows": [batch(1, 400)]})
-    pair.client_sends(sent[:3_000])
-    pair.hang_up()
-    assert produced_of(world) == {"cols": (3_000 - sent.index(b"cols") - len("cols") - 1 - 4 - 2, 2)}
-    assert [entity.produce_bytes for entity in world.metrics.entities] == [len(sent[:3_000]) - 4]
 
 
 def test_a_refused_request_is_no_usage() -> None:
@@ -250,19 +243,6 @@ def test_an_unknown_id_is_counted_as_other_and_learnt_from_metadata() -> None:
     assert world.topics() == {("etl", OTHER_TOPICS): (100, 1, 300), ("etl", "cols"): (0, 0, 300)}
 
 
-def test_a_delayed_response_is_counted_once() -> None:
-    world = world_with(
-        [without_burst("client-id=etl,consumer_byte_rate=1000")],
-        enforcement=EnforcementOptions(throttle_mode="delay"),
-    )
-    pair = Pair(world)
-    fetched(pair, 12, [[batch(4, 3_000)]], [])
-    while pair.response_stream.delay is not None:
-        pair.end_delay()
-    assert len(pair.received()) == 1
-    assert world.topics() == {("etl", "topic-0"): (0, 0, 3_000)}
-
-
 def test_a_broker_that_closes_within_a_response() -> None:
     world = world_with()
     pair = Pair(world)
@@ -320,6 +300,11 @@ def rows(version: int) -> frames.Topic:
     return ROWS_ID if version >= 13 else "rows"
 
 
+@pytest.mark.claim(
+    "enforcement",
+    "usage by topic has the records that the broker accepted, by partition, whatever the version, "
+    "the splits and the requests in flight; counters never decrease",
+)
 @pytest.mark.parametrize("quotas", QUOTAS[:4], ids=["none", "client", "topic", "held"])
 @pytest.mark.parametrize("cuts", [[], [40], [300]], ids=["whole", "cut", "late"])
 @pytest.mark.parametrize("version", VERSIONS)
@@ -344,6 +329,11 @@ def test_refused_records_count_when_they_are_accepted(version: int, cuts: list[i
     assert [entity.topics["rows"].refused_bytes for entity in world.metrics.entities if entity.topics] == [280]
 
 
+@pytest.mark.claim(
+    "enforcement",
+    "usage by topic has the records that the broker accepted, by partition, whatever the version, "
+    "the splits and the requests in flight; counters never decrease",
+)
 @pytest.mark.parametrize("partitions", [1, 2, 90])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_one_refused_request_of_many_in_flight(version: int, partitions: int) -> None:
@@ -377,18 +367,6 @@ def test_of_several_topics_one_is_refused(version: int) -> None:
         pair.broker_sends(frames.refused(number, {there: [BUSY], here: [NONE, BUSY]}, version))
     counts = {"rows": (500, 5), OTHER_TOPICS if version >= 13 else "cols": (400, 4)}
     assert produced_of(world) == counts
-
-
-def test_a_client_that_waits_for_a_limit_is_counted_alike() -> None:
-    """Its responses have a throttle time, so each of them is handled alone."""
-    world = world_with([without_burst("client-id=etl,producer_byte_rate=1000")])
-    pair = Pair(world)
-    for number in range(8):
-        pair.client_sends(produce_records(number, {"rows": [batch(1, 400), batch(1, 100)]}))
-        pass_holds(world)
-        pair.broker_sends(frames.refused(number, {"rows": [BUSY, NONE] if number % 2 else [NONE, NONE]}))
-    assert produced_of(world) == {"rows": (8 * 500 - 4 * 400, 12)}
-    assert any(frames.produce_throttle_ms(answer, 9) for answer in pair.received())
 
 
 def test_without_a_response_records_count_as_sent() -> None:

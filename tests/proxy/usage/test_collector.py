@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.usage import records as published
 from proxy.config.config import ObservabilityOptions, UsageOptions
 from proxy.enforcement.identity import Identity
 from proxy.observability.entities import ENTITY_IDLE_NS
@@ -26,6 +25,7 @@ from proxy.usage.collector import IDLE_MS, SAMPLES_PER_SERIES, SNAPSHOT_MS, TOPI
 from proxy.usage.records import Origin
 from proxy.usage.series import SERIES_IDLE_MS
 from quotas.parsing.parse import parse_spec
+from tests.pipeline.usage import published
 from tests.proxy.streams.pair import World
 
 START_MS = 1_767_614_400_000
@@ -98,7 +98,8 @@ class Scene:
         self.taken += of_series
         return of_series
 
-    def report(self, *, is_last: bool = False) -> list[Record]:
+    def report(self, after_ms: int = 0, *, is_last: bool = False) -> list[Record]:
+        self.pass_time(after_ms)
         self.read(is_last=is_last)
         return self.take()
 
@@ -199,8 +200,7 @@ def run(scene: Scene, steps: list[tuple[Any, ...]]) -> None:
 def test_records_add_up_to_the_counters(steps: list[tuple[Any, ...]], max_series: int, max_entities: int) -> None:
     scene = Scene(max_series, max_entities)
     run(scene, steps)
-    scene.pass_time(1)
-    scene.report(is_last=True)
+    scene.report(1, is_last=True)
     check_all(scene.written)
     gaps = scene.written[-1]["seq"] + 1 - len(scene.written) if scene.written else 0
     assert gaps <= scene.collector.lost
@@ -210,11 +210,14 @@ def test_records_add_up_to_the_counters(steps: list[tuple[Any, ...]], max_series
     assert len(scene.collector.series) <= max_series + 2
 
 
-def test_a_reading_has_what_is_new_and_only_what_changed() -> None:
-    scene = Scene()
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_a_reading_has_what_is_new_and_only_what_changed(scene: Scene) -> None:
     scene.count("etl", "produce", 100)
-    scene.pass_time(10_000)
-    [record] = scene.report()
+    [record] = scene.report(10_000)
     assert record == {
         "schema": 1,
         "kind": "usage",
@@ -234,54 +237,35 @@ def test_a_reading_has_what_is_new_and_only_what_changed() -> None:
         "record_bytes": None,
         "requests": 1,
         "messages": None,
+        "unanswered_requests": 0,
+        "inspected_requests": 0,
+        "idempotent_requests": 0,
+        "uncompressed_requests": 0,
         "max_second_bytes": 100,
         "has_total": True,
     }
-    scene.pass_time(10_000)
-    assert scene.report() == []
+    assert scene.report(10_000) == []
     scene.count("etl", "produce", 7)
     scene.count("etl", "fetch", 9, requests=0)
-    scene.pass_time(10_000)
-    assert {each["direction"]: (each["bytes"], each["start_time_ms"]) for each in scene.report()} == {
+    assert {each["direction"]: (each["bytes"], each["start_time_ms"]) for each in scene.report(10_000)} == {
         "produce": (107, START_MS),
         "fetch": (9, START_MS + 20_000),
     }
     assert [each["seq"] for each in scene.taken] == [0, 1, 2]
 
 
-def test_all_series_are_sent_every_ten_minutes_and_at_the_end() -> None:
-    scene = Scene()
+def test_all_series_are_sent_every_ten_minutes_and_at_the_end(scene: Scene) -> None:
     scene.count("etl", "produce", 100)
     scene.pass_time(10_000)
     assert len(scene.report()) == 1
-    scene.pass_time(SNAPSHOT_MS - 10_001)
-    assert scene.report() == []
-    scene.pass_time(1)
-    assert [each["bytes"] for each in scene.report()] == [100]
-    scene.pass_time(1)
-    assert scene.report() == []
+    assert scene.report(SNAPSHOT_MS - 10_001) == []
+    assert [each["bytes"] for each in scene.report(1)] == [100]
+    assert scene.report(1) == []
     assert [(each["bytes"], each["final"]) for each in scene.report(is_last=True)] == [(100, True)]
     assert [each["final"] for each in scene.taken] == [False, False, True]
 
 
-def test_a_series_that_expired_begins_anew() -> None:
-    scene = Scene()
-    scene.count("etl", "produce", 100)
-    scene.pass_time(10_000)
-    scene.report()
-    for _ in range(7):
-        scene.pass_time(SNAPSHOT_MS)
-        scene.report()
-    assert len(scene.collector.series) == 0
-    scene.count("etl", "produce", 5)
-    scene.pass_time(10_000)
-    [record] = scene.report()
-    assert (record["bytes"], record["start_time_ms"]) == (5, scene.now_ms - 10_000)
-    assert totals(scene.taken) == scene.true
-
-
-def test_clients_that_differ_by_a_counter_have_one_series() -> None:
-    scene = Scene()
+def test_clients_that_differ_by_a_counter_have_one_series(scene: Scene) -> None:
     scene.count("producer-1", "produce", 100)
     scene.count("producer-2", "produce", 10)
     scene.count("etl;label.team=a", "produce", 1)
@@ -305,8 +289,7 @@ def test_after_the_bound_series_are_counted_together() -> None:
     }
 
 
-def test_the_series_without_topic_has_all_bytes_each_interval_and_topics_split_them_each_minute() -> None:
-    scene = Scene()
+def test_the_series_without_topic_has_all_bytes_each_interval_and_topics_split_them_each_minute(scene: Scene) -> None:
     scene.count("etl", "produce", 1000)
     scene.count_topic("etl", "orders", "produce", 600, 6)
     scene.count_topic("etl", "flights", "produce", 300, 3)
@@ -323,16 +306,19 @@ def test_the_series_without_topic_has_all_bytes_each_interval_and_topics_split_t
     scene.count("etl", "produce", 50)
     scene.count_topic("etl", "orders", "produce", 40, 1)
     assert [(each["topic"], each["bytes"]) for each in scene.report()] == [(None, 1050)], "what a kill now would leave"
-    scene.pass_time(TOPIC_INTERVAL_MS - 10_000)
-    assert [(each["topic"], each["bytes"]) for each in scene.report()] == [("orders", 640)]
+    assert [(each["topic"], each["bytes"]) for each in scene.report(TOPIC_INTERVAL_MS - 10_000)] == [("orders", 640)]
 
 
 # ---- what cannot be written
 
 
-def test_refused_records_never_make_a_counter_smaller() -> None:
+@pytest.mark.claim(
+    "enforcement",
+    "usage by topic has the records that the broker accepted, by partition, whatever the version, "
+    "the splits and the requests in flight; counters never decrease",
+)
+def test_refused_records_never_make_a_counter_smaller(scene: Scene) -> None:
     """Refused after a reading, they stay counted until others take their place. Bytes are what passed."""
-    scene = Scene()
     found = []
     for passed, refused in [(3, 0), (0, 2), (1, 1), (4, 1), (2, 2), (1, 0)]:
         scene.pass_time(70_000)
@@ -348,8 +334,7 @@ def test_refused_records_never_make_a_counter_smaller() -> None:
     check_all(scene.written)
 
 
-def test_while_nothing_is_written_the_latest_of_each_hour_stays() -> None:
-    scene = Scene()
+def test_while_nothing_is_written_the_latest_of_each_hour_stays(scene: Scene) -> None:
     for _ in range(3 * 360):
         scene.count("etl", "produce", 1)
         scene.pass_time(10_000)
@@ -371,8 +356,7 @@ def test_memory_is_bounded_and_what_is_lost_is_counted() -> None:
     assert totals(scene.taken) == scene.true
 
 
-def test_after_a_refusal_all_series_are_sent() -> None:
-    scene = Scene()
+def test_after_a_refusal_all_series_are_sent(scene: Scene) -> None:
     scene.count("etl", "produce", 1)
     scene.report()
     scene.count("etl", "fetch", 1)
@@ -382,19 +366,15 @@ def test_after_a_refusal_all_series_are_sent() -> None:
     assert len(scene.report()) == 2
     assert scene.collector.lost == 1
     assert totals(scene.taken) == scene.true
-    scene.pass_time(10_000)
-    assert scene.report() == []
+    assert scene.report(10_000) == []
 
 
-def test_a_clock_that_goes_back_by_more_begins_all_series_anew() -> None:
-    scene = Scene()
+def test_a_clock_that_goes_back_by_more_begins_all_series_anew(scene: Scene) -> None:
     scene.count("etl", "produce", 100)
     scene.count_topic("etl", "orders", "produce", 60, 1)
-    scene.pass_time(10_000)
-    scene.report()
+    scene.report(10_000)
     scene.count("etl", "produce", 5)
-    scene.pass_time(-SERIES_IDLE_MS)
-    scene.report(is_last=True)
+    scene.report(-SERIES_IDLE_MS, is_last=True)
     check_all(scene.taken)
     assert {(each["topic"], each["start_time_ms"] - START_MS, each["bytes"]) for each in scene.taken} == {
         (None, 0, 100),
@@ -438,11 +418,15 @@ def calls_by_step(steps: Iterator[None]) -> list[int]:
 # ---- clients that come and go
 
 
-def test_a_session_that_counts_after_its_client_was_idle_loses_nothing() -> None:
-    scene = Scene()
+def connected(scene: Scene) -> Identity:
     world = scene.world
     who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
     who.identify("etl", 0)
+    return who
+
+
+def test_a_session_that_counts_after_its_client_was_idle_loses_nothing(scene: Scene) -> None:
+    world, who = scene.world, connected(scene)
     scene.report()
     for _ in range(3):
         scene.pass_time(ENTITY_IDLE_NS // NS_PER_MS)
@@ -462,80 +446,82 @@ def test_a_session_that_counts_after_its_client_was_idle_loses_nothing() -> None
 # ---- what limits did
 
 
-QUOTA = "client-id=etl,producer_byte_rate=1000"
+class Limited(Scene):
+    """With a client that has a limit."""
+
+    def __init__(self) -> None:
+        super().__init__(quotas=("client-id=etl,producer_byte_rate=1000",))
+        self.who = connected(self)
+        self.limit = self.who.limits.produce.limits[0]
+
+    def exceed(self, size: int) -> None:
+        self.world.report.exceeded(self.who.client, self.limit, size)
+
+    def throttle(self, ns: int) -> None:
+        self.world.report.throttled(self.who.client, self.limit, "notify", "soft", ns, 0, self.world.clock())
 
 
 @pytest.fixture
-def limited() -> tuple[Scene, Identity]:
-    scene = Scene(quotas=(QUOTA,))
-    world = scene.world
-    who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
-    who.identify("etl", 0)
-    return scene, who
+def limited() -> Limited:
+    return Limited()
 
 
-def test_a_limit_has_a_series_for_each_client(limited: tuple[Scene, Identity]) -> None:
-    scene, who = limited
-    limit = who.limits.produce.limits[0]
-    report = scene.world.report
-    report.exceeded(who.client, limit, 500)
-    report.throttled(who.client, limit, "notify", "soft", 1_500_000, 0, scene.world.clock())
-    report.refused(who.client, limit, 40)
-    scene.pass_time(10_000)
-    [record] = scene.report()
+def test_a_limit_has_a_series_for_each_client(limited: Limited) -> None:
+    limited.exceed(500)
+    limited.throttle(1_500_000)
+    limited.world.report.refused(limited.who.client, limited.limit, 40)
+    [record] = limited.report(10_000)
     assert published.errors(record) == []
-    assert {name: record[name] for name in ("kind", "user", "client_id", "limit", "entity")} == {
-        "kind": "throttle",
-        "user": "ANONYMOUS",
-        "client_id": "etl",
-        "limit": "producer_byte_rate",
-        "entity": "client-id:etl",
-    }
-    shown = ("throttled_ms", "delayed_bytes", "refused_bytes", "would_have_bytes", "limit_value")
-    assert [record[name] for name in shown] == [1, 500, 40, 0, 1000]
-    report.throttled(who.client, limit, "notify", "soft", 1_500_000, 0, scene.world.clock())
-    scene.pass_time(10_000)
-    assert [each["throttled_ms"] for each in scene.report()] == [3], "fractions add up"
+    assert (
+        record.items()
+        >= {
+            "kind": "throttle",
+            "user": "ANONYMOUS",
+            "client_id": "etl",
+            "limit": "producer_byte_rate",
+            "entity": "client-id:etl",
+            "limit_value": 1000,
+            "throttled_ms": 1,
+            "delayed_bytes": 500,
+            "refused_bytes": 40,
+            "would_have_bytes": 0,
+        }.items()
+    )
+    limited.throttle(1_500_000)
+    assert [each["throttled_ms"] for each in limited.report(10_000)] == [3], "fractions add up"
 
 
-def test_a_dry_run_counts_what_it_would_have_held(limited: tuple[Scene, Identity]) -> None:
-    scene, who = limited
-    scene.world.report.is_dry_run = True
-    limit = who.limits.produce.limits[0]
-    scene.world.report.exceeded(who.client, limit, 500)
-    scene.world.report.throttled(who.client, limit, "notify", "soft", 10**9, 0, scene.world.clock())
-    [record] = scene.report()
+def test_a_dry_run_counts_what_it_would_have_held(limited: Limited) -> None:
+    limited.world.report.is_dry_run = True
+    limited.exceed(500)
+    limited.throttle(10**9)
+    [record] = limited.report()
     assert (record["throttled_ms"], record["delayed_bytes"], record["would_have_bytes"]) == (0, 0, 500)
 
 
-def test_the_value_of_a_limit_is_the_present_one(limited: tuple[Scene, Identity]) -> None:
-    scene, who = limited
-    world = scene.world
-    world.report.exceeded(who.client, who.limits.produce.limits[0], 1)
-    scene.report()
+def test_the_value_of_a_limit_is_the_present_one(limited: Limited) -> None:
+    world = limited.world
+    limited.exceed(1)
+    limited.report()
     world.registry.replace([parse_spec("client-id=etl,producer_byte_rate=2000")], world.clock())
     world.registry.refresh(100)
-    who.refresh(world.clock())
-    world.report.exceeded(who.client, who.limits.produce.limits[0], 1)
-    assert [each["limit_value"] for each in scene.report()] == [2000]
+    limited.who.refresh(world.clock())
+    limited.exceed(1)
+    assert [each["limit_value"] for each in limited.report()] == [2000]
     world.registry.replace([], world.clock())
     world.registry.refresh(100)
-    assert [each["limit_value"] for each in scene.report(is_last=True)] == [None]
+    assert [each["limit_value"] for each in limited.report(is_last=True)] == [None]
 
 
-def test_a_limit_that_a_fleet_shares_has_the_value_of_all_and_the_part_of_this_process(
-    limited: tuple[Scene, Identity],
-) -> None:
-    scene, who = limited
-    limit = who.limits.produce.limits[0]
-    limit.whole = SimpleNamespace(fleet="team", members=40, rate=50_000)
-    scene.world.report.exceeded(who.client, limit, 1)
-    [record] = scene.report()
+def test_a_limit_that_a_fleet_shares_has_the_value_of_all_and_the_part_of_this_process(limited: Limited) -> None:
+    limited.limit.whole = SimpleNamespace(fleet="team", members=40, rate=50_000)
+    limited.exceed(1)
+    [record] = limited.report()
     assert published.errors(record) == []
     assert (record["limit_value"], record["fleet"], record["fleet_cap"]) == (50_000, "team", 1_000)
-    limit.whole = None
-    scene.world.report.exceeded(who.client, limit, 1)
-    [record] = scene.report()
+    limited.limit.whole = None
+    limited.exceed(1)
+    [record] = limited.report()
     assert record["limit_value"] == 1_000
     assert record.keys().isdisjoint({"fleet", "fleet_cap"})
 
@@ -554,24 +540,17 @@ def test_limits_after_the_bound_are_counted_together() -> None:
     }
 
 
-def test_a_second_reader_finds_the_same(limited: tuple[Scene, Identity]) -> None:
+def test_a_second_reader_finds_the_same(limited: Limited) -> None:
     """The counters are cumulative: each reader subtracts what it has seen itself."""
-    scene, who = limited
-    limit, report = who.limits.produce.limits[0], scene.world.report
-    second = Scene(quotas=(QUOTA,))
-    second.collector = Collector(
-        Origin("pod-1", "run-2", "127.0.0.1:19092"),
-        scene.world.config.usage,
-        scene.world.metrics.entities,
-        scene.world.registry.is_in_use,
-        START_MS,
-    )
-    report.exceeded(who.client, limit, 500)
-    assert [each["delayed_bytes"] for each in scene.report()] == [500]
-    report.exceeded(who.client, limit, 30)
+    second, world = Limited(), limited.world
+    origin = Origin("pod-1", "run-2", "127.0.0.1:19092")
+    second.collector = Collector(origin, world.config.usage, world.metrics.entities, world.registry.is_in_use, START_MS)
+    limited.exceed(500)
+    assert [each["delayed_bytes"] for each in limited.report()] == [500]
+    limited.exceed(30)
     assert [each["delayed_bytes"] for each in second.report()] == [530]
-    assert [each["delayed_bytes"] for each in scene.report()] == [530]
-    assert scene.report() == second.report() == []
+    assert [each["delayed_bytes"] for each in limited.report()] == [530]
+    assert limited.report() == second.report() == []
 
 
 def test_tallies_that_count_nothing_for_an_hour_make_room_and_lose_nothing() -> None:
@@ -607,26 +586,26 @@ def test_tallies_that_count_nothing_for_an_hour_make_room_and_lose_nothing() -> 
     expire()
     assert list(tallies) == []
     count("new")
-    scene.pass_time(10_000)
-    scene.report()
+    scene.report(10_000)
     found = {each["client_id"]: each["throttled_ms"] for each in scene.taken}
     assert (found["c7"], found["c8"], found[OTHER]) == (3, 2, 2), "of series, there is no room for another one"
     assert sum(each["throttled_ms"] for each in scene.taken) == 3 * EXPIRED_AT_ONCE + 5
     assert len(scene.collector._reader._tallies) == 1, "nothing is kept of those that are gone"
 
 
-def test_an_idle_limit_is_forgotten_and_comes_back(limited: tuple[Scene, Identity]) -> None:
-    scene, who = limited
-    limit = who.limits.produce.limits[0]
-    scene.world.report.exceeded(who.client, limit, 5)
-    scene.report()
+def test_a_series_of_a_client_or_a_limit_that_expired_begins_anew(limited: Limited) -> None:
+    limited.count("etl", "produce", 100)
+    limited.exceed(5)
+    limited.report(10_000)
     for _ in range(8):
-        scene.pass_time(SNAPSHOT_MS)
-        scene.report()
-    assert len(scene.collector.series) == 0
-    scene.world.report.exceeded(who.client, limit, 7)
-    [record] = scene.report()
-    assert (record["delayed_bytes"], record["start_time_ms"]) == (7, scene.now_ms)
+        limited.report(SNAPSHOT_MS)
+    assert len(limited.collector.series) == 0
+    limited.count("etl", "produce", 5)
+    limited.exceed(7)
+    throttle, usage = sorted(limited.report(10_000), key=lambda each: each["kind"])
+    assert (usage["bytes"], usage["start_time_ms"]) == (5, limited.now_ms - 10_000)
+    assert (throttle["delayed_bytes"], throttle["start_time_ms"]) == (7, limited.now_ms - 10_000)
+    assert totals(limited.taken) == limited.true
 
 
 # ---- the largest second, and idle records
@@ -642,8 +621,7 @@ def peaks(records: list[Record]) -> dict[str, int | None]:
     return {record["direction"]: record["max_second_bytes"] for record in records}
 
 
-def test_a_burst_is_seen_by_its_largest_second() -> None:
-    scene = Scene()
+def test_a_burst_is_seen_by_its_largest_second(scene: Scene) -> None:
     for size in (0, 5_000, 3_000, 0):
         scene.count("etl", "produce", size)
         end_second(scene)
@@ -652,12 +630,10 @@ def test_a_burst_is_seen_by_its_largest_second() -> None:
     scene.count("etl", "produce", 100)
     end_second(scene)
     assert peaks(scene.report()) == {"produce": 100}
-    scene.pass_time(SNAPSHOT_MS)
-    assert peaks(scene.report()) == {"produce": 0, "fetch": 0}
+    assert peaks(scene.report(SNAPSHOT_MS)) == {"produce": 0, "fetch": 0}
 
 
-def test_a_second_that_a_reading_cuts_counts_whole_after_it() -> None:
-    scene = Scene()
+def test_a_second_that_a_reading_cuts_counts_whole_after_it(scene: Scene) -> None:
     scene.count("etl", "produce", 700)
     assert peaks(scene.report()) == {"produce": 700}
     scene.count("etl", "produce", 500)
@@ -665,8 +641,7 @@ def test_a_second_that_a_reading_cuts_counts_whole_after_it() -> None:
     assert peaks(scene.report()) == {"produce": 1_200}
 
 
-def test_a_record_that_is_replaced_before_it_is_written_leaves_its_largest_second() -> None:
-    scene = Scene()
+def test_a_record_that_is_replaced_before_it_is_written_leaves_its_largest_second(scene: Scene) -> None:
     scene.count("etl", "produce", 5_000)
     end_second(scene)
     scene.read()
@@ -692,13 +667,10 @@ def test_a_process_begins_with_an_idle_record_and_writes_one_when_it_has_nothing
     (first,) = scene.idle
     assert (first["seq"], first["start_time_ms"], first["time_ms"], first["final"]) == (0, START_MS, START_MS, False)
     scene.count("etl", "produce", 10)
-    scene.pass_time(IDLE_MS - 1)
-    scene.report()
-    scene.pass_time(IDLE_MS - 1)
-    scene.report()
+    scene.report(IDLE_MS - 1)
+    scene.report(IDLE_MS - 1)
     assert scene.idle == [first], "the record of a series is one, too"
-    scene.pass_time(1)
-    scene.report()
+    scene.report(1)
     assert [record["time_ms"] for record in scene.idle] == [START_MS, START_MS + 2 * IDLE_MS - 1]
     scene.report(is_last=True)
     assert len(scene.idle) == 2, "its series end it"

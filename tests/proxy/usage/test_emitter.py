@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ class Running:
         self.scene = Scene()
         self.sink = ListSink()
         self.metrics = self.scene.world.metrics.usage
-        self.emitter = Emitter(self.scene.collector, self.sink, self.metrics, INTERVAL_SECONDS, self._now_ms)
+        self.emitter = Emitter(self.scene.collector, self.sink, self.metrics, INTERVAL_SECONDS, self._now_ms, Random(1))
 
     def _now_ms(self) -> int:
         return self.scene.now_ms
@@ -65,8 +66,13 @@ class Running:
                 await asyncio.sleep(INTERVAL_SECONDS)
 
 
-async def test_what_is_counted_is_written_and_shown() -> None:
-    running = Running()
+@pytest.fixture
+def running() -> Running:
+    """It begins with `start`."""
+    return Running()
+
+
+async def test_what_is_counted_is_written_and_shown(running: Running) -> None:
     running.start()
     running.scene.count("etl", "produce", 100)
     await running.until(lambda: running.sink.records)
@@ -81,8 +87,7 @@ async def test_what_is_counted_is_written_and_shown() -> None:
     assert metrics.last_success_seconds == running.scene.now_ms / 1000
 
 
-async def test_a_failure_loses_nothing_and_keeps_numbers(caplog: pytest.LogCaptureFixture) -> None:
-    running = Running()
+async def test_a_failure_loses_nothing_and_keeps_numbers(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     running.sink.error = SinkFailed("unreachable", "no broker")
     running.start()
     with caplog.at_level(logging.INFO, "proxy.usage"):
@@ -97,8 +102,7 @@ async def test_a_failure_loses_nothing_and_keeps_numbers(caplog: pytest.LogCaptu
     assert [name for name, _ in lines_of(caplog.records)] == ["usage_records_not_written", "usage_stopped"]
 
 
-async def test_a_refusal_loses_records_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    running = Running()
+async def test_a_refusal_loses_records_and_says_so(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     running.sink.error = SinkRefused("topic_compacted", "compacted")
     running.start()
     running.scene.count("etl", "produce", 100)
@@ -113,8 +117,7 @@ async def test_a_refusal_loses_records_and_says_so(caplog: pytest.LogCaptureFixt
     assert refused["message"] == "compacted"
 
 
-async def test_while_a_write_takes_long_later_samples_replace_earlier_ones() -> None:
-    running = Running()
+async def test_while_a_write_takes_long_later_samples_replace_earlier_ones(running: Running) -> None:
     running.sink.free.clear()
     running.start()
     running.scene.count("etl", "produce", 1)
@@ -130,9 +133,8 @@ async def test_while_a_write_takes_long_later_samples_replace_earlier_ones() -> 
     await running.emitter.close()
 
 
-async def test_the_end_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_waits_for_a_bounded_time(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emitter_module, "EXIT_SECONDS", 0.05)
-    running = Running()
     running.sink.free.clear()
     running.start()
     running.scene.count("etl", "produce", 1)
@@ -141,8 +143,7 @@ async def test_the_end_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch)
     assert running.sink.is_closed
 
 
-async def test_a_defect_in_one_reading_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    running = Running()
+async def test_a_defect_in_one_reading_ends_no_other(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     topics = running.scene.client("etl").topics = TrafficByTopic(Cell())
     topics["orders"] = None  # type: ignore[assignment]
     running.start()

@@ -23,8 +23,8 @@ from protocol.apis import API_VERSIONS, CREATE_TOPICS, DESCRIBE_CONFIGS, METADAT
 from proxy.config.addresses import Address
 from proxy.config.client_file import read_client_settings
 from proxy.config.config import Config, UsageOptions
+from proxy.internal_clients.client import reason_of
 from proxy.observability.metrics import USAGE_ERROR_REASONS
-from proxy.own_client import reason_of
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink
 from tests.proxy.conversation import lines_of, until
@@ -95,7 +95,9 @@ async def sink_to(broker: Parrot, directory: Path) -> AsyncIterator[TopicSink]:
         login = f"sasl.oauthbearer.token.endpoint.url=file:{token}"
     file.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={broker.mechanism}\n{login}\n")
     usage, servers = UsageOptions(topic="usage"), (broker.address,)
-    sink = TopicSink(Config(usage=usage, own_client=read_client_settings(file), own_servers=servers), b"pod/run")
+    sink = TopicSink(
+        Config(usage=usage, internal_client=read_client_settings(file), internal_servers=servers), b"pod/run"
+    )
     try:
         yield sink
     finally:
@@ -104,6 +106,11 @@ async def sink_to(broker: Parrot, directory: Path) -> AsyncIterator[TopicSink]:
         await server.wait_closed()
 
 
+@pytest.mark.claim(
+    "security",
+    "passwords appear in no log (even at level debug), metric, error or process list, even if a "
+    "broker repeats one in an error",
+)
 @pytest.mark.parametrize(
     ("mechanism", "knows", "described", "reason"),
     [
@@ -140,7 +147,7 @@ async def test_nor_is_it_in_a_warning(tmp_path: Path, caplog: pytest.LogCaptureF
 async def test_a_broker_that_is_not_there_is_named_with_the_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
-    sink = TopicSink(Config(usage=UsageOptions(topic="usage"), own_servers=((host, port),)), b"pod/run")
+    sink = TopicSink(Config(usage=UsageOptions(topic="usage"), internal_servers=((host, port),)), b"pod/run")
     for _ in range(2):
         with pytest.raises(SinkFailed) as raised:
             await sink.write([b"{}"])

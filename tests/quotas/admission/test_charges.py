@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from quotas.admission.client_limits import ClientLimits, TopicCharges, TopicLimits
 from quotas.admission.frame import decide, in_order, next_number
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import limit_set, spend_all
+from quotas.admission.limit_set import limit_set, spend_charges
 from quotas.admission.topic_thresholds import count_throttled
 from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
 from quotas.algorithms.token_bucket import AMPLE, TokenBucket
-from quotas.entity import TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entity import TOTAL, AnyEntity, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
@@ -49,15 +49,15 @@ def test_the_request_and_each_of_its_topics_are_charged_in_their_own_units() -> 
     client = ClientLimits(("alice", "etl"))
     size, number = limit_of(ETL, 1000, PRODUCER_BYTE_RATE), limit_of(ETL, 10, REQUEST_RATE)
     client.set_produce(limit_set((size,)), limit_set((number,)))
-    a, b = limit_of(Named(Kind.TOPIC, "a")), limit_of(Named(Kind.TOPIC, "b"))
-    a_messages, total = limit_of(Named(Kind.TOPIC, "a"), 5, MESSAGES_IN_RATE), limit_of(TOTAL)
+    a, b = limit_of(Named(EntityKind.TOPIC, "a")), limit_of(Named(EntityKind.TOPIC, "b"))
+    a_messages, total = limit_of(Named(EntityKind.TOPIC, "a"), 5, MESSAGES_IN_RATE), limit_of(TOTAL)
     amounts = dict(client.charges_of(500, 1))
     assert client.charges_of(20, 0) == [(size, 20)], "more of one that has begun is no other request"
     charges_of("a", (a, total), (a_messages,)).add_to(amounts, 40, 2)
     charges_of("b", (b, total)).add_to(amounts, 30, 9)
     charges_of("a", (a, total), (a_messages,)).add_to(amounts, 20, 1)
     assert amounts == {size: 500, number: 1, a: 60, total: 90, a_messages: 3, b: 30}
-    assert spend_all(list(amounts.items()), 500, 0) == 10 * 500 // 90, (
+    assert spend_charges(list(amounts.items()), 500, 0) == 10 * 500 // 90, (
         "the total is the first that such requests would exceed"
     )
     left = {limit: limit.algorithm.headroom(0) for limit in amounts}
@@ -72,7 +72,7 @@ def test_a_group_that_both_are_in_counts_records_once() -> None:
         "topics": ResourceGroup("topics", topics=("ord*",)),
     }
     registry = Registry(
-        QuotaEntry(Named(Kind.RESOURCE_GROUP, name), {BYTES_IN_RATE: 1000, MESSAGES_IN_RATE: 100}, group=group)
+        QuotaEntry(Named(EntityKind.RESOURCE_GROUP, name), {BYTES_IN_RATE: 1000, MESSAGES_IN_RATE: 100}, group=group)
         for name, group in groups.items()
     )
     client, topic = registry.resolve("alice", "etl"), registry.topic("orders", 0)
@@ -102,7 +102,7 @@ def test_thresholds_refuse_only_what_is_above_both() -> None:
     registry = Registry(
         [
             QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100}),
-            QuotaEntry(Named(Kind.TOPIC, "vip"), {BYTES_THRESHOLD: 90}),
+            QuotaEntry(Named(EntityKind.TOPIC, "vip"), {BYTES_THRESHOLD: 90}),
         ]
     )
     client = registry.resolve("alice", "etl")
@@ -153,7 +153,7 @@ def test_spending_together_is_admitting_one_by_one(
                 limits[waits].enqueue("early", 1)
         sums = {limit: sum(each[at] for each in requests) for at, limit in enumerate(together)}
         size = sum(map(sum, requests)) + 1
-        fitting = spend_all(list(sums.items()), size, now_ns)
+        fitting = spend_charges(list(sums.items()), size, now_ns)
         if fitting < 0:
             for each in requests:
                 admit(dict(zip(together, each, strict=False)), now_ns)

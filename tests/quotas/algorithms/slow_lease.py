@@ -1,4 +1,4 @@
-"""A bucket whose rate is lent, as a fraction of units: the model of `LeasedBucket`."""
+"""A bucket whose rate is granted, as a fraction of units: the model of `LeasedBucket`."""
 
 from fractions import Fraction
 from math import ceil
@@ -29,7 +29,7 @@ class SlowLease:
             self._change(self.floor, self.burst_ns, FOR_EVER)
         self._earn(now_ns)
 
-    def lend(self, rate: int | Fraction, burst_ns: int, until_ns: int, floor: int | Fraction, now_ns: int) -> None:
+    def grant(self, rate: int | Fraction, burst_ns: int, until_ns: int, floor: int | Fraction, now_ns: int) -> None:
         self.pass_time(now_ns)
         self._change(Fraction(rate), burst_ns, until_ns)
         self.floor = Fraction(floor)

@@ -1,5 +1,6 @@
 """Which algorithm measures what, and that all of them keep the one interface."""
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -128,45 +129,11 @@ def test_settings_that_could_not_be_used_are_refused_when_they_are_made(wrong: d
 
 EVERY: list[Callable[[], Algorithm]] = [
     *(partial(DEFAULTS.make, PRODUCER_BYTE_RATE, 10, own, None) for own in ALGORITHMS),
-    partial(replace(DEFAULTS, lends=True).make, PRODUCER_BYTE_RATE, 10, None, None),
+    partial(replace(DEFAULTS, leases=True).make, PRODUCER_BYTE_RATE, 10, None, None),
     partial(replace(DEFAULTS, first_window=False).make, PRODUCER_BYTE_RATE, 10, SAMPLED_WINDOW, None),
     partial(DEFAULTS.make, CONNECTION_CREATION_RATE, 10, None, None),
     partial(DEFAULTS.make, PRODUCER_IDS_RATE, 10, None, None),
 ]
-
-
-def every_algorithm() -> list[Algorithm]:
-    thresholds = Thresholds("bytes.in.per.sec.threshold")
-    thresholds.replace(10, {})
-    made = [DEFAULTS.make(PRODUCER_BYTE_RATE, 10, own, None) for own in ALGORITHMS]
-    return [*made, DEFAULTS.make(PRODUCER_IDS_RATE, 10, None, None), thresholds.topic("orders")]
-
-
-@pytest.mark.parametrize("which", range(4))
-def test_a_clock_that_goes_back_charges_nothing(which: int) -> None:
-    """What `quotas.admission.limit` relies on, whatever measures the limit."""
-    algorithm = every_algorithm()[which]
-    now_ns = 1_000 * SECOND
-    algorithm.record(3, now_ns)
-    headroom = algorithm.headroom(now_ns)
-    assert headroom > 3
-    assert algorithm.record(0, now_ns - 500 * SECOND) == 0
-    assert (algorithm.headroom(now_ns), algorithm.last_ns) == (headroom, now_ns)
-
-
-@pytest.mark.parametrize("which", range(5))
-def test_what_fits_is_spent_and_no_more(which: int) -> None:
-    algorithm = every_algorithm()[which]
-    headroom = algorithm.headroom(0)
-    assert spend(algorithm, headroom + 1, 0) == -1
-    assert algorithm.headroom(0) == headroom
-    assert spend(algorithm, 2, 0) == headroom - 2
-    if which == 4:  # a threshold counts what responses accept
-        assert algorithm.headroom(0) == headroom
-        return
-    assert algorithm.headroom(0) == headroom - 2
-    assert spend(algorithm, headroom - 2, 0) == 0
-    assert spend(algorithm, 1, 0) == -1
 
 
 SPENDS = st.lists(st.tuples(st.sampled_from(["record", "admit", "spend", "ask", "rate"]), st.integers(0, 12)))
@@ -188,8 +155,8 @@ def test_what_passed_is_what_was_charged(which: int, steps: list[tuple[str, int]
                 charged += amount if admit(algorithm, amount, now_ns) >= 0 else 0
             case "spend":
                 refusing = Limit("full", TOTAL, TokenBucket(1, 0))
-                charges = [(Limit("limit", TOTAL, algorithm), amount + 1), (refusing, amount + 1)]
-                assert spend_all(charges, amount + 1, now_ns) == -1
+                units = [(Limit("limit", TOTAL, algorithm), 0), (refusing, 0)]
+                assert spend_all(units, [amount + 1], amount + 1, now_ns) == -1
                 assert algorithm.passed == charged
                 charged += amount if spend(algorithm, amount, now_ns) >= 0 else 0
             case "ask":
@@ -211,6 +178,31 @@ def test_what_passed_a_threshold_is_what_brokers_accepted() -> None:
     topic.forget_rate()
     topic.record_accepted(2, SECOND)
     assert topic.passed == 9
+
+
+@pytest.mark.parametrize(
+    ("bound", "most"),
+    [
+        pytest.param(lambda: Ewma(5_000_000), 400, id="ewma"),
+        pytest.param(
+            lambda: SampledWindow(5_000_000, samples=11, window_ns=SECOND, first_window=True), 440, id="sampled window"
+        ),
+    ],
+)
+def test_a_quiet_one_is_small(bound: Callable[[], Algorithm], most: int) -> None:
+    """A default quota may give a million clients one each."""
+    many = 1000
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        bounds = [bound() for _ in range(many)]
+        for at, each in enumerate(bounds):
+            each.record(100_000 + at, SECOND + at)
+            each.record(100_000 + at, 7 * SECOND + at)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / many <= most
 
 
 def test_every_limit_that_has_a_rate_can_be_made() -> None:

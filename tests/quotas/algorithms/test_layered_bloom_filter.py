@@ -117,21 +117,13 @@ def test_an_id_is_known_until_the_layer_that_saw_it_last_expires(last_seen_ns: i
     assert not layered.see(1, WINDOW)
 
 
-def test_an_id_that_the_newest_layer_knows_is_not_put_in_again() -> None:
-    layered = new(ids_per_layer=2)
-    layered.put(1, 0)
-    layered.put(2, 0)  # full
-    for _ in range(5):
-        assert layered.see(2, 1)
-        layered.put(1, 1)
-    assert counts(layered) == [2]
-
-
 def test_an_id_of_this_step_is_not_put_in_again_though_its_layer_is_full() -> None:
     layered = new(ids_per_layer=2)
     for number in range(4):
         layered.put(number, number)
     assert layered.see(0, STEP - 1)
+    assert layered.see(3, STEP - 1), "the newest one knows it"
+    layered.put(2, STEP - 1)
     assert counts(layered) == [2, 2]
     assert layered.see(0, STEP)  # its layer is a step old
     assert counts(layered) == [2, 2, 1]
@@ -263,6 +255,3 @@ def test_many_ids_in_constant_use_need_one_layer_for_each_step() -> None:
     for step in range(3 * COUNT, 5 * COUNT):
         layered.put(-step, step * STEP)
     assert layered.layers[-1].ids == 10
-
-
-# ---- what it refuses

@@ -1,4 +1,4 @@
-"""A bucket whose rate is lent: against a slow model in fractions, over any schedule of rates, leases and times."""
+"""A bucket whose rate is granted: against a slow model in fractions, over any schedule of rates, leases and times."""
 
 from copy import copy
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True)
 class Step:
-    """`lease_ns`: how long the rate is lent; below 0: it was over before it was set."""
+    """`lease_ns`: how long the rate is granted; below 0: it was over before it was set."""
 
     do: str
     elapsed_ns: int
@@ -42,7 +42,7 @@ times_ns = st.sampled_from([0, 0, SECOND // 4]) | st.integers(0, 3 * SECOND) | s
 def schedules(rates: st.SearchStrategy[int] | st.SearchStrategy[Fraction]) -> st.SearchStrategy[Schedule]:
     step = st.builds(
         Step,
-        st.sampled_from(["lend", "lend", "set", "record", "admit", "admit", "admit", "spend", "ask"]),
+        st.sampled_from(["grant", "grant", "set", "record", "admit", "admit", "admit", "spend", "ask"]),
         times_ns,
         st.integers(0, 2_000) | st.integers(0, 1 << 42),
         rates,
@@ -56,8 +56,8 @@ def schedules(rates: st.SearchStrategy[int] | st.SearchStrategy[Fraction]) -> st
 def do(bucket: LeasedBucket, step: Step, now_ns: int) -> int:
     """Take this step. Returns what it charges."""
     match step.do:
-        case "lend":
-            bucket.lend(step.rate, step.burst_ns, now_ns + step.lease_ns, step.floor, now_ns)
+        case "grant":
+            bucket.grant(step.rate, step.burst_ns, now_ns + step.lease_ns, step.floor, now_ns)
         case "set":
             bucket.set_rate(step.rate, step.burst_ns, now_ns)
         case "record":
@@ -74,10 +74,10 @@ def do(bucket: LeasedBucket, step: Step, now_ns: int) -> int:
 def in_model(model: SlowLease, step: Step, now_ns: int) -> None:
     """The same step. Charges are the bucket's."""
     model.pass_time(now_ns)
-    if step.do == "lend":
-        model.lend(step.rate, step.burst_ns, now_ns + step.lease_ns, step.floor, now_ns)
+    if step.do == "grant":
+        model.grant(step.rate, step.burst_ns, now_ns + step.lease_ns, step.floor, now_ns)
     elif step.do == "set":
-        model.lend(step.rate, step.burst_ns, FOR_EVER, step.rate, now_ns)
+        model.grant(step.rate, step.burst_ns, FOR_EVER, step.rate, now_ns)
     model.pass_time(now_ns)  # the lease may be over at once
 
 
@@ -128,7 +128,7 @@ few = st.sampled_from([10, 100, 1_000])
 often = st.lists(
     st.builds(
         Step,
-        st.sampled_from(["lend", "lend", "lend", "set"]),
+        st.sampled_from(["grant", "grant", "grant", "set"]),
         st.sampled_from([SECOND // 5, SECOND, 3 * SECOND]),
         st.integers(1, 100),
         few | fractions,
@@ -187,47 +187,11 @@ def test_after_its_lease_it_earns_its_floor() -> None:
     for asked_ns in (2 * SECOND, 2 * SECOND + 1, 3 * SECOND, 1000 * SECOND):
         bucket = LeasedBucket(100, SECOND)
         bucket.record(100 + 1_000, 0)
-        bucket.lend(300, SECOND, 2 * SECOND, 10, 0)
+        bucket.grant(300, SECOND, 2 * SECOND, 10, 0)
         bucket.debt_ns(asked_ns)
         assert bucket.debt_ns(2 * SECOND) == 40 * SECOND, "of 1,000 units 600 are earned in two seconds"
         assert bucket.rate == (300 if asked_ns == 2 * SECOND else 10)
         assert bucket.headroom(1000 * SECOND) == 10
-
-
-def test_a_debt_that_outlasts_the_lease_is_paid_at_the_floor() -> None:
-    """Also where the floor is higher: a timer that is armed for the lent rate would be too late."""
-    for floor_rate, end_s in ((1, 102), (10, 12), (1_000, 2.1)):
-        bucket = LeasedBucket(50, 0)
-        bucket.lend(100, 0, 2 * SECOND, floor_rate, 0)
-        wait_ns = bucket.record(300, 0)
-        assert wait_ns == bucket.debt_ns(0) == bucket.debt_ns(0, 0) == end_s * SECOND
-        bucket.record(-200, 0)
-        assert bucket.debt_ns(0, 200) == wait_ns
-        bucket.record(200, 0)
-        assert bucket.debt_ns(wait_ns - 1) == 1
-        assert bucket.debt_ns(wait_ns) == 0
-
-
-def test_credit_is_cut_to_a_smaller_burst_at_once_and_debt_stays() -> None:
-    bucket = LeasedBucket(1_000, SECOND)
-    bucket.lend(1_000, SECOND // 10, FOR_EVER, 1, 0)
-    bucket.lend(1_000, SECOND, FOR_EVER, 1, 0)
-    assert bucket.headroom(0) == 100
-    bucket.lend(10, SECOND, FOR_EVER, 1, 0)
-    assert bucket.headroom(0) == 10
-    bucket.record(30, 0)
-    assert bucket.debt_ns(0) == 2 * SECOND
-    bucket.lend(40, 0, FOR_EVER, 1, 0)
-    assert bucket.debt_ns(0) == SECOND // 2
-    assert bucket.debt_ns(SECOND // 2) == 0
-
-
-def test_a_rate_of_the_configuration_is_for_good() -> None:
-    bucket = LeasedBucket(1_000, SECOND)
-    bucket.lend(50, SECOND, SECOND, 1, 0)
-    bucket.set_rate(20, SECOND, SECOND // 2)
-    assert bucket.headroom(100 * SECOND) == 20
-    assert bucket.rate == 20
 
 
 @pytest.mark.parametrize(
@@ -235,9 +199,9 @@ def test_a_rate_of_the_configuration_is_for_good() -> None:
 )
 def test_what_cannot_be_lent_changes_nothing(rate: int, burst_ns: int, floor_rate: int | Fraction) -> None:
     bucket = LeasedBucket(1_000, SECOND)
-    bucket.lend(500, SECOND, SECOND, 10, 0)
+    bucket.grant(500, SECOND, SECOND, 10, 0)
     with pytest.raises(ValueError, match="must"):
-        bucket.lend(rate, burst_ns, 9 * SECOND, floor_rate, 2 * SECOND)
+        bucket.grant(rate, burst_ns, 9 * SECOND, floor_rate, 2 * SECOND)
     assert (bucket.headroom(SECOND), bucket.rate) == (500, 500)
     assert bucket.headroom(SECOND + 1) == 10
 
@@ -245,5 +209,5 @@ def test_what_cannot_be_lent_changes_nothing(rate: int, burst_ns: int, floor_rat
 def test_lent_rates_push_none_out_that_many_share() -> None:
     bucket, plain = LeasedBucket(123, SECOND), TokenBucket(123, SECOND)
     for rate in range(1, 3_000):
-        bucket.lend(rate, SECOND, FOR_EVER, rate, 0)
+        bucket.grant(rate, SECOND, FOR_EVER, rate, 0)
     assert TokenBucket(123, SECOND)._terms is plain._terms

@@ -6,11 +6,8 @@ from fractions import Fraction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quotas.admission.limit import Limit
-from quotas.admission.limit_set import limit_set
 from quotas.algorithms.producer_ids import ProducerIdQuota
-from quotas.entity import Entity
-from tests.quotas.asking import admit, spend
+from tests.quotas.asking import admit
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -31,9 +28,9 @@ def bring(quota: ProducerIdQuota, producer_ids: tuple[int, ...], now_ns: int) ->
     """What the proxy does with a frame; whether it passed."""
     unknown = quota.unknown(producer_ids, now_ns)
     if unknown:
-        limits = limit_set((Limit("producer_ids_rate", Entity("alice"), quota),))
-        if not limits.admit(len(unknown), now_ns).admitted:
+        if quota.debt_ns(now_ns):
             return False
+        quota.record(len(unknown), now_ns)
         quota.remember(unknown, now_ns)
     return True
 
@@ -49,22 +46,6 @@ def test_so_many_new_ids_pass_in_a_window_and_known_ones_always() -> None:
     assert all(bring(quota, (number, 9), 1) for number in range(10))
     assert not bring(quota, (10,), WINDOW - 1)
     assert bring(quota, (10,), WINDOW)
-
-
-def test_unknown_names_each_new_id_once_in_order() -> None:
-    quota = new()
-    quota.remember((5, 6), 0)
-    assert quota.unknown((9, 5, 7, 9, 6, 7, 8), 0) == (9, 7, 8)
-    assert quota.unknown((5, 6), 0) == ()
-    assert quota.unknown((), 0) == ()
-
-
-def test_a_held_frame_leaves_nothing_behind_and_its_known_ids_count_as_seen() -> None:
-    quota = new(1)
-    assert bring(quota, (1,), 0)
-    assert not bring(quota, (1, 2), STEP)
-    assert quota.unknown((2,), STEP) == (2,)
-    assert quota.unknown((1,), WINDOW) == ()  # refreshed at STEP
 
 
 events = st.lists(
@@ -91,6 +72,7 @@ def test_against_a_dict_of_ids_and_a_list_of_what_passed(
         now_ns += elapsed_ns
         latest_ns = max(latest_ns, now_ns)
         unknown = quota.unknown(producer_ids, now_ns)
+        assert unknown == tuple(number for number in dict.fromkeys(producer_ids) if number in unknown), "each once"
         for number in set(producer_ids):
             since_ns = latest_ns - last_seen_ns[number] if number in last_seen_ns else WINDOW
             if since_ns <= WINDOW - step_ns:
@@ -103,6 +85,7 @@ def test_against_a_dict_of_ids_and_a_list_of_what_passed(
         at_most = sum(amount for at_ns, amount in counted if latest_ns - at_ns < WINDOW)
         debt_ns = quota.debt_ns(now_ns)
         assert 0 <= debt_ns <= WINDOW
+        assert quota.debt_ns(now_ns, 100) == debt_ns, "no client waits for ids that are new now"
         if surely >= ids_per_window:
             assert debt_ns > 0
         if at_most < ids_per_window:
@@ -154,24 +137,6 @@ def test_debt_lasts_until_enough_of_the_head_has_expired() -> None:
     assert quota.headroom(WINDOW) == 2
     quota.record(7, 3 * MINUTE)  # seven beyond: three steps of two are not enough
     assert quota.debt_ns(3 * MINUTE) == WINDOW
-
-
-def test_no_client_waits_for_ids_that_are_new_now() -> None:
-    quota = new(8)
-    for number in range(4):
-        assert quota.debt_ns(number * MINUTE, 100) == 0
-        quota.record(2, number * MINUTE)
-    assert quota.debt_ns(3 * MINUTE, 100) == quota.debt_ns(3 * MINUTE) == WINDOW - 3 * MINUTE
-
-
-def test_spend_takes_all_that_fits_and_no_more() -> None:
-    quota = new(10)
-    assert spend(quota, 11, 0) == -1
-    assert spend(quota, 4, 0) == 6
-    assert spend(quota, 6, 0) == 0
-    assert spend(quota, 1, 0) == -1
-    assert quota.headroom(0) == 0
-    assert spend(quota, 1, WINDOW) == 9
 
 
 def test_what_has_expired_does_not_make_the_next_steps_longer() -> None:

@@ -1,6 +1,5 @@
 """The sampled window against Kafka's bookkeeping replayed from a list of all charges, its vectors, and its bounds."""
 
-import tracemalloc
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
@@ -271,6 +270,7 @@ def pass_through(window: SampledWindow, schedule: list[tuple[int, int]]) -> list
     return passed
 
 
+@pytest.mark.claim("limits", "the bound of sampled-window")
 @given(st.integers(1, 200), samples, st.sampled_from([1000, 100]), st.booleans(), attempts)
 def test_what_passes_in_any_time_is_bounded(
     rate: int, samples: int, window_ms: int, first_window: bool, schedule: list[tuple[int, int]]
@@ -347,19 +347,19 @@ def test_kafkas_vector_quotautils(samples: int, observed: int, throttle_ms: int)
     assert observed_rate(window, 0) == observed
 
 
-def test_kafkas_unfixed_rule_lets_ten_windows_pass_at_once() -> None:
-    window = kafkas(20)
-    assert window.headroom(0) == 200
-    assert [window.record(1, 0) for _ in range(200)] == [0] * 200
-    assert window.record(1, 0) == 50 * MS
-
-
-def test_the_first_window_rule_lets_one_window_pass_at_once() -> None:
-    window = with_first_window(20)
-    assert window.headroom(0) == 20
-    assert [window.record(1, 0) for _ in range(20)] == [0] * 20
-    assert window.record(1, 0) == 1050 * MS
-    assert window.debt_ns(1050 * MS) == 0
+@pytest.mark.parametrize(
+    ("first_window", "at_once", "wait_ms"),
+    [
+        pytest.param(False, 200, 50, id="Kafka's rule lets ten windows pass"),
+        pytest.param(True, 20, 1050, id="the first-window rule lets one pass"),
+    ],
+)
+def test_what_passes_at_once(first_window: bool, at_once: int, wait_ms: int) -> None:
+    window = SampledWindow(20, samples=11, window_ns=SECOND, first_window=first_window)
+    assert window.headroom(0) == at_once
+    assert [window.record(1, 0) for _ in range(at_once)] == [0] * at_once
+    assert window.record(1, 0) == wait_ms * MS
+    assert window.debt_ns(wait_ms * MS) == 0
 
 
 @pytest.mark.pure
@@ -379,21 +379,16 @@ def test_seed_000_the_31st_connection_waits() -> None:
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize(("at_ms", "events", "expected"), [(20, 1, 1), (90, 3, 3), (730, 30, 30)])
-def test_seed_000_rates_with_the_rule(at_ms: int, events: int, expected: int) -> None:
-    window = with_first_window(30, samples=2)
-    for event in range(events):
-        window.record(1, event * 25 * MS)
-    assert observed_rate(window, at_ms * MS) == expected
-
-
-@pytest.mark.pure
-@pytest.mark.parametrize(("at_ms", "events", "expected"), [(20, 1, 0.98), (90, 3, 2.75), (730, 30, 17.34)])
-def test_seed_000_rates_without_the_rule(at_ms: int, events: int, expected: float) -> None:
-    window = kafkas(30, samples=2)
-    for event in range(events):
-        window.record(1, event * 25 * MS)
-    assert float(observed_rate(window, at_ms * MS)) == pytest.approx(expected, abs=0.005)
+@pytest.mark.parametrize(
+    ("at_ms", "events", "with_the_rule", "without"), [(20, 1, 1, 0.98), (90, 3, 3, 2.75), (730, 30, 30, 17.34)]
+)
+def test_seed_000_rates(at_ms: int, events: int, with_the_rule: int, without: float) -> None:
+    fixed, unfixed = with_first_window(30, samples=2), kafkas(30, samples=2)
+    for window in (fixed, unfixed):
+        for event in range(events):
+            window.record(1, event * 25 * MS)
+    assert observed_rate(fixed, at_ms * MS) == with_the_rule
+    assert float(observed_rate(unfixed, at_ms * MS)) == pytest.approx(without, abs=0.005)
 
 
 @pytest.mark.pure
@@ -415,19 +410,3 @@ def test_a_window_counts_up_to_64_bits_and_the_debt_any_further() -> None:
     window = kafkas(1, samples=2)
     assert window.record(1 << 70, 0) == ((1 << 70) - 1) * SECOND
     assert window.record(1 << 70, SECOND) == ((2 << 70) - 1) * SECOND
-
-
-def test_a_quiet_one_is_small() -> None:
-    """A default quota may give a million clients one each."""
-    many = 1000
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        windows = [with_first_window(5_000_000) for _ in range(many)]
-        for at, window in enumerate(windows):
-            window.record(100_000 + at, SECOND + at)
-            window.record(100_000 + at, 3 * SECOND + at)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert (after - before) / many <= 440

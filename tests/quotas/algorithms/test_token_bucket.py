@@ -6,6 +6,7 @@ from fractions import Fraction
 from functools import partial
 from math import floor
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.claim("limits", "the bound of token-bucket")
 @given(rates, bursts_ns, steps)
 def test_agrees_with_the_slow_model_exactly(rate: int | Fraction, burst_ns: int, schedule: list[Step]) -> None:
     check_against_the_slow_model(rate, burst_ns, schedule)

@@ -6,10 +6,13 @@ from itertools import count
 
 import pytest
 
+from quotas.fleet.caps import MAX_ENTRIES
 from quotas.fleet.member import Member
-from quotas.fleet.parameters import NS_PER_MS, NS_PER_SECOND, WHOLE, Parameters
+from quotas.fleet.parameters import WHOLE, Parameters
 from quotas.fleet.policy import Demand
 from quotas.fleet.record import MAX_KEY_BYTES, MAX_STATEMENTS, Record, Statement, encode, parse
+from quotas.fleet.roster import MAX_OWN_FACTS, MAX_SEEN
+from quotas.time_units import NS_PER_MS, NS_PER_SECOND
 
 KEY = "client-id=etl,producer_byte_rate"
 QUOTA = 100_000_000_000
@@ -149,6 +152,43 @@ def test_above_1000_keys_those_that_want_most_take_part() -> None:
     assert sum(alone.rate(name) > QUOTA * 2 // 100 // 100 for name in names) == 1_000
 
 
+def test_of_many_members_each_takes_part_with_fewer_keys() -> None:
+    names = [f"client-id=app-{number},producer_byte_rate" for number in range(1_000)]
+    alone = Alone(*names)
+    for number in range(139):
+        alone.member.apply(encode(Record("etl", f"m{number}", 1, 0, ())), alone.now_ns)
+    alone.run(2, dict.fromkeys(names, WAITS))
+    held = sum(alone.rate(name) > QUOTA * 2 // 100 // 100 for name in names)
+    assert held == 1_000 - alone.member.left_out
+    assert 140 * 1_000 > MAX_ENTRIES > 140 * held > MAX_ENTRIES * 7 // 10
+
+
+def test_more_members_than_configured_have_smaller_floors_and_fallbacks_for_ten_minutes() -> None:
+    alone = Alone()
+    seqs = count(1)
+
+    def others(members: int) -> None:
+        for number in range(members):
+            alone.member.apply(encode(Record("etl", f"m{number}", next(seqs), 0, ())), alone.now_ns)
+
+    floor = QUOTA * 2 // 100 // 100
+    others(99)
+    alone.run(1)
+    assert alone.rate() == floor
+    alone.member.caps.changed.clear()
+    others(149)
+    assert (alone.rate(), alone.member.caps.changed) == (floor * 2 // 3, {KEY})
+    assert alone.member.max_members == 100
+    alone.run(590)
+    assert alone.rate() == floor * 2 // 3
+    alone.is_cut_off = True
+    alone.run(40)
+    assert alone.rate() == QUOTA // 150, "its part of the quota, since it cannot know whether there are fewer"
+    alone.is_cut_off = False
+    alone.run(20)
+    assert alone.rate() == floor
+
+
 def test_one_record_has_at_most_1000_statements() -> None:
     names = [f"client-id=app-{number},producer_byte_rate" for number in range(1_100)]
     alone = Alone(*names)
@@ -203,11 +243,43 @@ def test_one_that_begins_again_claims_what_it_had() -> None:
 def test_one_that_leaves_lowers_its_use_first() -> None:
     alone = Alone()
     alone.run(1, {KEY: WAITS})
-    record = parse(alone.member.leave(alone.now_ns))
+    [data] = alone.member.leave(alone.now_ns)
+    record = parse(data)
     assert record is not None
+    assert record.facts == {"leaving": 1}
     assert record.statements == (Statement(KEY, QUOTA, 0, 0),)
     assert alone.rate() == QUOTA * 2 // 100 // 100
     assert alone.member.caps.changed == {KEY}
+
+
+def test_one_that_leaves_with_many_keys_says_so_in_a_record_of_its_own() -> None:
+    names = [f"client-id=app-{number},producer_byte_rate" for number in range(1_000)]
+    alone = Alone(*names)
+    alone.run(1, dict.fromkeys(names, WAITS))
+    first, second = [parse(each) for each in alone.member.leave(alone.now_ns)]
+    assert first is not None
+    assert second is not None
+    assert (len(first.statements), first.facts) == (1_000, None)
+    assert (second.statements, second.facts) == ((), {"leaving": 1})
+
+
+def test_one_that_has_left_is_leaving_whatever_arrives_later() -> None:
+    alone = Alone()
+    alone.run(1)
+    for seq, facts in ((2, None), (3, {"leaving": 1}), (1, {"a": 1})):
+        alone.member.apply(encode(Record("etl", "a", seq, 0, (), facts)), alone.now_ns)
+    assert set(alone.member.leaving) == {"a"}
+    assert set(alone.member.seen) == set(alone.member.live_facts(alone.now_ns)) == {alone.member.caps.name}
+
+
+def test_a_changed_quota_is_stated_while_others_count_the_old_one() -> None:
+    alone = Alone()
+    alone.run(1, {KEY: WAITS})
+    alone.run(10)
+    alone.member.set_quota(KEY, 2 * QUOTA)
+    ((_, record),) = alone.run(0.5)
+    assert record.statements == (Statement(KEY, 2 * QUOTA, 0, 0),)
+    assert caps_and_wants(alone.run(20)) == []
 
 
 def test_members_are_known_for_as_long_as_they_live() -> None:
@@ -215,9 +287,93 @@ def test_members_are_known_for_as_long_as_they_live() -> None:
     for name in ("a", "b"):
         alone.member.apply(encode(Record("etl", name, 1, 0, ())), alone.now_ns)
     alone.run(10)
-    assert set(alone.member.heard) == {"a", "b", alone.member.caps.name}
+    assert set(alone.member.seen) == {"a", "b", alone.member.caps.name}
     alone.run(11)
-    assert set(alone.member.heard) == {alone.member.caps.name}
+    assert set(alone.member.seen) == {alone.member.caps.name}
+
+
+def facts_sent(records: list[tuple[float, Record]]) -> list[tuple[float, object]]:
+    return [(seconds, record.facts) for seconds, record in records if record.facts is not None]
+
+
+def test_facts_are_advertised_at_once_if_they_changed_and_again_before_a_joiner_would_miss_them() -> None:
+    alone = Alone()
+    assert facts_sent(alone.run(20)) == []
+    changes: list[object] = []
+    alone.member.facts.on_change = lambda: changes.append(alone.member.facts.all)
+    alone.member.facts["version"] = 7
+    alone.member.facts["version"] = 7
+    assert facts_sent(alone.run(20)) == [(0, {"version": 7}), (15, {"version": 7})]
+    alone.member.facts["version"] = 8
+    alone.run(0.1)
+    del alone.member.facts["version"]
+    del alone.member.facts["version"]
+    assert [facts for _, facts in facts_sent(alone.run(20))] == [{}]
+    assert changes == [{"version": 7}, {"version": 8}, {}]
+
+
+def test_facts_that_keep_changing_or_are_not_read_back_are_sent_once_a_second() -> None:
+    alone = Alone()
+    alone.is_cut_off = True
+    sent = []
+    for number in range(100):
+        alone.member.facts["free"] = number // 40
+        sent += facts_sent(alone.run(0.05))
+    assert len(sent) == 5
+    alone.is_cut_off = False
+    assert [facts for _, facts in facts_sent(alone.run(5))] == [{"free": 2}]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("", 1), ("x" * 33, 1), ("ü", 1), ("a", 1 << 63), ("a", "x" * 129), ("a", "\n"), ("a", True), ("a", 1.5)],
+)
+def test_a_fact_that_fits_into_no_record_is_refused(name: str, value: int | str) -> None:
+    with pytest.raises(ValueError, match="not a fact"):
+        Alone().member.facts[name] = value
+
+
+def test_more_facts_than_fit_are_refused() -> None:
+    facts = Alone().member.facts
+    for number in range(MAX_OWN_FACTS):
+        facts[str(number)] = number
+    facts["0"] = 1
+    with pytest.raises(ValueError, match="one too many"):
+        facts["more"] = 1
+
+
+def test_a_large_record_has_no_facts_because_older_versions_would_ignore_its_caps() -> None:
+    names = [f"client-id=app-{number},producer_byte_rate" for number in range(1_000)]
+    alone = Alone(*names)
+    alone.run(1)
+    alone.member.facts["version"] = 7
+    first, second, *_ = [record for _, record in alone.run(1, dict.fromkeys(names, WAITS))]
+    assert (len(first.statements), first.facts) == (1_000, None)
+    assert second.facts == {"version": 7}
+
+
+def test_facts_of_live_members_and_the_lowest_of_one() -> None:
+    alone = Alone()
+    me, now_ns = alone.member.caps.name, alone.now_ns
+    assert alone.member.lowest("factor", now_ns) is None
+    alone.member.facts["factor"] = 90
+    for name, facts in (("a", {"factor": 50}), ("b", {"factor": "high"}), ("c", None)):
+        alone.member.apply(encode(Record("etl", name, 1, 0, (), facts)), now_ns)
+    alone.member.apply(encode(Record("etl", "a", 2, 0, ())), now_ns)  # without facts: the last ones apply
+    found = {"a": {"factor": 50}, "b": {"factor": "high"}, "c": {}, me: {"factor": 90}}
+    assert alone.member.live_facts(now_ns) == found
+    assert alone.member.lowest("factor", now_ns) == 50
+    assert alone.member.lowest("factor", now_ns + 16 * NS_PER_SECOND) == 90
+    alone.run(21)
+    assert alone.member.live_facts(alone.now_ns) == {me: {"factor": 90}}
+    assert not set(alone.member.roster.facts) - {me}, "those that have gone are forgotten"
+
+
+def test_members_that_someone_invents_do_not_fill_the_memory() -> None:
+    alone = Alone()
+    for number in range(MAX_SEEN + 10):
+        alone.member.apply(encode(Record("etl", f"m{number}", 1, 0, (), {"a": 1})), alone.now_ns)
+    assert len(alone.member.seen) == len(alone.member.roster.facts) == MAX_SEEN
 
 
 def test_void_records_and_those_of_other_fleets_are_counted() -> None:
@@ -226,14 +382,14 @@ def test_void_records_and_those_of_other_fleets_are_counted() -> None:
     alone.member.apply(encode(Record("other", "m", 1, 0, (Statement(KEY, 1, WHOLE, 0),))), 0)
     assert alone.member.caps.counts == {"void": 1, "foreign": 1}
     assert alone.member.caps.keys[KEY].total == 0
-    assert not alone.member.heard
+    assert not alone.member.seen
 
 
 def test_who_states_which_quota() -> None:
     alone = Alone()
     for name, quota in (("a", 5), ("b", 7), ("c", 5)):
         alone.member.apply(encode(Record("etl", name, 1, 0, (Statement(KEY, quota, 0, 0),))), 0)
-    assert alone.member.stated_quotas(KEY) == {5: ["a", "c"], 7: ["b"]}
+    assert alone.member.advertised_quotas(KEY) == {5: ["a", "c"], 7: ["b"]}
 
 
 @pytest.mark.parametrize("name", ["k" * MAX_KEY_BYTES, "\udcff"])

@@ -9,6 +9,8 @@ from quotas.fleet.parameters import WHOLE
 from tests.quotas.fleet import mutants
 from tests.quotas.fleet.model import NOTHING, Bounds, Members, Search, Sent
 
+pytestmark = pytest.mark.claim("fleet", "the parts in use never add up to more than the limit")
+
 MOST = 10_000_000
 
 

@@ -109,7 +109,8 @@ def test_what_a_killed_member_had_is_used_again_within_20_seconds() -> None:
 
 def test_what_a_member_had_that_left_is_used_again_within_a_second() -> None:
     fleet = greedy(10)
-    fleet.send(fleet.sidecars[5].member.leave(fleet.now_ns))
+    for record in fleet.sidecars[5].member.leave(fleet.now_ns):
+        fleet.send(record)
     fleet.stopped.add(5)
     run(fleet, 1)
     assert sum(use(fleet, member) for member in range(10)) > 0.97

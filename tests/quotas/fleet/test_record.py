@@ -22,6 +22,10 @@ from quotas.fleet.record import (
     parse,
 )
 
+pytestmark = pytest.mark.claim(
+    "fleet", "what is in the topic is never decompressed, and a few records at a time are read"
+)
+
 EXAMPLE = Record(
     "etl",
     "0a1b2c3d4e5f6071",
@@ -45,6 +49,13 @@ records = st.builds(
     numbers.filter(bool),
     numbers,
     st.lists(st.builds(Statement, keys, st.integers(1, MAX_QUOTA), parts, parts), max_size=5).map(tuple),
+    st.none()
+    | st.dictionaries(
+        names.map(lambda name: name[:32]),
+        st.integers(1 - (1 << 63), (1 << 63) - 1) | st.text(max_size=128).filter(str.isprintable),
+        max_size=16,
+    ),
+    st.none() | st.tuples(numbers, numbers),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -111,6 +122,10 @@ def with_statement(*entry: Any) -> bytes:
         changed(s=1.0),
         changed(s="1"),
         changed(n=-1),
+        changed(r=[1]),
+        changed(r=[1, -1]),
+        changed(r=[1, 2, 3]),
+        changed(r={}),
         changed(e=None),
         changed(e={}),
         changed(e=["abcd"]),
@@ -132,6 +147,40 @@ def test_garbage_is_void(data: bytes) -> None:
     assert parse(data) is None
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        None,
+        [],
+        {"a": 1.5},
+        {"a": True},
+        {"a": None},
+        {"a": 1 << 63},
+        {"a": "x" * 129},
+        {"a": "line\nbreak"},
+        {"a": "\ud800"},
+        {"": 1},
+        {"x" * 33: 1},
+        {"ü": 1},
+        {str(number): 1 for number in range(17)},
+    ],
+)
+def test_facts_that_are_invalid_are_ignored_and_caps_count(facts: object) -> None:
+    assert parse(changed(x=facts)) == EXAMPLE
+    assert parse(changed(x={"a": -1, "b": "ü"})) == EXAMPLE._replace(facts={"a": -1, "b": "ü"})
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [None, {}, {'"\\': -1}, {f"{number:032}": '"' * 128 for number in range(16)}],
+    ids=["none", "empty", "one", "most"],
+)
+def test_a_large_record_may_have_facts(facts: dict[str, int | str] | None) -> None:
+    record = EXAMPLE._replace(statements=EXAMPLE.statements * MAX_STATEMENTS, facts=facts)
+    assert len(encode(record)) > MAX_FREE_BYTES
+    assert parse(encode(record)) == record
+
+
 def large(before: bytes, item: bytes, after: bytes) -> bytes:
     """As much of it as fits into a record."""
     return before + b",".join([item] * ((MAX_RECORD_BYTES - 200) // (len(item) + 1))) + after
@@ -145,9 +194,10 @@ def large(before: bytes, item: bytes, after: bytes) -> bytes:
         large(b'{"v":1,"f":"etl","m":"a","s":1,"n":1,"e":[', b'["",1,0,0]', b"]}"),
         large(b'{"v":1,"f":"etl","m":"a","s":1,"n":1,"e":[["k",1,0,0', b"0", b"]]}"),
         large(b"{", b'"v":1', b"}"),
+        large(b'{"v":1,"f":"etl","m":"a","s":1,"n":1,"x":{', b'"a":1', b'},"e":[["k",1,0,0]]}'),
         large(b"", b"[" * 1000, b""),
     ],
-    ids=["lists", "entries", "statements", "elements", "duplicates", "nested"],
+    ids=["lists", "entries", "statements", "elements", "duplicates", "facts", "nested"],
 )
 def test_a_large_record_of_another_form_is_void_without_a_parser(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_FREE_BYTES < len(data) <= MAX_RECORD_BYTES

@@ -10,6 +10,8 @@ from quotas.fleet.parameters import WHOLE
 from tests.quotas.fleet import mutants
 from tests.quotas.fleet.table import HALF, Table
 
+pytestmark = pytest.mark.claim("fleet", "the parts in use never add up to more than the limit")
+
 Script = Callable[[type[Caps]], Table]
 
 

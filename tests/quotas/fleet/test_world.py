@@ -6,6 +6,8 @@ from quotas.fleet.caps import Caps
 from tests.quotas.fleet import mutants
 from tests.quotas.fleet.world import Violation, World
 
+pytestmark = pytest.mark.claim("fleet", "the parts in use never add up to more than the limit")
+
 LARGE = 50
 AT_ONCE = 25
 

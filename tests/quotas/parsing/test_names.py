@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quotas.entity import DEFAULT, DEFAULT_NAME
 from quotas.parsing.names import ENTITY_KEYS, canonical_ip, entity_name
-from quotas.problems import Refusal
+from quotas.problems import InvalidValue
 from tests.quotas.ip_networks import NETWORKS, Network
 
 
@@ -44,8 +44,8 @@ def test_every_way_to_write_a_network_is_the_same(network: Network) -> None:
         ("10.1.2.3/16", "10.1.2.3/16 has host bits set\n  did you mean 10.1.0.0/16?"),
         ("2001:db8::1/32", "2001:db8::1/32 has host bits set\n  did you mean 2001:db8::/32?"),
         ("::ffff:10.1.2.3/112", "::ffff:10.1.2.3/112 has host bits set\n  did you mean 10.1.0.0/16?"),
-        ("10.1.0.0/255.255.0.0", "has a netmask in place of a prefix length\n  did you mean 10.1.0.0/16?"),
-        ("10.1.0.0/0.0.255.255", "has a netmask in place of a prefix length\n  did you mean 10.1.0.0/16?"),
+        ("10.1.0.0/255.255.0.0", "has a netmask instead of a prefix length\n  did you mean 10.1.0.0/16?"),
+        ("10.1.0.0/0.0.255.255", "has a netmask instead of a prefix length\n  did you mean 10.1.0.0/16?"),
         ("10.1.0.0/33", "10.1.0.0/33 is not a valid network\n  for example 10.1.0.0/16 or 2001:db8::/32"),
         ("10.1/16", "10.1/16 is not a valid network"),
         ("10.1.0.0/", "10.1.0.0/ is not a valid network"),
@@ -54,12 +54,12 @@ def test_every_way_to_write_a_network_is_the_same(network: Network) -> None:
         ("10.1.0.0/\u0661\u0666", "is not a valid network"),
         ("10.1.0.0/16/24", "10.1.0.0/16/24 is not a valid network"),
         ("node-1/24", "node-1/24 is not a valid network"),
-        ("fe80::1%eth0", "fe80::1%eth0 has a zone, and addresses of connections have none\n  write fe80::1"),
-        ("fe80::%eth0/64", "fe80::%eth0/64 has a zone, and addresses of connections have none\n  write fe80::/64"),
+        ("fe80::1%eth0", "fe80::1%eth0 has a zone, but addresses of connections have none\n  write fe80::1"),
+        ("fe80::%eth0/64", "fe80::%eth0/64 has a zone, but addresses of connections have none\n  write fe80::/64"),
     ],
 )
 def test_what_is_no_network(text: str, message: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(InvalidValue) as refused:
         network_name(text)
     assert message in str(refused.value.at("")[0])
 
@@ -89,7 +89,7 @@ def test_a_listener_is_bootstrap_or_its_port(value: object, name: str) -> None:
     ["Bootstrap", "0", "65536", "000009092", "-1", ":9092", "::1:9092", "host:", "host:http", "9092 ", "\u0661", 0],
 )
 def test_what_is_no_listener(value: object) -> None:
-    with pytest.raises(Refusal, match="expected bootstrap, a port, HOST:PORT or <default>, not"):
+    with pytest.raises(InvalidValue, match="expected bootstrap, a port, HOST:PORT or <default>, not"):
         entity_name("listener", value, real_name=False)
 
 
@@ -107,7 +107,7 @@ def test_what_is_no_listener(value: object) -> None:
     ],
 )  # fmt: skip
 def test_what_no_topic_can_be_called(name: str, message: str) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(InvalidValue) as caught:
         entity_name("topic", name, real_name=False)
     assert str(caught.value) == message
 
@@ -119,7 +119,7 @@ def test_ways_to_say_the_total(value: object) -> None:
 
 @pytest.mark.parametrize("value", [False, "false", "", "True", None, 1, 0.5, [], {}])
 def test_what_is_not_the_total(value: object) -> None:
-    with pytest.raises(Refusal, match="expected total=true, not"):
+    with pytest.raises(InvalidValue, match="expected total=true, not"):
         entity_name("total", value, real_name=False)
 
 
@@ -130,12 +130,12 @@ def test_the_default_entity(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["ip", "listener", "topic"])
 def test_no_address_listener_or_topic_is_called_default(key: str) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(InvalidValue):
         entity_name(key, DEFAULT_NAME, real_name=True)
 
 
 @pytest.mark.parametrize("key", [key for key in ENTITY_KEYS if key != "total"])
 @pytest.mark.parametrize("value", [True, None, 0.5, ["a"], {"a": 1}])
 def test_a_name_is_text(key: str, value: object) -> None:
-    with pytest.raises(Refusal, match="expected a name in quotes, not "):
+    with pytest.raises(InvalidValue, match="expected a name in quotes, not "):
         entity_name(key, value, real_name=False)

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
@@ -18,60 +18,65 @@ from quotas.limit_kinds import (
     TOTAL_BYTES_THRESHOLD,
     TOTAL_MESSAGES_THRESHOLD,
 )
+from quotas.limit_options import LimitOptions
 from quotas.registry.configured import Configured
 from quotas.resource_groups import ResourceGroup
 
 ETL = Entity(client_id="etl")
-IP = Named(Kind.IP, "10.0.0.1")
+IP = Named(EntityKind.IP, "10.0.0.1")
 
 
 def configured_of(*entries: QuotaEntry) -> Configured:
     return Configured({"": entries})
 
 
-def rates(configured: Configured, kind: Kind, *names: str) -> dict[str, tuple[int | Fraction, AnyEntity, AnyEntity]]:
+def rates(
+    configured: Configured, kind: EntityKind, *names: str
+) -> dict[str, tuple[int | Fraction, AnyEntity, AnyEntity]]:
     found = configured.find(kind, *names)
     return {name: (applies.rate, applies.entity, applies.origin) for name, applies in found.items()}
 
 
 def test_one_that_goes_by_several_names_has_the_limits_of_all_the_first_first() -> None:
-    bootstrap, port = Named(Kind.LISTENER, "bootstrap"), Named(Kind.LISTENER, "19092")
-    any_listener = Named(Kind.LISTENER, DEFAULT)
+    bootstrap, port = Named(EntityKind.LISTENER, "bootstrap"), Named(EntityKind.LISTENER, "19092")
+    any_listener = Named(EntityKind.LISTENER, DEFAULT)
     configured = configured_of(
         QuotaEntry(port, {CONNECTIONS: 1, CONNECTION_CREATION_RATE: 2}), QuotaEntry(bootstrap, {CONNECTIONS: 3})
     )
-    assert rates(configured, Kind.LISTENER, "bootstrap", "19092") == {
+    assert rates(configured, EntityKind.LISTENER, "bootstrap", "19092") == {
         CONNECTIONS: (3, bootstrap, bootstrap),
         CONNECTION_CREATION_RATE: (2, port, port),
     }
     by_default = configured_of(QuotaEntry(any_listener, {CONNECTIONS: 4}))
-    assert rates(by_default, Kind.LISTENER, "bootstrap", "19092") == {CONNECTIONS: (4, bootstrap, any_listener)}
+    assert rates(by_default, EntityKind.LISTENER, "bootstrap", "19092") == {CONNECTIONS: (4, bootstrap, any_listener)}
 
 
 def test_of_an_entity_given_twice_the_limits_are_merged() -> None:
-    group = Named(Kind.RESOURCE_GROUP, "etl")
+    group = Named(EntityKind.RESOURCE_GROUP, "etl")
     weaker = (
-        QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, BYTES_IN_RATE: 2, REQUEST_RATE: 3}, mode="delay"),
+        QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 1, BYTES_IN_RATE: 2, REQUEST_RATE: 3}, LimitOptions(mode="delay")),
         QuotaEntry(Entity(None, DEFAULT), {REQUEST_RATE: 9, MESSAGES_IN_RATE: 9}),
         QuotaEntry(group, {PRODUCER_BYTE_RATE: 2}, group=ResourceGroup("etl", users=("alice",))),
     )
     stronger = (
-        QuotaEntry(ETL, {BYTES_IN_RATE: 3}, algorithm="ewma", unlimited=(REQUEST_RATE,)),
+        QuotaEntry(ETL, {BYTES_IN_RATE: 3}, LimitOptions(algorithm="ewma"), unlimited=(REQUEST_RATE,)),
         QuotaEntry(group, {BYTES_IN_RATE: 4}, group=ResourceGroup("etl", users=("bob",))),
     )
     configured = Configured({"weaker": weaker, "stronger": stronger})
-    found = configured.clients.find("", "etl")
-    assert {name: (each.rate, each.mode, each.algorithm, each.source) for name, each in found.items()} == {
+    found, _ = configured.clients.find("", "etl")
+    assert {
+        name: (each.rate, each.options.mode, each.options.algorithm, each.source) for name, each in found.items()
+    } == {
         PRODUCER_BYTE_RATE: (1, "delay", None, "weaker"),
         BYTES_IN_RATE: (3, None, "ewma", "stronger"),
         MESSAGES_IN_RATE: (9, None, None, "weaker"),
     }
-    of_group = configured.find(Kind.RESOURCE_GROUP, "etl")
+    of_group = configured.find(EntityKind.RESOURCE_GROUP, "etl")
     assert {name: each.source for name, each in of_group.items()} == {
         PRODUCER_BYTE_RATE: "weaker",
         BYTES_IN_RATE: "stronger",
     }
-    assert configured.limits_of(Kind.RESOURCE_GROUP, "etl") == {PRODUCER_BYTE_RATE: 2, BYTES_IN_RATE: 4}
+    assert configured.limits_of(EntityKind.RESOURCE_GROUP, "etl") == {PRODUCER_BYTE_RATE: 2, BYTES_IN_RATE: 4}
     assert configured.groups.groups_of_client("alice", "") == ()
     assert configured.groups.groups_of_client("bob", "") == ("etl",)
 
@@ -80,7 +85,7 @@ def test_of_an_entity_given_twice_the_limits_are_merged() -> None:
     ("entity", "limit_name", "records", "mutations"),
     [
         (ETL, PRODUCER_BYTE_RATE, False, False),
-        (Named(Kind.TOPIC, DEFAULT), BYTES_IN_RATE, True, False),
+        (Named(EntityKind.TOPIC, DEFAULT), BYTES_IN_RATE, True, False),
         (TOTAL, MESSAGES_IN_RATE, True, False),
         (TOTAL, TOTAL_BYTES_THRESHOLD, True, False),
         (TOTAL, TOTAL_MESSAGES_THRESHOLD, True, False),
@@ -97,6 +102,6 @@ def test_what_nobody_asks_for_is_not_counted(
 
 
 def test_topics_with_a_threshold_of_their_own() -> None:
-    a, b = Named(Kind.TOPIC, "a"), Named(Kind.TOPIC, "b")
+    a, b = Named(EntityKind.TOPIC, "a"), Named(EntityKind.TOPIC, "b")
     configured = configured_of(QuotaEntry(a, {BYTES_THRESHOLD: 5}), QuotaEntry(b, {BYTES_IN_RATE: 6}))
     assert dict(configured.topics_with(BYTES_THRESHOLD)) == {"a": 5}

@@ -4,7 +4,7 @@ import pytest
 
 from quotas.admission.client_limits import TopicCharges
 from quotas.admission.limit_set import NO_LIMITS
-from quotas.entity import TOTAL, Kind, Named
+from quotas.entity import TOTAL, EntityKind, Named
 from quotas.exemption import Exemption
 from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, CONNECTIONS
 from quotas.parsing.parse import parse_spec
@@ -27,8 +27,8 @@ def test_an_entry_lifts_a_limit_of_an_address_and_of_a_topic() -> None:
         "topic=audit,bytes_in_rate=unlimited",
         "topic=<default>,bytes_in_rate=5",
     )
-    assert registry.configured_value(CONNECTIONS, Kind.IP, "10.0.0.1") is None
-    assert registry.configured_value(CONNECTIONS, Kind.IP, "10.0.0.2") is not None
+    assert registry.configured_value(CONNECTIONS, EntityKind.IP, "10.0.0.1") is None
+    assert registry.configured_value(CONNECTIONS, EntityKind.IP, "10.0.0.2") is not None
     assert registry.topic("audit", 0).bytes_in == ()
     assert len(registry.topic("orders", 0).bytes_in) == 1
 
@@ -103,4 +103,4 @@ def test_an_exemption_ends_with_its_entry() -> None:
 def test_the_other_scopes_of_a_threshold_are_not_exempt() -> None:
     registry = registry_of("topic=orders,bytes_in_rate=5,exempt-user=u", "topic=<default>,bytes_in_rate=6")
     [limit] = charges_of(registry, "c", "audit").bytes_in
-    assert (limit.name, limit.entity) == (BYTES_IN_RATE, Named(Kind.TOPIC, "audit"))
+    assert (limit.name, limit.entity) == (BYTES_IN_RATE, Named(EntityKind.TOPIC, "audit"))

@@ -5,7 +5,7 @@ import pytest
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
 from quotas.connections import ConnectionQuotas
-from quotas.entity import DEFAULT, Entity, Kind, Named
+from quotas.entity import DEFAULT, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONNECTION_CREATION_RATE, PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
 from quotas.registry import limit_store
@@ -56,7 +56,7 @@ def test_invented_names_do_not_add_limits_without_end(most: int, algorithm: str)
 
 
 def test_addresses_do_not_add_limits_without_end(most: int) -> None:
-    registry = Registry([QuotaEntry(Named(Kind.IP, DEFAULT), {CONNECTION_CREATION_RATE: 1_000})])
+    registry = Registry([QuotaEntry(Named(EntityKind.IP, DEFAULT), {CONNECTION_CREATION_RATE: 1_000})])
     connections = ConnectionQuotas(registry, SECOND)
     for number in range(1_000):
         connections.record(f"2001:db8::{number:x}", ("bootstrap",), number)

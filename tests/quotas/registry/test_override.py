@@ -9,9 +9,9 @@ from quotas.entity import Entity
 from quotas.entry import QuotaEntry
 from quotas.exemption import Exemption
 from quotas.limit_kinds import LIMIT_NAMES
+from quotas.limit_options import LimitOptions
 from quotas.registry.override import Applies, Compactor, apply, limits_of
 
-SECOND = 1_000_000_000
 ETL, ALICE = Entity(client_id="etl"), Entity("alice")
 
 rates = st.one_of(st.integers(1, 1 << 53), st.fractions(Fraction(1, 1000), 1000))
@@ -20,10 +20,13 @@ entries = st.builds(
     QuotaEntry,
     st.just(ETL),
     limits,
-    st.sampled_from([None, "auto", "notify"]),
-    st.sampled_from([None, "ewma"]),
-    st.one_of(st.none(), st.fractions(Fraction(1, 10), 10, max_denominator=1000)),
-    exempt=st.sampled_from([None, Exemption(("alice",)), Exemption((), ("spark-*",))]),
+    st.builds(
+        LimitOptions,
+        st.sampled_from([None, "auto", "notify"]),
+        st.sampled_from([None, "ewma"]),
+        st.one_of(st.none(), st.fractions(Fraction(1, 10), 10, max_denominator=1000)),
+        exempt=st.sampled_from([None, Exemption(("alice",)), Exemption((), ("spark-*",))]),
+    ),
 )
 
 
@@ -33,12 +36,8 @@ def test_an_override_has_the_limits_of_its_entry(given_entries: list[QuotaEntry]
     for entry, override in [(entry, compactor.compact(entry)) for entry in given_entries]:
         found: dict[str, Applies] = {}
         apply(override, found, set(), ETL, ALICE)
-        burst_ns = None if entry.burst_seconds is None else int(entry.burst_seconds * SECOND)
         assert limits_of(override) == entry.limits
-        assert found == {
-            name: Applies(rate, burst_ns, entry.mode, entry.algorithm, ETL, ALICE, entry.exempt)
-            for name, rate in entry.limits.items()
-        }
+        assert found == {name: Applies(rate, entry.options, ETL, ALICE) for name, rate in entry.limits.items()}
 
 
 def test_what_is_equal_is_one_object() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import AlgorithmSettings
-from quotas.entity import DEFAULT, TOTAL, Entity, Kind, Named
+from quotas.entity import DEFAULT, TOTAL, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
@@ -18,6 +18,7 @@ from quotas.limit_kinds import (
     REQUEST_RATE,
     TOTAL_BYTES_THRESHOLD,
 )
+from quotas.limit_options import LimitOptions
 from quotas.registry.client_table import MAX_RECENT
 from quotas.registry.idle import IDLE_NS
 from quotas.registry.registry import Registry
@@ -33,7 +34,7 @@ ETL = Entity(client_id="etl")
 def entry(entity: Entity, produce: int | None = None, fetch: int | None = None, burst: int | None = None) -> QuotaEntry:
     rates = {PRODUCER_BYTE_RATE: produce, CONSUMER_BYTE_RATE: fetch}
     limits = {name: rate for name, rate in rates.items() if rate is not None}
-    return QuotaEntry(entity, limits, burst_seconds=burst)
+    return QuotaEntry(entity, limits, LimitOptions(burst_seconds=burst))
 
 
 def produce_limit(registry: Registry, user: str = "alice", client_id: str = "etl") -> Limit:
@@ -145,7 +146,7 @@ def test_a_client_draws_on_its_own_limit_those_of_all_its_groups_and_the_total()
     everything = {PRODUCER_BYTE_RATE: 5, CONSUMER_BYTE_RATE: 6, REQUEST_RATE: 7, CONTROLLER_MUTATION_RATE: 8}
     registry = Registry(
         [
-            *(QuotaEntry(Named(Kind.RESOURCE_GROUP, group.name), everything, group=group) for group in groups),
+            *(QuotaEntry(Named(EntityKind.RESOURCE_GROUP, group.name), everything, group=group) for group in groups),
             QuotaEntry(TOTAL, everything),
             QuotaEntry(ETL, everything),
         ]
@@ -184,9 +185,9 @@ def test_a_limit_idle_for_an_hour_is_removed() -> None:
     registry = Registry([entry(ANYONE, produce=100)])
     client = registry.resolve("alice", "etl")
     old = client.produce.limits[0]
-    client.produce.admit(10, 0)
+    client.produce.charge(10, 0)
     assert registry.expire(0) == 0
-    client.produce.admit(10, 10 * MINUTE)
+    client.produce.charge(10, 10 * MINUTE)
     assert registry.expire(IDLE_NS + 5 * MINUTE) == 0  # idle for 55 minutes only
     generation = registry.generation
     assert registry.expire(IDLE_NS + 12 * MINUTE) == 1
@@ -240,7 +241,7 @@ def test_a_search_for_idle_limits_costs_what_is_due() -> None:
     def calls(clients: int) -> int:
         registry = Registry([entry(ANYONE, produce=100)])
         for number in range(clients):
-            registry.resolve("alice", f"client-{number}").produce.admit(1, 0)
+            registry.resolve("alice", f"client-{number}").produce.charge(1, 0)
         registry.expire(0)
         registry.replace([entry(ANYONE, produce=50)], MINUTE)
         return calls_during(lambda: registry.expire(2 * MINUTE))

@@ -1,6 +1,7 @@
 """The registry against a slow one that brings every bucket up to date after every change."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
@@ -8,42 +9,34 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, Kind, Named
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import BYTES_IN_RATE, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from quotas.limit_options import LimitOptions
 from quotas.registry.registry import Registry
 from quotas.resource_groups import ResourceGroup
+from tests.quotas.algorithms.test_token_bucket import SlowBucket
 
 SECOND = 1_000_000_000
 ALL = 1_000
-GROUP = Named(Kind.RESOURCE_GROUP, "etl")
+GROUP = Named(EntityKind.RESOURCE_GROUP, "etl")
 MEMBERS = ResourceGroup("etl", users=("u",), client_ids=("c*",))
-ANY_TOPIC = Named(Kind.TOPIC, DEFAULT)
+ANY_TOPIC = Named(EntityKind.TOPIC, DEFAULT)
 Key: TypeAlias = tuple[str, AnyEntity]
 
 
-@dataclass
-class Bucket:
-    """Tokens as fractions of a unit."""
+class Bucket(SlowBucket):
+    """One whose rate changes; asking for its debt does not move its time."""
 
-    rate: Fraction
-    burst: Fraction
-    tokens: Fraction
-    now_ns: int = -1 << 63
-
-    def set_rate(self, rate: Fraction, burst: Fraction, now_ns: int) -> None:
+    def set_rate(self, rate: Fraction, burst_ns: int, now_ns: int) -> None:
         self.pass_time(now_ns)
-        self.rate, self.burst, self.tokens = rate, burst, min(burst, self.tokens)
+        self.rate, self.burst = rate, rate * burst_ns / SECOND
+        self.tokens = min(self.burst, self.tokens)
 
-    def pass_time(self, now_ns: int) -> None:
-        if now_ns > self.now_ns:
-            self.tokens = min(self.burst, self.tokens + self.rate * (now_ns - self.now_ns) / SECOND)
-            self.now_ns = now_ns
-
-    def debt_ns(self, now_ns: int) -> int:
-        earned = self.rate * max(0, now_ns - self.now_ns) / SECOND
-        wait = -(self.tokens + earned) / self.rate * SECOND
-        return max(0, -(-wait.numerator // wait.denominator))
+    def owed_ns(self, now_ns: int) -> int:
+        later = copy(self)
+        later.pass_time(now_ns)
+        return later.debt_ns()
 
 
 @dataclass
@@ -73,14 +66,13 @@ class SlowRegistry:
             else:
                 bucket.set_rate(*terms, now_ns)
 
-    def _terms(self, name: str, owner: AnyEntity) -> tuple[Fraction, Fraction] | None:
-        """The rate and the burst in units of a bucket; None when nothing fills it any more."""
+    def _terms(self, name: str, owner: AnyEntity) -> tuple[Fraction, int] | None:
+        """The rate and the burst of a bucket; None when nothing fills it any more."""
         for origin, filled in levels(owner):
             if name in self.entries.get(origin, {}):
                 if filled != owner:
                     return None
-                rate = self.entries[origin][name] * self.share
-                return rate, rate * self.bursts.get(origin, 1)
+                return self.entries[origin][name] * self.share, self.bursts.get(origin, 1) * SECOND
         return None
 
     def owners(self, name: str, user: str, client_id: str) -> list[AnyEntity]:
@@ -99,7 +91,7 @@ class SlowRegistry:
         if (name, owner) not in self.buckets:
             terms = self._terms(name, owner)
             assert terms is not None
-            self.buckets[name, owner] = Bucket(*terms, tokens=terms[1])
+            self.buckets[name, owner] = Bucket(*terms)
         return self.buckets[name, owner]
 
 
@@ -165,7 +157,9 @@ clients: st.SearchStrategy[AnyEntity] = st.one_of(
     st.builds(Entity, st.one_of(users, st.just(DEFAULT)), st.one_of(client_ids, st.just(DEFAULT))),
     st.sampled_from([GROUP, TOTAL]),
 )
-of_topics: st.SearchStrategy[AnyEntity] = st.one_of(st.builds(Named, st.just(Kind.TOPIC), topics), st.just(ANY_TOPIC))
+of_topics: st.SearchStrategy[AnyEntity] = st.one_of(
+    st.builds(Named, st.just(EntityKind.TOPIC), topics), st.just(ANY_TOPIC)
+)
 names = st.sampled_from([PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE])
 rates = st.integers(1, 500).map(lambda half: 2 * half)  # a share of one half leaves whole numbers
 bursts = st.sampled_from([None, 2])
@@ -218,7 +212,7 @@ def replace(
     most: int,
 ) -> None:
     given = [
-        QuotaEntry(entity, limits, burst_seconds=burst, group=MEMBERS if entity == GROUP else None)
+        QuotaEntry(entity, limits, LimitOptions(burst_seconds=burst), group=MEMBERS if entity == GROUP else None)
         for entity, (limits, burst) in entries.items()
     ]
     registry.replace(given, now_ns, share=share, most=most)
@@ -233,12 +227,12 @@ def use(registry: Registry, model: SlowRegistry, user: str, client_id: str, amou
             bucket = model.get(name, owner)
             bucket.pass_time(now_ns)
             bucket.tokens -= amount
-            assert limit.algorithm.record(amount, now_ns) == bucket.debt_ns(now_ns)
+            assert limit.algorithm.record(amount, now_ns) == bucket.owed_ns(now_ns)
             assert limit.rate == bucket.rate
 
 
 def use_topic(registry: Registry, model: SlowRegistry, topic: str, amount: int, now_ns: int) -> None:
-    owner = Named(Kind.TOPIC, topic)
+    owner = Named(EntityKind.TOPIC, topic)
     limits = registry.topic(topic, now_ns).bytes_in
     applies = any(BYTES_IN_RATE in model.entries.get(entity, {}) for entity in (owner, ANY_TOPIC))
     assert [limit.entity for limit in limits] == [owner] * applies
@@ -246,11 +240,11 @@ def use_topic(registry: Registry, model: SlowRegistry, topic: str, amount: int, 
         bucket = model.get(BYTES_IN_RATE, owner)
         bucket.pass_time(now_ns)
         bucket.tokens -= amount
-        assert limit.algorithm.record(amount, now_ns) == bucket.debt_ns(now_ns)
+        assert limit.algorithm.record(amount, now_ns) == bucket.owed_ns(now_ns)
 
 
 def look(registry: Registry, model: SlowRegistry, now_ns: int) -> None:
     assert not registry.refresh(ALL)
     limits = {(limit.name, limit.entity): limit for limit in registry.limits_in_use()}
     seen = {key: (Fraction(limit.rate), limit.debt_ns(now_ns)) for key, limit in limits.items()}
-    assert seen == {key: (bucket.rate, bucket.debt_ns(now_ns)) for key, bucket in model.buckets.items()}
+    assert seen == {key: (bucket.rate, bucket.owed_ns(now_ns)) for key, bucket in model.buckets.items()}

@@ -6,7 +6,7 @@ import pytest
 
 from quotas.admission.limit import Limit
 from quotas.admission.topic_thresholds import TopicThreshold
-from quotas.entity import DEFAULT, TOTAL, Kind, Named
+from quotas.entity import DEFAULT, TOTAL, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
@@ -16,13 +16,14 @@ from quotas.limit_kinds import (
     TOTAL_BYTES_THRESHOLD,
     TOTAL_MESSAGES_THRESHOLD,
 )
+from quotas.limit_options import LimitOptions
 from quotas.registry.idle import IDLE_NS
 from quotas.registry.registry import Registry
 from quotas.resource_groups import ResourceGroup
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
-ORDERS, ANY_TOPIC = Named(Kind.TOPIC, "orders"), Named(Kind.TOPIC, DEFAULT)
+ORDERS, ANY_TOPIC = Named(EntityKind.TOPIC, "orders"), Named(EntityKind.TOPIC, DEFAULT)
 TOTAL_OF_100 = QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100})
 
 
@@ -43,15 +44,18 @@ def accept(limit: Limit, amount: int, now_ns: int) -> None:
 
 
 def test_a_threshold_has_the_mode_of_its_entry() -> None:
-    own = QuotaEntry(ORDERS, {BYTES_THRESHOLD: 50}, mode="delay")
-    registry = Registry([QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100}, mode="pause"), own])
-    assert (threshold(registry, "orders").mode, threshold(registry, "clicks").mode) == ("delay", "pause")
-    registry.replace([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 50}, mode="notify")], 0)
-    assert (threshold(registry, "orders").mode, threshold(registry, "clicks").mode) == ("notify", None)
+    own = QuotaEntry(ORDERS, {BYTES_THRESHOLD: 50}, LimitOptions(mode="delay"))
+    registry = Registry([QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100}, LimitOptions(mode="pause")), own])
+    assert (threshold(registry, "orders").options.mode, threshold(registry, "clicks").options.mode) == (
+        "delay",
+        "pause",
+    )
+    registry.replace([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 50}, LimitOptions(mode="notify"))], 0)
+    assert (threshold(registry, "orders").options.mode, threshold(registry, "clicks").options.mode) == ("notify", None)
 
 
 def test_a_topic_draws_on_its_own_limits_its_groups_and_the_total() -> None:
-    group = Named(Kind.RESOURCE_GROUP, "web")
+    group = Named(EntityKind.RESOURCE_GROUP, "web")
     registry = Registry(
         [
             QuotaEntry(TOTAL, {BYTES_IN_RATE: 1000, MESSAGES_IN_RATE: 9, TOTAL_MESSAGES_THRESHOLD: 5}),
@@ -103,13 +107,12 @@ def test_a_name_takes_no_share_before_it_exists() -> None:
     assert threshold(registry, "invented", exists=False).rate == 50
 
 
-def test_a_topic_with_a_share_of_zero_waits_for_the_total_with_any_queue() -> None:
+def test_a_topic_with_a_share_of_zero_waits_for_the_total_alone() -> None:
     registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 100})])
     limit = threshold(registry, "none")
-    limit.enqueue("session", 1000)
-    assert (limit.rate, limit.queued_ns()) == (0, 0)
+    assert (limit.rate, limit.expected_time_of(1000)) == (0, 0)
     registry.replace([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 50})], 0)
-    assert (limit.rate, limit.queued_ns()) == (50, 20 * SECOND)
+    assert (limit.rate, limit.expected_time_of(1000)) == (50, 20 * SECOND)
 
 
 def test_without_a_total_there_are_no_thresholds_and_what_was_in_use_goes() -> None:
@@ -169,20 +172,9 @@ def test_a_topic_without_records_for_an_hour_has_no_share() -> None:
     assert used.rate == 50
 
 
-def test_a_topic_in_use_is_not_forgotten_though_nothing_of_it_passes() -> None:
-    registry = Registry([TOTAL_OF_100])
-    registry.expire(0)
-    limit = threshold(registry, "held")
-    accept(limit, 1, 0)
-    for minute in range(0, 200, 10):
-        assert threshold(registry, "held", minute * MINUTE).algorithm is limit.algorithm
-        registry.expire(minute * MINUTE)
-    assert len(registry.topics.thresholds[BYTES_THRESHOLD]._known) == 1
-
-
 def test_a_topic_that_comes_back_while_its_old_limit_is_still_in_debt_is_known_again() -> None:
     """One whose share is nothing owes for half a day, and may be forgotten as a topic before."""
-    vip = Named(Kind.TOPIC, "vip")
+    vip = Named(EntityKind.TOPIC, "vip")
     registry = Registry([TOTAL_OF_100, QuotaEntry(vip, {BYTES_THRESHOLD: 100})])
     old, loud = threshold(registry, "none"), threshold(registry, "vip")
     accept(old, 1000, 0)
@@ -217,8 +209,8 @@ def test_names_without_end_count_for_the_total_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("quotas.registry.topic_table.MAX_TOPICS", 2)
     entries = [
         QuotaEntry(TOTAL, {BYTES_IN_RATE: 1000}),
-        QuotaEntry(Named(Kind.TOPIC, DEFAULT), {BYTES_IN_RATE: 10}),
-        QuotaEntry(Named(Kind.TOPIC, "orders"), {BYTES_IN_RATE: 20}),
+        QuotaEntry(Named(EntityKind.TOPIC, DEFAULT), {BYTES_IN_RATE: 10}),
+        QuotaEntry(Named(EntityKind.TOPIC, "orders"), {BYTES_IN_RATE: 20}),
     ]
     registry = Registry(entries)
     assert [len(registry.topic(name, 0).bytes_in) for name in ("a", "b", "c", "d", "orders", "a")] == [2, 2, 1, 1, 2, 2]

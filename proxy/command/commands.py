@@ -1,0 +1,615 @@
+"""The commands: `run`, `check`, `check-config`, `healthcheck`, `explain`, `top`, `fleet`, `advise`, `simulate`,
+`quotas`, `schema`, `install-help`.
+
+Exit codes: 0 after a clean drain, 2 for a bad configuration, 1 for anything else; one message on stderr, no traceback.
+Slow imports (the server, HTTP, Kafka's schemas) are made only by the command that needs them.
+"""
+
+import difflib
+import json
+import logging
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import cloup
+
+from proxy.command.quotas_commands import quotas
+from proxy.config.config import GROUPS, Config
+from proxy.config.errors import ConfigError, StartError
+from proxy.config.given import Given
+from proxy.config.limits_help import CommandWithLimits, values_of
+from proxy.config.option_types import (
+    ARGUMENTS,
+    IGNORE_ENVIRONMENT,
+    Checked,
+    setting,
+)
+from proxy.config.values import parse_address, parse_bytes_per_second, parse_duration, parse_fleet, parse_size
+from proxy.observability.build import BUILD
+from proxy.observability.logs import one_line
+from quotas.modes import MODES
+from quotas.parsing.options import parse_request_cost
+from quotas.problems import InvalidValue, Problem, did_you_mean
+
+EXIT_FAILURE: Final = 1
+
+_CONTEXT_SETTINGS: Final = cloup.Context.settings(
+    help_option_names=["-h", "--help"],
+    formatter_settings=cloup.HelpFormatter.settings(max_width=110, col1_max_width=34, row_sep=None),
+)
+
+
+class _Commands(cloup.Group):
+    """Gives a hint to a user who forgets `run` or mistypes a command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if any(error.option_name in param.opts for param in run.params):
+                text = f"{error.option_name} is an option of run: kafka-quota-proxy run {shlex.join(given)}"
+                raise click.UsageError(text, ctx) from error
+            raise
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            hint = "did you mean 'run'?" if args[0] in {"start", "serve"} else did_you_mean(args[0], self.commands)
+            ctx.fail(f"There is no command {args[0]!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+
+@cloup.group(cls=_Commands, context_settings=_CONTEXT_SETTINGS)
+@cloup.version_option(
+    package_name="kafka-quota-proxy", prog_name="kafka-quota-proxy", message=f"%(prog)s, version %(version)s ({BUILD})"
+)
+def main() -> None:
+    """A proxy for Kafka clients that enforces quotas smoothly, second by second.
+
+    Start with a dry run, which forwards everything and only counts and logs what it would have throttled.
+
+    \b
+      kafka-quota-proxy run --dry-run --bootstrap-servers broker-1:9092 \\
+          --quota 'client-id=<default>,producer_byte_rate=5MB'
+
+    Then point bootstrap.servers of your client at 127.0.0.1:19092.
+
+    Exit codes: 0 after a clean drain on SIGTERM or SIGINT, 2 for a bad configuration, 1 for anything else.
+    """
+
+
+def _all_groups(command: Callable[..., Any]) -> Callable[..., Any]:
+    for title, options in reversed(GROUPS.items()):
+        command = cloup.option_group(title, *options)(command)
+    return command
+
+
+@main.command("run", cls=CommandWithLimits, short_help="Forward Kafka traffic and enforce quotas.")
+@_all_groups
+@click.pass_context
+def run(ctx: click.Context, /, **_options: object) -> None:
+    """Forward Kafka traffic and enforce quotas, until SIGTERM or SIGINT.
+
+    Start with --dry-run, which forwards everything and only counts and logs what it would have throttled.
+
+    \b
+      kafka-quota-proxy run --dry-run --bootstrap-servers broker-1:9092 \\
+          --quota 'client-id=<default>,producer_byte_rate=5MB'
+
+    Then run it without --dry-run, here as a sidecar that counts all its traffic under one client id:
+
+    \b
+      kafka-quota-proxy run --bootstrap-servers broker-1:9092 \\
+          --client-id spark-etl --quota 'client-id=spark-etl,producer_byte_rate=5MB'
+
+    The value of an option comes from its flag, then its environment variable, then the file of --config, then its
+    default. An empty variable counts as unset.
+    """
+    from proxy.config.checks import config_of
+    from proxy.config.variables import service_variables, unknown_variables
+    from proxy.observability.logs import EventLog, configure
+
+    unknown = unknown_variables(ctx, main.commands, os.environ)
+    try:
+        config = config_of(ctx)
+    except ConfigError:  # perhaps because such a variable was meant to set something
+        for _, fields in unknown:
+            click.echo(f"warning: {fields['variable']}: unknown; did you mean {fields['did_you_mean']}?", err=True)
+        raise
+    configure(config.observability.log_format, config.observability.log_level)
+    log = EventLog(__name__)
+    log.warn_of(unknown)
+    for flag, values in values_of(ctx.command, ctx.meta[ARGUMENTS]).items():
+        if len(set(values)) > 1:
+            log.warning("flag_repeated", flag=flag, values=", ".join(values), effect="the last value wins")
+    for variable, service in service_variables(ctx, os.environ):
+        log.info("service_variable_ignored", variable=variable, service=service)
+    ignored = config.upstream.ignored
+    if ignored:
+        log.info("client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
+    arguments = ctx.meta[ARGUMENTS]
+    sys.exit(_serve(config, lambda: _config_again(arguments)))
+
+
+def _config_again(arguments: Sequence[str]) -> Config:
+    """The configuration of this command line, with the file of --config as it is now. Raises ConfigError."""
+    from proxy.config.checks import config_of
+
+    try:
+        ctx = run.make_context("run", list(arguments))
+    except click.ClickException as error:
+        raise ConfigError((Problem("--config", error.format_message()),)) from error
+    with ctx:
+        return config_of(ctx, check_quotas=False)
+
+
+def _serve(config: Config, read_again: Callable[[], Config]) -> int:
+    """Run the server; an error that ends it becomes one line on stderr and an exit code."""
+    from proxy.process import server
+
+    try:
+        return server.run(config, read_again)
+    except StartError:
+        raise
+    except Exception as error:
+        if config.observability.log_level == "debug":
+            logging.getLogger(__name__).debug("failed", exc_info=True)
+        text = " ".join(str(error).split()) or "no further details"
+        click.echo(f"error: {type(error).__name__}: {text}", err=True)
+        click.echo("  --log-level debug shows where", err=True)
+        return EXIT_FAILURE
+
+
+@main.command(
+    "check",
+    short_help="Try what run needs: ports, brokers, TLS, logins, topics.",
+    context_settings={"ignore_unknown_options": True},
+)
+@cloup.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[FILE] [OPTIONS of run]", help="The options of run."
+)
+@click.pass_context
+def check(ctx: click.Context, /, arguments: tuple[str, ...]) -> None:
+    """Try what `run` needs before any client connects, with the same options, variables and files.
+
+    FILE is the file of --config. This command binds the ports, asks each broker the way clients will, and opens the
+    topics of usage records and fleets, creating missing ones as `run` does. It prints one line for each check: what
+    works, or what to do. Exit codes: 0, 1 if something does not work, 2 for a bad configuration.
+
+    \b
+      kafka-quota-proxy check proxy.toml
+    """
+    import asyncio
+
+    from proxy.command.check import results
+    from proxy.config.checks import config_of
+    from proxy.internal_clients.event_loops import new_loop
+    from proxy.observability.logs import one_line
+
+    flag = ["--config"] if arguments and not arguments[0].startswith("-") else []
+    with run.make_context("run", [*flag, *arguments], parent=ctx) as run_context:
+        config = config_of(run_context)
+    logging.disable()  # the printed lines contain the same
+
+    async def print_all() -> bool:
+        ok = True
+        async for result in results(config):
+            ok &= isinstance(result, str)
+            shown = "\n".join(map(one_line, str(result).splitlines()))  # a broker's words
+            click.echo(f"{'✓' if isinstance(result, str) else '✗'} {shown}")
+        return ok
+
+    with asyncio.Runner(loop_factory=partial(new_loop, config.event_loop)) as runner:
+        sys.exit(0 if runner.run(print_all()) else EXIT_FAILURE)
+
+
+@main.command("check-config", short_help="Check files without starting anything.")
+@cloup.option(
+    "--quotas-file",
+    type=cloup.Path(dir_okay=False),
+    metavar="FILE.toml",
+    help="Check this quotas file too, instead of the one that FILE names.",
+)
+@cloup.option("--show", is_flag=True, help="Print each option with its source, including environment variables of run.")
+@cloup.argument(
+    "file", type=cloup.Path(dir_okay=False), metavar="FILE", help="A file for --config, a quotas file, or *.properties."
+)
+@click.pass_context
+def check_config(ctx: click.Context, /, file: str, quotas_file: str | None, *, show: bool) -> None:
+    """Check a configuration file, and the quotas file that it names, without starting anything.
+
+    Prints a summary and exits with 0, or lists every error with its place and exits with 2. Warnings list entries that
+    are probably wrong, and exempt clients are listed after the summary. Flags and environment variables of `run` are
+    ignored, except with --show.
+
+    \b
+      kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
+    """
+    from proxy.config.cautions import quota_warnings, secret_warnings
+    from proxy.config.checks import config_of, summary_of
+    from proxy.config.effective import page_of, text_of
+    from proxy.config.quotas_file import active_quotas
+    from proxy.config.toml_file import has_only_quotas
+    from proxy.files.tls import TlsContexts
+    from proxy.observability.metrics import Metrics
+
+    ctx.meta[IGNORE_ENVIRONMENT] = not show
+    option = "--command-config" if file.endswith(".properties") else "--config"
+    if quotas_file is None and has_only_quotas(Path(file), {param.name or "" for param in run.params}):
+        option = "--quotas-file"
+    arguments = [option, file, *(["--quotas-file", quotas_file] if quotas_file else [])]
+    with run.make_context("run", arguments, parent=ctx) as run_context:
+        config = config_of(run_context, need_upstream=False)
+    quotas = active_quotas(config)
+    cautions = [*quota_warnings(config, quotas), *secret_warnings(config)]
+    tls = TlsContexts(config, Metrics(config))
+    for _, fields in (*cautions, *tls.cautions):
+        click.echo(_warning(fields), err=True)
+    click.echo(f"{file}: ok: {summary_of(config, quotas)}")
+    for line in [
+        *([f"certificate of the listener: {tls.shown}"] if tls.shown else []),
+        *(f"exempt: {each}" for each in quotas.exemptions),
+        *(text_of(page_of(config, quotas)) if show else ()),
+    ]:
+        click.echo(line)
+
+
+@main.command("healthcheck", short_help="Ask a running proxy whether it works.")
+@setting(
+    "--metrics-listen",
+    Checked("HOST:PORT", parse_address, default="127.0.0.1:19404"),
+    "The --metrics-listen address of the proxy. For 0.0.0.0 and [::], loopback is used.",
+)
+@cloup.option("--ready", is_flag=True, help="Ask /readyz instead of /healthz: exit with 0 only while brokers answer.")
+@setting("--timeout", Checked("DURATION", parse_duration, default="3s"), "How long to wait for an answer: 500ms, 3s.")
+@click.pass_context
+def healthcheck(ctx: click.Context, /, metrics_listen: Any, timeout: Any, *, ready: bool) -> None:
+    """Ask a running proxy whether it works. As a container's health check it needs neither a shell nor curl.
+
+    Prints the answer. Exit codes: 0 if it works, 1 if it does not or does not answer, 2 for a wrong option.
+    """
+    from proxy.admin.healthcheck import check
+
+    _check_values(ctx)
+    ok, text = check(metrics_listen, timeout, ready=ready)
+    click.echo(text, err=not ok)
+    sys.exit(0 if ok else EXIT_FAILURE)
+
+
+def _check_values(ctx: click.Context) -> None:
+    """Raises ConfigError if an option has a wrong value."""
+    problems = Given(ctx).problems
+    if problems:
+        raise ConfigError(problems)
+
+
+def _page(ctx: click.Context, proxy: Any, path: str) -> str:
+    """The body of a page of a running proxy. Raises ClickException unless it answers with 200."""
+    from http.client import OK, HTTPException
+
+    from proxy.admin.healthcheck import get, url_of
+
+    _check_values(ctx)
+    try:
+        status, body = get(proxy, path, timeout_seconds=10)
+    except (OSError, HTTPException) as error:
+        hint = "is the proxy running, and is this its --metrics-listen? Otherwise give --proxy HOST:PORT"
+        raise click.ClickException(f"{url_of(proxy, path)}: {error or type(error).__name__}; {hint}") from error
+    if status != OK:
+        raise click.ClickException(f"{url_of(proxy, path)}: {body.strip()}")
+    return body
+
+
+_proxy_option = setting(
+    "--proxy",
+    Checked("HOST:PORT", parse_address, default="127.0.0.1:19404"),
+    "The admin port of a running proxy: its --metrics-listen.",
+)
+
+
+_fleet_option = setting(
+    "--fleet", Checked("NAME", parse_fleet), "Ask all members of this fleet, which --proxy is a member of."
+)
+
+
+def _ask_fleet(ctx: click.Context, proxy: Any, name: str, path: str) -> list[Any]:
+    """The page of each member. Raises ClickException unless the proxy is a member of the fleet."""
+    from proxy.admin.fleet_members import ask_all
+    from proxy.admin.healthcheck import reachable
+
+    return ask_all(reachable(proxy), json.loads(_fleet_page(ctx, proxy, name)), path)
+
+
+def _fleet_page(ctx: click.Context, proxy: Any, name: str | None) -> str:
+    from proxy.admin.healthcheck import url_of
+
+    body = _page(ctx, proxy, "/fleet")
+    found = json.loads(body)["fleet"]
+    if name not in {None, found}:
+        raise click.ClickException(f"{url_of(proxy, '/fleet')}: this proxy is in fleet {found}, not in {name}")
+    return body
+
+
+@main.command("explain", short_help="Show where the time of each client goes: is it the proxy?")
+@_proxy_option
+@_fleet_option
+@cloup.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@cloup.argument("client", required=False, metavar="[CLIENT]", help="Show only clients with this client id or user.")
+@click.pass_context
+def explain(ctx: click.Context, /, proxy: Any, fleet: str | None, client: str | None, *, as_json: bool) -> None:
+    """Show whether the proxy holds clients up, and where the time of each client went in the last minute: at a limit of
+    this proxy, waiting for brokers, throttled by a broker quota, or idle or busy in the client. For a limit it shows
+    which one, which clients share it, and what would help.
+
+    \b
+      kafka-quota-proxy explain etl
+      kafka-quota-proxy explain etl --fleet jobs
+
+    Exit codes: 0, 1 if the proxy does not answer or has not seen this client, 2 for a wrong option.
+    """
+    from proxy.admin.explain import Finding, text_of
+
+    if fleet is not None:
+        _explain_fleet(_ask_fleet(ctx, proxy, fleet, "/clients"), client, as_json=as_json)
+        return
+    found = [Finding(**each) for each in json.loads(_page(ctx, proxy, "/explain"))]
+    shown = [each for each in found if client in {None, each.client_id, each.user}]
+    if client is not None and not shown:
+        rest = text_of([each for each in found if each.is_refused], json.loads(_page(ctx, proxy, "/brokers")))
+        raise click.ClickException("\n".join([_unseen(client, [each.client_id for each in found]), *rest]))
+    if as_json:
+        click.echo(json.dumps([each._asdict() for each in shown]))
+    else:
+        click.echo(_answer(ctx, proxy, client), nl=False)
+        brokers = json.loads(_page(ctx, proxy, "/brokers")) if all(each.is_refused for each in shown) else []
+        click.echo("\n".join(text_of(shown, brokers)))
+
+
+def _explain_fleet(answers: Sequence[Any], client: str | None, *, as_json: bool) -> None:
+    from proxy.admin.fleet_view import explanation, merged, unanswered
+
+    found = merged("clients", answers)
+    shown = [each for each in found if client in {None, each["client_id"], each["user"]}]
+    if client is not None and not shown:
+        unseen = _unseen(client, [each["client_id"] for each in found])
+        raise click.ClickException("\n".join([unseen, *unanswered(answers)]))
+    click.echo("\n".join(explanation(shown, answers, as_json=as_json)))
+
+
+def _unseen(client: str, client_ids: Sequence[str]) -> str:
+    close = difflib.get_close_matches(client, filter(None, client_ids), n=3, cutoff=0)
+    return f"no client {client!r} in the last minute; seen: {', '.join(map(one_line, close)) or 'none'}"
+
+
+def _answer(ctx: click.Context, proxy: Any, client: str | None) -> str:
+    """Is it the proxy? A line for each cause and an empty line, if findings for all clients are printed."""
+    from proxy.admin.answer_page.answer import Cause
+
+    found = [] if client is not None else json.loads(_page(ctx, proxy, "/answer"))["answers"]
+    return "".join(f"{each}\n" for each in [*(Cause(**cause) for cause in found), *[""] * bool(found)])
+
+
+@main.command("top", short_help="Watch clients, limits or brokers of a running proxy.")
+@_proxy_option
+@_fleet_option
+@setting("--interval", Checked("DURATION", parse_duration, default="2s"), "Time between two updates.")
+@cloup.option("--once", is_flag=True, help="Print the table once, for scripts.")
+@cloup.argument("what", type=cloup.Choice(["clients", "limits", "brokers"]), default="clients", help="The table.")
+@click.pass_context
+def top(ctx: click.Context, /, proxy: Any, fleet: str | None, interval: float, what: str, *, once: bool) -> None:
+    """Watch the clients of a running proxy, its limits or its brokers in a table that is redrawn until Ctrl-C.
+
+    LIMIT and BROKER are shares of the clients' time in the last minute; USED is the used share of their nearest limit.
+    """
+    import shutil
+    import time
+
+    from proxy.admin.fleet_view import columns_of, merged, unanswered
+    from proxy.admin.healthcheck import url_of
+    from proxy.admin.tables import TABLES, table
+
+    columns, missing = TABLES[what], list[str]()
+    while True:
+        if fleet is None:
+            rows = json.loads(_page(ctx, proxy, f"/{what}"))
+        else:
+            answers = _ask_fleet(ctx, proxy, fleet, f"/{what}")
+            columns, rows, missing = columns_of(what), merged(what, answers), list(unanswered(answers))
+        lines = shutil.get_terminal_size().lines - 4 - len(missing)
+        text = table(columns, rows, most=len(rows) if once else max(1, lines))
+        if not once:
+            click.clear()
+            click.echo(f"{what} at {url_of(proxy, '/')}, {time.strftime('%H:%M:%S')}; Ctrl-C to stop\n")
+        click.echo(text if rows else f"no {what} in the last minute", nl=not rows)
+        click.echo("".join(f"{line}\n" for line in missing), nl=False)
+        if once:
+            return
+        time.sleep(interval)
+
+
+@main.command("fleet", short_help="Show the members that share limits with a running proxy.")
+@_proxy_option
+@_fleet_option
+@cloup.option("--json", "as_json", is_flag=True, help="Print the page /fleet as JSON.")
+@cloup.argument("name", required=False, metavar="[NAME]", help="Fail unless the proxy is a member of this fleet.")
+@click.pass_context
+def fleet(ctx: click.Context, /, proxy: Any, name: str | None, *, as_json: bool, **given: Any) -> None:
+    """Show the members of a fleet, the limits that they share, and how much each uses, as seen by one member; or with
+    --fleet, the state of each member as it reports it.
+
+    Exit codes: 0, 1 if the proxy does not answer or is not in this fleet, 2 for a wrong option.
+    """
+    from proxy.admin.fleet_page import text_of
+    from proxy.admin.fleet_view import members_of
+
+    if given["fleet"] is not None:
+        answers = _ask_fleet(ctx, proxy, given["fleet"], "/fleet")
+        click.echo("\n".join(members_of(answers, as_json=as_json)))
+        return
+    body = _fleet_page(ctx, proxy, name)
+    click.echo(body.strip() if as_json else "\n".join(text_of(json.loads(body))))
+
+
+_BYTES: Final = Checked("BYTES", parse_size)
+
+
+@main.command("advise", short_help="Print client settings for a limit.")
+@cloup.option(
+    "--rate",
+    type=Checked("RATE", parse_bytes_per_second),
+    required=True,
+    help="The limit, in bytes per second: 5MB, 500kB.",
+)
+@cloup.option(
+    "--producers", type=click.IntRange(1), default=1, help="Producers that share the limit (in Spark, executors)."
+)
+@cloup.option("--consumers", type=click.IntRange(1), help="Consumers that share the limit.")
+@cloup.option(
+    "--mode", type=click.Choice(MODES), default="auto", help="The throttle mode of the limit.", show_default=True
+)
+@cloup.option("--buffer-memory", type=_BYTES, help="Keep the producer's buffer at this size.")
+@cloup.option("--batch-size", type=_BYTES, help="Keep this size of a batch.")
+@cloup.option(
+    "--request-cost",
+    type=Checked("BYTES", parse_request_cost),
+    help="The request_cost of the limit: batches are at least as large.",
+)
+@cloup.option("--delivery-timeout", type=Checked("DURATION", parse_duration), help="Keep this delivery timeout.")
+@cloup.option("--record-size", type=_BYTES, default="1000", help="Average size of a record.", show_default=True)
+@cloup.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def advise(ctx: click.Context, /, *, as_json: bool, **given: Any) -> None:
+    """Print client settings with which no request times out and no record expires at a shared limit: options for
+    Spark, and a configuration for librdkafka.
+
+    \b
+      kafka-quota-proxy advise --rate 5MB --producers 8
+    """
+    from proxy.config.advice import advice, text_of
+
+    _check_values(ctx)
+    found = advice(given)
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(text_of(found, given["rate"])))
+
+
+def _demand(value: Any) -> object:
+    from simulation.demand import parse_demand
+
+    return parse_demand(value)
+
+
+def _svg(value: Any) -> Path:
+    if Path(value).suffix != ".svg":
+        raise InvalidValue(f"expected FILE.svg, not {value!r}", "any browser can display an SVG file")
+    return Path(value)
+
+
+@main.command("simulate", short_help="Show what a quotas file would do to clients.")
+@cloup.option(
+    "--client",
+    type=Checked("CLIENT", _demand),
+    multiple=True,
+    required=True,
+    help="'NAME: RATE[, N connections][, SIZE requests][, to TOPIC][, from ADDRESS]': a client id that produces at this"
+    " rate over all its connections (one by default). 'NAME: consume RATE[, N connections]': one that consumes records"
+    " arriving at this rate. Repeatable.",
+)
+@cloup.option(
+    "--for",
+    type=Checked("DURATION", partial(parse_duration, lowest=10, highest=600)),
+    default="60s",
+    help="How long the clients run, in virtual time; 1 GB takes about 3 s of CPU time.",
+    show_default=True,
+)
+@cloup.option("--picture", type=Checked("FILE.svg", _svg), help="Write a chart of rates and waits by second.")
+@cloup.option("--seed", type=click.IntRange(0), default=1, help="Seed of the random delays.", show_default=True)
+@cloup.option("--json", "as_json", is_flag=True, help="Print JSON: the same figures, and those of each second.")
+@cloup.argument("file", type=cloup.Path(exists=True, dir_okay=False), metavar="QUOTAS.toml", help="The quotas file.")
+@click.pass_context
+def simulate(ctx: click.Context, /, file: str, picture: Path | None, *, as_json: bool, **given: Any) -> None:
+    """Show what a quotas file would do to clients, before it applies to any: how much each client gets, at which limit
+    it is held and how long its records wait, who gets how much of a shared limit, and whether records expire.
+
+    The command runs this proxy in virtual time, with model clients and a fast model broker. Producers behave like
+    Java's, with default settings. HELD is the share of a client's time that it is held at limits.
+
+    \b
+      kafka-quota-proxy simulate quotas.toml --client 'etl: 30MB/s, 4 connections' --client 'web: 2MB/s'
+
+    Exit codes: 0, whatever the quotas do; 2 for a wrong option or quotas file.
+    """
+    from simulation.forecast import forecast
+    from simulation.forecast_chart import svg_of
+    from simulation.forecast_text import text_of
+
+    clients, problems = given["client"], Given(ctx).problems
+    names = [each.client_id for each in clients if each is not None]
+    hint = "give it more connections: 'NAME: RATE, 4 connections'"
+    problems += [Problem("--client", f"{name!r} is given twice", hint) for name, n in Counter(names).items() if n > 1]
+    if problems:
+        raise ConfigError(problems)
+    found = forecast(Path(file), clients, round(given["for"]), given["seed"])
+    try:
+        if picture is not None:
+            picture.write_text(svg_of(found))
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(text_of(found)))
+
+
+main.add_command(quotas)
+
+
+@main.command("schema", short_help="Print the JSON Schema of a file, for editors.")
+@cloup.argument(
+    "which",
+    type=cloup.Choice(["config", "quotas", "record"]),
+    help="The file of --config, the quotas file, or a record of --quotas-topic.",
+)
+def schema(which: str) -> None:
+    """Print a JSON Schema. For editors: that of proxy.toml (config) or quotas.toml (quotas). For other programs: that
+    of the values in --quotas-topic (record).
+    """
+    from proxy.config.json_schema import config_schema, quotas_schema, record_schema
+
+    found = {"quotas": quotas_schema, "record": record_schema}.get(which, lambda: config_schema(run.params))()
+    click.echo(json.dumps(found, indent=2))
+
+
+@main.command("install-help", short_help="Write the man page and shell completions.")
+@cloup.option(
+    "--prefix",
+    type=cloup.Path(),
+    default="~/.local",
+    help="Where to install; /usr/local is for all users.",
+    show_default=True,
+)
+def install_help(prefix: str) -> None:
+    """Write the man page, and completions for bash, zsh and fish, below PREFIX/share."""
+    from importlib.metadata import version
+
+    from proxy.command.manual import files
+
+    try:
+        for name, text in files(main, "kafka-quota-proxy", version("kafka-quota-proxy")).items():
+            path = Path(prefix, "share", name).expanduser()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            click.echo(path)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _warning(fields: Mapping[str, object]) -> str:
+    place = fields.get("entities") or fields["file"]
+    text = f"warning: {place}: {fields['effect']}"
+    if "flag" in fields:
+        text += f" ({fields['flag']})"
+    return f"{text}\n  {fields['hint']}" if "hint" in fields else text

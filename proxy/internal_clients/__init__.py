@@ -1,0 +1,11 @@
+"""The proxy's internal Kafka clients: what they have in common, and those that read the cluster's quotas and disks.
+
+client           how they connect to the brokers: arguments of aiokafka's clients, and what its errors mean
+partition        one partition, read without a group and without decompressing it
+topic            how the proxy's internal topics are configured, checked and created
+log_dirs         asks the brokers how full their disks are
+cluster_quotas   the cluster's client quotas as a source of quotas
+quotas_log       the topic of quotas as a log
+quotas_topic     the same as a source of quotas, which the proxy follows
+event_loops      event loops whose connections are made the way sessions make theirs
+"""

@@ -1,0 +1,273 @@
+"""Follows the topic of quotas in the event loop: what it says is in force a moment later.
+
+What was read last stays in force while the topic is away. A topic that was made anew counts from its first record on:
+an empty one says nothing. Anyone who can write to it can write anything, so each slice of records is followed by a
+pause as long as it took. While more records are here already, the proxy applies what it has once a second, and after
+each time it rests for `REST_FACTOR` times what that took.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import SystemRandom
+from typing import Final
+
+from proxy.background.retries import Retries
+from proxy.config.config import Config
+from proxy.config.quota_sources import TOPIC
+from proxy.internal_clients.client import InternalClient
+from proxy.internal_clients.quotas_log import QuotasLog, TopicFailed
+from proxy.observability.logs import EventLog, one_line
+from proxy.observability.metrics import Metrics
+from quotas.entity import AnyEntity
+from quotas.entry import QuotaEntry
+from quotas.problems import InvalidValue, Problem
+from quotas.stored.record import Record
+from quotas.stored.table import Table
+
+CLIENT_NAME: Final = "kafka-quota-proxy-quotas"
+START_SECONDS: Final = 10.0
+"""How long a proxy that starts waits for the topic."""
+CHANGE_SECONDS: Final = 10.0
+"""How long a change by Kafka's API may take: clients wait for 30 s."""
+MAX_CHANGING: Final = 100
+BUSY_NS: Final = 1_000_000
+"""How long applying records may take before a pause must follow."""
+REST_FACTOR: Final = 4
+MOST_REST_SECONDS: Final = 1.0
+"""So that a change is in force within 2 s."""
+MAX_NAMED: Final = 100
+"""Entities whose broken records are logged, each once: anyone who can write to the topic can invent any number."""
+NOT_ENFORCED: Final = "the topic keeps these for Kafka's API, and no proxy enforces them"
+
+_log = EventLog("proxy.quotas_topic")
+
+Records = Mapping[AnyEntity, Record]
+Take = Callable[[tuple[QuotaEntry, ...]], Awaitable[None]]
+
+
+class QuotasTopic:
+    """Runs until cancelled.
+
+    name     of the topic
+    table    what was read last, complete
+    applied  the offset of the record up to which the quotas are in force; -1: none was
+    refused  records that were ignored
+    on_applied
+             called with each new `applied`
+    """
+
+    def __init__(self, config: Config) -> None:
+        assert config.quotas.topic is not None  # noqa: S101 - the caller has checked it
+        self.name = config.quotas.topic
+        self.table = Table()
+        self.applied = -1
+        self.refused = 0
+        self.on_applied: Callable[[int], object] = lambda _: None
+        self.log = QuotasLog(InternalClient(config, CLIENT_NAME), self.name)
+        self._take: Take | None = None
+        self._metrics: Metrics | None = None
+        self._problem: Problem | None = None
+        self._is_read = asyncio.Event()
+        self._has_applied = asyncio.Condition()
+        self._retries = Retries(SystemRandom())
+        self._named: set[bytes | None] = set()
+        self._left_out: set[str] = set()
+        self._one_change = asyncio.Lock()
+        self._changing: set[asyncio.Task[None]] = set()
+
+    # ---- around the start of the proxy
+
+    async def wait_read(self, stop: asyncio.Event) -> tuple[QuotaEntry, ...]:
+        """The entries with which the proxy starts, once the topic has been read to its end; without, if that takes
+        longer than `START_SECONDS`.
+        """
+        waiting = [asyncio.ensure_future(each.wait()) for each in (self._is_read, stop)]
+        await asyncio.wait(waiting, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        if not self._is_read.is_set():
+            effect = "the proxy starts with its flags and its file, and applies the topic as soon as it is read"
+            _log.warning("quotas_topic_not_read", topic=self.name, seconds=START_SECONDS, effect=effect)
+        self.applied = self.table.offset
+        return self.table.entries
+
+    def attach(self, take: Take, metrics: Metrics) -> None:
+        """The proxy has started: `take` applies entries."""
+        self._take, self._metrics = take, metrics
+        if self._problem is None and not self._is_read.is_set():
+            self._problem = Problem(TOPIC, "was not read yet")
+        metrics.note_reload("quotas_topic", *filter(None, [self._problem]))
+        metrics.sources.quotas_topic = self._counts
+
+    def _counts(self) -> dict[str, float]:
+        return {"offset": self.applied, "entities": len(self.table), "refused_records": self.refused}
+
+    # ---- following
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except TopicFailed as error:
+                self._failed(error.reason, error.message)
+            except Exception as error:  # noqa: BLE001 - a bug here must not end the following
+                self._failed("defect", f"{type(error).__name__}: {error}", exc_info=True)
+            finally:
+                await self.log.close()
+            await asyncio.sleep(self._retries.pause_seconds())
+
+    async def _follow(self) -> None:
+        """Read the topic to its end, then apply each change until reading fails."""
+        self.applied = -1
+        end = await self.log.open(creates=not self._is_read.is_set())
+        table, more = Table(), True
+        while self.log.position < end or more:
+            more = await self._read(table)
+        if table.offset >= 0 or not len(self.table):
+            self.table = table
+        else:
+            effect = "the quotas that were read before stay in force until something is written to it"
+            _log.warning("quotas_topic_empty", topic=self.name, effect=effect)
+        self._worked()
+        done, due = -1, 0.0
+        while True:
+            if table.offset != done and (not more or time.monotonic() >= due):
+                self.table = table
+                if await self._apply():
+                    done, due = table.offset, time.monotonic() + MOST_REST_SECONDS
+            more = await self._read(table)
+
+    async def _read(self, table: Table) -> bool:
+        """Apply some records to the table. Returns whether more of them are here already."""
+        found, more = await self.log.read()
+        began_ns = time.monotonic_ns()
+        for each in found:
+            if each.value is None:  # a batch that is not read
+                table.offset = each.offset
+                continue
+            try:
+                table.apply(each.offset, each.key, None if each.is_null else each.value)
+            except InvalidValue as error:
+                self._refuse(each.key, error)
+        took_ns = time.monotonic_ns() - began_ns
+        if took_ns >= BUSY_NS:  # however much others write, sessions get half of the loop's time
+            await asyncio.sleep(took_ns / 1e9)
+        return more
+
+    async def _apply(self) -> bool:
+        """Put the table in force, and rest. Returns whether the proxy has started, so that there is one."""
+        table, began = self.table, time.monotonic()
+        offset, latest = table.offset, table.latest
+        self._note_left_out()
+        if self._take is None:
+            return False
+        await self._take(table.entries)
+        about = (
+            {} if latest is None else {"changed": latest.entity, "by": latest.author.by, "origin": latest.author.origin}
+        )
+        about = {name: one_line(str(text)) for name, text in about.items()}
+        _log.info("quotas_topic_applied", offset=offset, entities=len(table), **about)
+        async with self._has_applied:
+            self.applied = offset
+            self._has_applied.notify_all()
+        self.on_applied(offset)
+        await asyncio.sleep(min(MOST_REST_SECONDS, REST_FACTOR * (time.monotonic() - began)))
+        return True
+
+    async def wait_applied(self, offset: int) -> None:
+        """Until the quotas are in force up to this record."""
+        async with self._has_applied:
+            await self._has_applied.wait_for(lambda: self.applied >= offset)
+
+    # ---- Kafka's quota API
+
+    @property
+    def is_read(self) -> bool:
+        return self._is_read.is_set()
+
+    @property
+    def records(self) -> Records:
+        return self.table.records
+
+    def submit(self, decide: Callable[[Records], Sequence[Record]], done: Callable[[str], None]) -> None:
+        """See `proxy.streams.connection.QuotaApi`. One change after the other."""
+        if len(self._changing) >= MAX_CHANGING:
+            asyncio.get_running_loop().call_soon(done, f"more than {MAX_CHANGING} changes are under way")
+            return
+        task = asyncio.ensure_future(self._change(decide, done))
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+
+    def compute(self, work: Callable[[], bytes], done: Callable[[bytes], None]) -> None:
+        """See `proxy.streams.connection.QuotaApi`."""
+
+        async def computing() -> None:
+            done(await asyncio.to_thread(work))
+
+        task = asyncio.ensure_future(computing())
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+
+    async def _change(self, decide: Callable[[Records], Sequence[Record]], done: Callable[[str], None]) -> None:
+        problem = ""
+        try:
+            async with asyncio.timeout(CHANGE_SECONDS), self._one_change:
+                at = datetime.now(UTC).isoformat(timespec="seconds")
+                through = f", through {socket.gethostname()}"
+                records = [
+                    replace(each, author=replace(each.author, at=at, origin=each.author.origin + through))
+                    for each in decide(self.records)
+                ]
+                if records:
+                    await self.wait_applied(await self.log.append(records))
+        except TimeoutError:
+            problem = f"not read back from --quotas-topic {self.name} within {CHANGE_SECONDS:g} s; it may still apply"
+        except TopicFailed as error:
+            problem = one_line(error.message)
+        except Exception as error:  # noqa: BLE001 - the client must have an answer
+            problem = f"{type(error).__name__}: {error}"
+        done(problem)
+
+    # ---- what is reported
+
+    def _worked(self) -> None:
+        if self._retries.is_failing:
+            _log.info("quotas_topic_recovered", topic=self.name, entities=len(self.table))
+        elif not self._is_read.is_set():
+            _log.info("quotas_topic_read", topic=self.name, entities=len(self.table), offset=self.table.offset)
+        self._is_read.set()
+        self._retries.worked()
+        self._problem = None
+        if self._metrics is not None:
+            self._metrics.note_reload("quotas_topic")
+
+    def _failed(self, reason: str, message: str, *, exc_info: bool = False) -> None:
+        """Logged once for each reason, until it works again."""
+        self._problem = Problem(TOPIC, f"{reason}: {one_line(message)}")
+        if self._metrics is not None:
+            self._metrics.note_reload("quotas_topic", self._problem)
+        if self._retries.failed(reason):
+            effect = "the quotas that were read last, if any, stay in force"
+            about = {"reason": reason, "message": one_line(message), "effect": effect}
+            _log.warning("quotas_topic_failed", **about, exc_info=exc_info)
+
+    def _refuse(self, key: bytes | None, error: InvalidValue) -> None:
+        """Logged once for each entity."""
+        self.refused += 1
+        if key not in self._named and len(self._named) < MAX_NAMED:
+            self._named.add(key)
+            about = {"key": one_line((key or b"").decode(errors="replace")), "message": one_line(error.message)}
+            effect = "it is ignored, and the last valid record of its entity, if any, stays in force"
+            _log.warning("quotas_topic_record_refused", **about, effect=effect)
+
+    def _note_left_out(self) -> None:
+        found = self.table.not_enforced
+        new = found.keys() - self._left_out
+        if new:
+            self._left_out |= new
+            listed = ", ".join(f"{name} of {found[name]} entities" for name in sorted(new))
+            _log.warning("quotas_topic_left_out", limits=listed, effect=NOT_ENFORCED)

@@ -1,7 +1,0 @@
-"""Is it the proxy? The answer for all clients, and the page for browsers that begins with it.
-
-It lies above the pages of the admin port, whose rows it judges and draws; the server hands it to them.
-
-answer  the causes why clients wait, in sentences, the worst first    rows       rows as text and parts of a line
-served  /answer, and / for browsers                                  page.html  draws them
-"""

@@ -1,0 +1,14 @@
+"""A world in virtual time: whole proxies, model brokers and model clients, from a seed.
+
+    kernel    time, and the order of what happens at one time          network   addresses, TCP connections, names
+    loop      asyncio on that network                                  process   one proxy: the real `Server`
+    world     what a seed makes of them, with faults                   forecast  what quotas would do to clients
+
+Simulated: time, TCP (partial reads and writes, buffers that fill, delay, resets, half-close), names, the order in which
+an event loop reports sockets and timers, CPU time, randomness, signals, and the topic of a fleet.
+
+Real: everything in `proxy`, `protocol` and `quotas`, from `Server` inwards; files, which are in a directory of the run.
+
+Refused with an error, since other connections stand behind them: `--usage-topic`, `--quotas-topic`, `--disk-guard`,
+TLS and `--command-config`.
+"""

@@ -1,0 +1,317 @@
+"""What goes wrong in a run: a list of faults, drawn from the seed. Each seed has a selection of kinds, so that a rare
+combination is not drowned by the others.
+
+A kind is a function of the world: it makes the fault, and returns what heals it, if time alone does not.
+"""
+
+import signal
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from simulation import probe
+from simulation.broker import Broker
+from simulation.hostile import Hostile, Once
+from simulation.kernel import MS, nothing
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+KINDS: Final[dict[str, Callable[["World", "Fault"], object]]] = {}
+MOST_KINDS: Final = 6
+MOST: Final = 12
+DRAIN_SECONDS: Final = 25.0
+HOSTILE: Final = "10.0.3.251"
+HARMLESS: Final = {"hostile", "names", "leave", "reload", "lift", "join", "debt", "stuck", "still", "leaders"}
+"""Kinds that make no client wait that is below its limits."""
+RESTARTING: Final = {"kill", "drain"}
+"""Kinds after which a proxy has to read the cluster's quotas again."""
+WITHOUT_EFFECT: Final = {"hostile", "names", "join", "debt", "stuck", "still", "deaf_topic", "lost_topic"}
+"""Kinds with which clients may use their limits as without, where there is no fleet."""
+BREAKING: Final = {"die", "move", "cut", "idle"}
+"""Kinds that break connections to brokers."""
+
+
+class Fault(NamedTuple):
+    """`at` and `lasts` in seconds; `pick` in 0 to 1 chooses what it happens to."""
+
+    at: float
+    kind: str
+    lasts: float
+    pick: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.at:.1f} s for {self.lasts:g} s"
+
+    @property
+    def ends(self) -> float:
+        """When it is healed, in seconds."""
+        return self.at + (DRAIN_SECONDS if self.kind == "drain" else self.lasts) + 0.1
+
+    def chosen(self, count: int) -> int:
+        return int(self.pick * count)
+
+
+def drawn(random: Random, seconds: float) -> list[Fault]:
+    """In the order of their times."""
+    # Each third run has only faults beside which clients wait for what is known.
+    pool = random.choice([KINDS, KINDS, probe.QUIET | random.choice([probe.BROKERS, set()])])
+    kinds = random.sample(sorted(pool), random.randint(0, MOST_KINDS))
+    found = []
+    for _ in range(random.randint(len(kinds), MOST) if kinds else 0):
+        lasts = random.choice([0.2, 1, 3, 8])
+        found.append(Fault(random.uniform(3, max(3, seconds - lasts)), random.choice(kinds), lasts, random.random()))
+    return sorted(found)
+
+
+def inject(world: "World", fault: Fault) -> None:
+    world.kernel.note(str(fault))
+    heal = KINDS[fault.kind](world, fault)
+    world.kernel.after(fault.lasts, heal if callable(heal) else nothing)
+
+
+def _kind(make: Callable[["World", Fault], object]) -> Callable[["World", Fault], object]:
+    KINDS[make.__name__.strip("_")] = make
+    return make
+
+
+def _broker(world: "World", fault: Fault) -> Broker:
+    return world.brokers[fault.chosen(len(world.brokers))]
+
+
+def _set(thing: object, name: str, value: object) -> Callable[[], object]:
+    """Returns what sets it back."""
+    before = getattr(thing, name)
+    setattr(thing, name, value)
+    return lambda: setattr(thing, name, before)
+
+
+def _probe(world: "World", fault: Fault, node: int | None = None) -> Callable[[], object]:
+    """A client that waits for this fault. Returns what makes it leave."""
+    proxy = world.proxies[fault.chosen(len(world.proxies))]
+    return probe.begin(world, fault.kind, proxy, fault.lasts, node).stop
+
+
+def _both(*heals: Callable[[], object]) -> Callable[[], object]:
+    return lambda: [heal() for heal in heals]
+
+
+# ---- brokers
+
+
+@_kind
+def slow(world: "World", fault: Fault) -> object:
+    """It takes 200 times as long."""
+    broker = _broker(world, fault)
+    if broker.slow_factor > 1:
+        return None
+    return _both(_set(broker, "slow_factor", 200.0), _probe(world, fault, broker.number))
+
+
+@_kind
+def freeze(world: "World", fault: Fault) -> object:
+    """It answers nothing."""
+    broker = _broker(world, fault)
+    if broker.is_frozen:
+        return None
+    broker.is_frozen = True
+    return _both(broker.thaw, _probe(world, fault, broker.number))
+
+
+@_kind
+def quota(world: "World", fault: Fault) -> object:
+    """It enforces a quota of its own."""
+    return _set(_broker(world, fault), "quota", 50_000)
+
+
+@_kind
+def idle(world: "World", fault: Fault) -> object:
+    """It closes its idle connections."""
+    _broker(world, fault).close_idle()
+    return None
+
+
+@_kind
+def leaders(world: "World", fault: Fault) -> object:
+    """Others lead its partitions."""
+    world.cluster.move_leaders(_broker(world, fault).number)
+    return None
+
+
+@_kind
+def join(world: "World", fault: Fault) -> object:
+    """A fourth one comes; its id shares its port of the proxy with another one."""
+    if len(world.brokers) == world.FIRST_BROKERS:
+        world.add_broker()
+    return None
+
+
+def _ended(world: "World", fault: Fault, *, moves: bool, in_response: bool) -> object:
+    broker = _broker(world, fault)
+    if not broker.is_up or len(world.cluster.addresses) == 1:
+        return None
+    host, port = broker.address
+    # The first one stays: others may never find a cluster that has moved as a whole.
+    address = (f"10.0.2.{100 + broker.number}" if moves and broker.number else host, port)
+    broker.dies_in_response = in_response
+    if not in_response:
+        broker.stop()
+
+    def back() -> None:
+        broker.dies_in_response = False
+        if not broker.is_up:
+            broker.start(address)
+
+    return back
+
+
+@_kind
+def die(world: "World", fault: Fault) -> object:
+    """It dies, and comes back."""
+    return _ended(world, fault, moves=False, in_response=False)
+
+
+@_kind
+def move(world: "World", fault: Fault) -> object:
+    """It dies, and comes back at another address."""
+    return _ended(world, fault, moves=True, in_response=False)
+
+
+@_kind
+def cut(world: "World", fault: Fault) -> object:
+    """It dies in the middle of a response, and comes back."""
+    return _ended(world, fault, moves=False, in_response=True)
+
+
+# ---- the network
+
+
+@_kind
+def delay(world: "World", fault: Fault) -> object:
+    """New connections are slow."""
+    return _set(world.network, "delay_ns", (20 * MS, 200 * MS))
+
+
+@_kind
+def partial(world: "World", fault: Fault) -> object:
+    """Most reads and writes are cut short."""
+    return _set(world.network, "partial", 0.9)
+
+
+@_kind
+def silent(world: "World", fault: Fault) -> object:
+    """A broker's host answers no new connection."""
+    host, _ = _broker(world, fault).address
+    world.network.silent.add(host)
+    return lambda: world.network.silent.discard(host)
+
+
+# ---- clients
+
+
+@_kind
+def hostile(world: "World", fault: Fault) -> object:
+    """One that stalls, lies about lengths and hangs up."""
+    proxy = world.proxies[fault.chosen(len(world.proxies))]
+    world.hostile.append(Hostile(world.kernel, world.network, HOSTILE, "etl", [proxy.listens_at]))
+    return world.hostile[-1].stop
+
+
+@_kind
+def debt(world: "World", fault: Fault) -> object:
+    """One sends more than its limit lets pass."""
+    return _probe(world, fault)
+
+
+@_kind
+def stuck(world: "World", fault: Fault) -> object:
+    """One does not take what it has asked for."""
+    return _probe(world, fault)
+
+
+@_kind
+def still(world: "World", fault: Fault) -> object:
+    """One has nothing to do."""
+    return _probe(world, fault)
+
+
+@_kind
+def names(world: "World", fault: Fault) -> object:
+    """A new client for each request: `greedy`, whom only the limit of all names holds, and others between."""
+    proxy = world.proxies[fault.chosen(len(world.proxies))]
+    numbers = iter(range(int(10 * fault.lasts)))
+
+    def come() -> None:
+        number = next(numbers, None)
+        if number is not None:
+            world.kernel.after(0.1, come)
+            name, size = ("greedy", 100_000) if number % 4 == 0 else (f"name-{number}", 100)
+            Once(world.kernel, world.network, "10.0.3.252", name, proxy.listens_at, size)
+
+    come()
+    return None
+
+
+@_kind
+def leave(world: "World", fault: Fault) -> object:
+    """One leaves, and another one comes."""
+    if len(world.clients) > 1:
+        world.clients[1 + fault.chosen(len(world.clients) - 1)].stop()
+    world.add_client(len(world.clients))
+    return None
+
+
+# ---- proxies
+
+
+@_kind
+def reload(world: "World", fault: Fault) -> object:
+    """The quotas change: the file is written, and read again."""
+    world.change_quotas()
+    return None
+
+
+@_kind
+def lift(world: "World", fault: Fault) -> object:
+    """There are no quotas for some time."""
+    return world.lift_quotas()
+
+
+@_kind
+def pause(world: "World", fault: Fault) -> object:
+    """It is stopped, and goes on later (SIGSTOP)."""
+    world.proxies[fault.chosen(len(world.proxies))].pause(fault.lasts)
+    return None
+
+
+@_kind
+def drain(world: "World", fault: Fault) -> object:
+    """It ends in order, and starts again (SIGTERM)."""
+    number = fault.chosen(len(world.proxies))
+    world.proxies[number].send_signal(signal.SIGTERM)
+    world.kernel.after(DRAIN_SECONDS, lambda: world.restart(number))
+    return None
+
+
+@_kind
+def kill(world: "World", fault: Fault) -> object:
+    """It is killed, and starts again (SIGKILL)."""
+    number = fault.chosen(len(world.proxies))
+    world.kill(number)
+    return lambda: world.restart(number)
+
+
+# ---- the fleet's topic
+
+
+@_kind
+def deaf_topic(world: "World", fault: Fault) -> object:
+    """It takes records and delivers none."""
+    return _set(world.topic, "is_deaf", True)
+
+
+@_kind
+def lost_topic(world: "World", fault: Fault) -> object:
+    """It is deleted, and created again."""
+    world.topic.recreate()
+    return None

@@ -1,0 +1,431 @@
+"""One run: what a seed and options make of proxies, brokers, clients and faults, and what is wrong with it.
+
+It has two phases. With faults, some clients may wait; then everything is healed, and within a bounded time each client
+must have been served again. At its end all clients leave, and nothing may be left of them.
+"""
+
+import functools
+import json
+import logging
+import math
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from proxy.config.config import (
+    OFF,
+    Config,
+    FleetOptions,
+    ListeningOptions,
+    ObservabilityOptions,
+    QuotaOptions,
+    UsageOptions,
+)
+from simulation import checks, faults
+from simulation.broker import Broker
+from simulation.client import Client
+from simulation.cluster import Cluster
+from simulation.consumer import Consumer
+from simulation.faults import Fault
+from simulation.fleet_topic import FleetTopic, SimLog
+from simulation.hostile import Hostile
+from simulation.kernel import Kernel, nothing
+from simulation.link import Link
+from simulation.network import Network, SimSocket
+from simulation.probe import ADMIN_PORT, DEBTOR, LIMIT_OF_DEBTOR, Probe
+from simulation.process import RUNNING, ProxyProcess
+from simulation.producer import Producer, Shape
+from simulation.taps import NO_LIMIT, Bound, Line, Requests, Responses
+
+START_SECONDS: Final = 5.0
+RELOAD_SECONDS: Final = 1.0
+"""After this a changed quota must apply."""
+PORT: Final = 9092
+PROXIES, BROKERS = "10.0.1.", "10.0.2."
+TOPICS: Final = {"events": 4, "audit": 2}
+JOINS: Final = 4
+"""The id of a broker that joins: with four ports, its own is that of node 0."""
+ALL, NONE = "all", "none"
+DEFAULT, TOTAL = 'client-id="<default>"', "total=true"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a seed leaves open. 0 and "all": drawn.
+
+    seconds   of virtual time with faults
+    faults    all, none, or the numbers of those that happen, as in 1+4
+    """
+
+    seconds: float = 30.0
+    proxies: int = 0
+    clients: int = 0
+    faults: str = ALL
+
+    @classmethod
+    def parse(cls, text: str) -> "Options":
+        """KEY=VALUE[,KEY=VALUE...]. Raises ValueError with a sentence."""
+        given: dict[str, Any] = {}
+        types: dict[str, Any] = {field.name: type(field.default) for field in fields(cls)}
+        for item in filter(None, text.split(",")):
+            key, _, value = item.partition("=")
+            if key not in types:
+                raise ValueError(f"unknown option {key!r}: known are {', '.join(types)}")
+            given[key] = types[key](value)
+        return cls(**given)
+
+    def chosen(self, drawn: list[Fault]) -> list[tuple[int, Fault]]:
+        """Those that happen, with their numbers."""
+        if self.faults == ALL:
+            return list(enumerate(drawn))
+        wanted = set() if self.faults == NONE else set(map(int, self.faults.split("+")))
+        return [(number, fault) for number, fault in enumerate(drawn) if number in wanted]
+
+    def __str__(self) -> str:
+        return ",".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+
+class World:
+    """Everything of one run. `problems`: sentences about what is wrong, in the order in which it was seen."""
+
+    FIRST_BROKERS = 3
+
+    def __init__(self, seed: int, options: Options, directory: Path) -> None:
+        self.seed, self.options, self.directory = seed, options, directory
+        self.kernel = kernel = Kernel(seed)
+        self.network = Network(kernel)
+        self.problems: list[str] = []
+        self.logged: list[tuple[str, int, str, dict[str, Any]]] = []
+        random = kernel.random
+        self.faults = options.chosen(faults.drawn(Random(seed), options.seconds))  # noqa: S311
+        self.network.partial = random.choice([0, 0.02, 0.3])
+        self.network.buffer_bytes = random.choice([16_384, 131_072, 524_288])
+        self.cluster = Cluster(TOPICS, self.FIRST_BROKERS)
+        self.kinds = {fault.kind for _, fault in self.faults}
+        self.breaks = bool(self.kinds & faults.BREAKING)
+        if random.random() < 0.3 and self.kinds.isdisjoint(faults.RESTARTING):
+            self.cluster.quotas["backfill"] = {"producer_byte_rate": 150_000.0}
+        self.brokers = [self._new_broker(number) for number in range(self.FIRST_BROKERS)]
+        self.quotas: dict[str, dict[str, float]] = self._drawn_quotas(random)
+        self.size = options.proxies or random.choice([1, 1, 2, 3])
+        self.is_fleet = self.size > 1
+        self.topic = FleetTopic(kernel)
+        self.bounds: dict[tuple[str, str, str], Bound] = {}
+        self.flow = Bound(kernel, math.inf)  # all Produce requests
+        self.links: list[Link] = []
+        #: By proxy: requests of its clients and responses of brokers, which may wait in it.
+        self.lines: dict[str, list[Line]] = {}
+        self.requests: list[Requests] = []
+        self.kills = self.changes = 0
+        #: Which node each address of a run of a proxy leads to.
+        self.node_at: dict[tuple[ProxyProcess, tuple[str, int]], int] = {}
+        self.produced: dict[str, int] = {}
+        self.started: list[ProxyProcess] = []
+        self.network.on_connection = self._tap
+        if self.is_fleet:
+            kernel.every(0.1, lambda: checks.shares(self))
+        self.proxies = [self._new_proxy(number) for number in range(self.size)]
+        self.clients: list[Client] = []
+        self.hostile: list[Hostile] = []
+        self.probes: list[Probe] = []
+
+    def fail(self, sentence: str) -> None:
+        if len(self.problems) < 20:
+            self.problems.append(f"{self.kernel.seconds:.3f} s: {sentence}")
+
+    # ---- parts
+
+    def _new_broker(self, number: int) -> Broker:
+        broker = Broker(self.kernel, self.network, self.cluster, number, (f"10.0.2.{number + 1}", PORT))
+        broker.on_append = self._appended
+        return broker
+
+    def _drawn_quotas(self, random: Random) -> dict[str, dict[str, float]]:
+        """By entity, as in the quotas file."""
+        quotas = {'client-id="etl"': {"producer_byte_rate": float(random.choice([50_000, 200_000, 1_000_000]))}}
+        if random.random() < 0.5:
+            quotas['client-id="reader"'] = {"consumer_byte_rate": float(random.choice([100_000, 500_000]))}
+        if random.random() < 0.4:
+            quotas["total=true"] = {"producer_byte_rate": float(random.choice([300_000, 1_500_000]))}
+        if random.random() < 0.3:
+            quotas['client-id="<default>"'] = {"producer_byte_rate": float(random.choice([100_000, 400_000]))}
+        if random.random() < 0.3:
+            quotas['topic="audit"'] = {"bytes_in_rate": float(random.choice([50_000, 200_000]))}
+        return quotas
+
+    def write_quotas(self) -> None:
+        path = self.directory / "quotas.toml"
+        lines = ["[[quota]]", f'client-id = "{DEBTOR}"', f"producer_byte_rate = {LIMIT_OF_DEBTOR}"]
+        for entity, limits in self.quotas.items():
+            lines += ["[[quota]]", *(item.replace("=", " = ") for item in entity.split(","))]
+            lines += [f"{name} = {int(rate)}" for name, rate in limits.items()]
+        path.write_text("\n".join(lines) + "\n")
+
+    def _new_proxy(self, number: int) -> ProxyProcess:
+        host = f"10.0.1.{number + 1}"
+        self.write_quotas()
+        config = Config(
+            bootstrap_servers=tuple((f"10.0.2.{each + 1}", PORT) for each in range(self.FIRST_BROKERS)),
+            listening=ListeningOptions(
+                address=(host, PORT), broker_ports=range(PORT + 1, PORT + 5), advertised_host=host
+            ),
+            observability=ObservabilityOptions(metrics_listen=(host, ADMIN_PORT)),
+            quotas=QuotaOptions(file=self.directory / "quotas.toml", cluster="total" if self.cluster.quotas else OFF),
+            fleet=FleetOptions(name="team", max_members=checks.MAX_MEMBERS) if self.is_fleet else FleetOptions(),
+            usage=UsageOptions(file=self.directory / f"usage-{len(self.started) + 1}.jsonl", interval_seconds=5.0),
+        )
+        log = SimLog(self.topic) if self.is_fleet else None
+        self.started.append(ProxyProcess(self.kernel, self.network, host, config, fleet_log=log))
+        return self.started[-1]
+
+    def populate(self) -> None:
+        random = self.kernel.random
+        for number in range(self.options.clients or random.randint(3, 12)):
+            self.add_client(number)
+
+    def add_client(self, number: int) -> None:
+        """`web`, which is far below each limit, comes first; then clients that want more than they may have."""
+        random = self.kernel.random
+        name = "web" if number == 0 else random.choice(["etl", "etl", "backfill", "reader"])
+        proxy = self.proxies[number % len(self.proxies)]
+        common = self.kernel, self.network, f"10.0.3.{number % 250 + 1}", name, [proxy.listens_at], list(TOPICS)
+        options: dict[str, Any] = {"metadata_version": random.choice([5, 7, 9]), "obeys": random.random() < 0.7}
+        if name == "reader":
+            options |= {"version": random.choice([4, 11, 12]), "reads_committed": random.random() < 0.5}
+            client: Client = Consumer(*common, **options)
+        else:
+            client = Producer(*common, **options, shape=self._shape(name, random), first=number << 32)
+        client.on_link = self._watch_link
+        self.clients.append(client)
+
+    def _shape(self, name: str, random: Random) -> Shape:
+        if name == "web":
+            return Shape(rate=2_000, batch_bytes=500, records=1, version=8)
+        size = random.choice([1_000, 16_384, 100_000])
+        is_transactional = random.random() < 0.2
+        return Shape(
+            rate=size * random.choice([1, 5, 20]),
+            batch_bytes=size,
+            records=random.choice([1, 10]),
+            acks=-1 if is_transactional else random.choice([1, -1, -1, 0]),
+            in_flight=random.choice([1, 5, 20]),
+            request_bytes=random.choice([size, 500_000]),
+            buffer_bytes=100 * size,
+            version=random.choice([3, 5, 7, 8, 9, 10]),
+            is_idempotent=is_transactional or random.random() < 0.5,
+            is_transactional=is_transactional,
+        )
+
+    # ---- what passes
+
+    def limits_of(self, client_id: str) -> bool:
+        """Whether any limit may hold this client."""
+        others = {'client-id="etl"', 'client-id="reader"'} - {f'client-id="{client_id}"'}
+        return (
+            client_id == DEBTOR
+            or client_id in self.cluster.quotas
+            or any(entity not in others for entity in self.quotas)
+        )
+
+    @staticmethod
+    def is_shared(name: str) -> bool:
+        """Whether clients of several names share the limits of this one."""
+        return not name.startswith("client-id")
+
+    def _count(self, name: str, entity: str, limit: str, size: int, line: Line | None) -> None:
+        """Towards a limit of `name`, whose rate is that of `entity`."""
+        rate = self._rate_of(entity, limit)
+        if rate == NO_LIMIT:
+            return
+        found = self.bounds.get((name, entity, limit))
+        if found is None:
+            found = self.bounds[name, entity, limit] = Bound(self.kernel, rate)
+        is_read = name[11:-1] not in self.cluster.quotas or self.kernel.seconds > START_SECONDS
+        found.add(size if is_read else 0, line)
+
+    def _tap(self, near: SimSocket, far: SimSocket) -> None:
+        """A new connection: of a proxy to a broker, or of a client to a proxy."""
+        proxy, passes = (near.host, self._produced) if far.host.startswith(BROKERS) else (far.host, nothing)
+        if not proxy.startswith(PROXIES) or far.name[1] == ADMIN_PORT:
+            return
+        requests = Requests(near, passes)
+        responses = Responses(far, nothing if near.host == proxy else self._fetched, requests)
+        near.on_sent, far.on_sent = requests.feed, responses.feed
+        if near.host == proxy:
+            self.requests.append(requests)
+        self.lines.setdefault(proxy, []).append(responses if near.host == proxy else requests)
+
+    def _has_default(self, client_id: str) -> bool:
+        is_named = client_id == DEBTOR or client_id in self.cluster.quotas
+        return not is_named and f'client-id="{client_id}"' not in self.quotas
+
+    def _produced(self, line: Line, size: int) -> None:
+        client_id = line.client_id
+        self.produced[client_id] = self.produced.get(client_id, 0) + size
+        self.flow.add(size, line)
+        own = f'client-id="{client_id}"'
+        for name, entity in ((own, DEFAULT if self._has_default(client_id) else own), (TOTAL, TOTAL)):
+            self._count(name, entity, "producer_byte_rate", size, line)
+
+    def _fetched(self, line: Line, size: int) -> None:
+        own = f'client-id="{line.client_id}"'
+        self._count(own, own, "consumer_byte_rate", size, line)
+
+    def _appended(self, topic: str, size: int) -> None:
+        """A broker has received a batch."""
+        entity = f'topic="{topic}"'
+        self._count(entity, entity, "bytes_in_rate", size, None)
+
+    def _watch_link(self, link: Link) -> None:
+        self.links.append(link)
+        link.on_response = lambda sent, values: checks.response(self, link, sent, values)
+
+    # ---- what faults do
+
+    def add_broker(self) -> None:
+        self.brokers.append(self._new_broker(JOINS))
+
+    def change_quotas(self) -> None:
+        random = self.kernel.random
+        for limits in self.quotas.values():
+            for name in limits:
+                limits[name] = float(int(limits[name] * random.choice([0.5, 2])))
+        self._reload()
+
+    def lift_quotas(self) -> Callable[[], None]:
+        """There are none until what this returns is called."""
+        if not self.quotas:
+            return nothing
+        lifted, self.quotas = self.quotas, {}
+        self._reload()
+
+        def restore() -> None:
+            self.quotas = lifted
+            self._reload()
+
+        return restore
+
+    def _reload(self) -> None:
+        self.write_quotas()
+        self.changes += 1
+        for (_, entity, limit), bound in self.bounds.items():
+            bound.allow(self._rate_of(entity, limit))
+        self.kernel.after(RELOAD_SECONDS, functools.partial(self._changed, self.changes))
+        for proxy in self.proxies:
+            proxy.send_signal(signal.SIGHUP)
+
+    def _rate_of(self, entity: str, limit: str) -> float:
+        of_cluster = self.cluster.quotas.get(entity[11:-1], {})
+        return self.quotas.get(entity, of_cluster).get(limit, NO_LIMIT)
+
+    def _changed(self, change: int) -> None:
+        """The latest change applies by now."""
+        for (_, entity, limit), bound in self.bounds.items():
+            if change == self.changes:
+                bound.set_rate(self._rate_of(entity, limit))
+
+    def kill(self, number: int) -> None:
+        if self.proxies[number].exit_code is None:
+            self.kills += 1
+            self.proxies[number].kill()
+
+    def restart(self, number: int) -> None:
+        if self.proxies[number].exit_code is not None:
+            self.proxies[number].close()
+            self.proxies[number] = self._new_proxy(number)
+
+    # ---- the run
+
+    def run(self) -> None:
+        kernel = self.kernel
+        kernel.run(START_SECONDS, lambda: all(self._is_ready(each) for each in self.proxies))
+        self.populate()
+        for _, fault in self.faults:
+            kernel.after(fault.at, functools.partial(faults.inject, self, fault))
+        kernel.run(self.options.seconds)
+        checks.used(self)
+        kernel.run(max([0.0, *(each.ends - self.options.seconds for _, each in self.faults)]) + RELOAD_SECONDS)
+        for number in range(len(self.proxies)):
+            self.restart(number)
+        checks.explained(self)
+        checks.healed(self)
+        for client in self.clients:
+            client.stop()
+        for enemy in self.hostile:
+            enemy.stop()
+        for probe in self.probes:
+            probe.stop()
+        checks.at_rest(self)
+        for proxy in self.proxies:
+            proxy.send_signal(signal.SIGTERM)
+        if not kernel.run(30, lambda: all(each.exit_code is not None for each in self.proxies)):
+            self.fail("a proxy did not exit within 30 s after SIGTERM")
+        checks.ended(self)
+        for proxy in self.proxies:
+            proxy.close()
+
+    def _is_ready(self, proxy: ProxyProcess) -> bool:
+        return any(at == proxy.address and event == "listening" for at, _, event, _ in self.logged)
+
+    def note_log(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "event", record.getMessage())
+        self.logged.append((RUNNING.get(), record.levelno, event, getattr(record, "fields", {})))
+        self.kernel.note(RUNNING.get(), event)
+        if record.levelno >= logging.ERROR:
+            self.fail(f"logged at level error: {event} {json.dumps(getattr(record, 'fields', {}), default=str)}")
+
+
+@contextmanager
+def _logs_to(world: World) -> Iterator[None]:
+    handler, logger = logging.Handler(), logging.getLogger("proxy")
+    handler.emit = world.note_log  # type: ignore[method-assign]
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
+def simulate(seed: int, options: Options = Options()) -> World:
+    """Run the world of a seed. What is wrong with it is in `problems`."""
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(seed, options, Path(directory))
+        with _logs_to(world):
+            try:
+                world.run()
+            except Exception:  # noqa: BLE001 - of any part of it
+                world.fail(traceback.format_exc())
+            finally:
+                for proxy in world.started:
+                    proxy.close()
+    return world
+
+
+def shrunk(seed: int, options: Options) -> Options:
+    """Fewer faults with which it still fails: half of them, and the other half, as long as one of both does."""
+    drawn = faults.drawn(Random(seed), options.seconds)  # noqa: S311
+    chosen = [number for number, _ in options.chosen(drawn)]
+    size = max(1, len(chosen) // 2)
+    while chosen:
+        for start in range(0, len(chosen), size):
+            fewer = chosen[:start] + chosen[start + size :]
+            text = "+".join(map(str, fewer)) or NONE
+            if simulate(seed, replace(options, faults=text)).problems:
+                chosen = fewer
+                break
+        else:
+            if size == 1:
+                break
+            size = size // 2
+    return replace(options, faults="+".join(map(str, chosen)) or NONE)

@@ -1,0 +1,69 @@
+"""`kafka-quota-proxy fleet`: what a member's page has, for people."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from click.testing import CliRunner, Result
+
+from proxy.command.commands import main
+
+PAGE = {
+    "fleet": "etl", "member": "pod-0/1", "joined": True, "why_away": "", "members": 1, "leaving": 0,
+    "lacking": [], "max_members": 100, "delivery_seconds": 0.012,
+    "refused_records": {"void": 2}, "lapses": 0, "shared_limits": 0, "limits": [],
+}  # fmt: skip
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        status, body = (200, json.dumps(PAGE)) if self.path == "/fleet" else (404, "404: nothing")
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def fleet(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["fleet", *arguments])
+
+
+def test_it_shows_the_page(proxy: str) -> None:
+    found = fleet("etl", "--proxy", proxy)
+    assert found.exit_code == 0
+    assert found.output.splitlines() == [
+        "fleet etl: 1 of at most 100 members",
+        "this proxy, pod-0/1, has joined; a record takes 12 ms",
+        "refused records: 2 void; limits in use: 0",
+    ]
+    assert json.loads(fleet("--proxy", proxy, "--json").output) == PAGE
+
+
+def test_another_fleet_is_an_error(proxy: str) -> None:
+    found = fleet("web", "--proxy", proxy)
+    assert found.exit_code == 1
+    assert "this proxy is in fleet etl, not in web" in found.output
+
+
+def test_a_proxy_that_is_not_there_is_named() -> None:
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        port = server.server_port
+    found = fleet("--proxy", f"127.0.0.1:{port}")
+    assert found.exit_code == 1
+    assert f"http://127.0.0.1:{port}/fleet: " in found.output

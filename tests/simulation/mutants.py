@@ -1,0 +1,274 @@
+"""The product with one rule broken each. The simulated world must find them, each within 200 seeds.
+
+Compiled classes cannot be changed: tests with mutants carry `@pytest.mark.pure`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from proxy.brokers import nodes
+from proxy.brokers.places import Placement, own_port, placed
+from proxy.enforcement.identity import Notice
+from proxy.enforcement.throttle_actions import ThrottleActions
+from proxy.observability.client_times import BROKER_QUOTA
+from proxy.process.server import Server
+from proxy.sessions.session import Session
+from proxy.sessions.wakeups import Wakeups
+from proxy.streams import limited_request, observer
+from proxy.streams.handlers.fetch import FetchRequest
+from proxy.streams.handlers.produce import ProduceRequest
+from proxy.streams.limited_request import LimitedRequest
+from quotas.admission import frame
+from quotas.admission.fair_queue import FairQueue
+from quotas.admission.frame import Verdict
+from quotas.admission.limit import Limit
+from quotas.algorithms.token_bucket import TokenBucket
+from quotas.registry import limit_store
+
+Patch = pytest.MonkeyPatch
+
+
+class Mutant(NamedTuple):
+    """`seed`: the first one that finds it, as long as the world draws the same."""
+
+    make: Callable[[Patch], None]
+    seed: int
+
+
+MUTANTS: Final[dict[str, Mutant]] = {}
+
+
+def _mutant(seed: int) -> Callable[[Callable[[Patch], None]], None]:
+    def add(make: Callable[[Patch], None]) -> None:
+        MUTANTS[make.__name__] = Mutant(make, seed)
+
+    return add
+
+
+# ---- the holes of the rule that reserved what was announced
+
+
+@_mutant(seed=1)
+def what_was_fetched_passes(patch: Patch) -> None:
+    """A Fetch response passes because its request did: idle consumers bring all that was left when they asked."""
+    pass_limits = LimitedRequest.pass_limits
+
+    def passing(self: LimitedRequest, connection: Any, chunk: int, left: int, now_ns: int) -> bool:
+        if isinstance(self, FetchRequest):
+            for limit, units in self.charges:
+                limit.charge(units, now_ns)
+            self.charges, self.limit = [], None
+            return True
+        return pass_limits(self, connection, chunk, left, now_ns)
+
+    patch.setattr(LimitedRequest, "pass_limits", passing)
+
+
+@_mutant(seed=10)
+def what_is_announced_is_charged(patch: Patch) -> None:
+    """The first chunk of a Produce request is charged for all of it."""
+    first = ProduceRequest._charge_chunk
+
+    def charging(self: ProduceRequest, connection: Any, chunk: int, number: int, now_ns: int) -> None:
+        first(self, connection, self.size if number else 0, number, now_ns)
+
+    patch.setattr(ProduceRequest, "_charge_chunk", charging)
+
+
+@_mutant(seed=1)
+def what_is_asked_for_is_charged(patch: Patch) -> None:
+    """A fetch is charged for all that it may bring."""
+    decide = FetchRequest.decide
+
+    def deciding(self: FetchRequest, requests: Any, pos: int, end: int, now_ns: int) -> int:
+        step = decide(self, requests, pos, end, now_ns)
+        for limit in self.client.limits.fetch.limits if step >= 0 else ():
+            limit.charge(1_048_576, now_ns)
+        return step
+
+    patch.setattr(FetchRequest, "decide", deciding)
+
+
+@_mutant(seed=89)
+def a_notice_is_never_dropped(patch: Patch) -> None:
+    """Clients are told to wait for limits that are gone."""
+    patch.setattr(Notice, "renew", lambda self, registry, now_ns: None)
+
+
+@_mutant(seed=4)
+def a_late_topic_does_not_ask(patch: Patch) -> None:
+    """A topic that is found in the middle of a frame is charged without asking."""
+    _decide(patch, lambda limit, number, now_ns: limit.name == "bytes_in_rate")
+
+
+@_mutant(seed=17)
+def a_limit_in_debt_is_pushed_out(patch: Patch) -> None:
+    """Limits of a default entry are dropped in debt, and made again with their whole burst."""
+    patch.setattr(limit_store, "_is_needed", lambda limit, now_ns: False)
+    patch.setattr(limit_store, "MAX_OF_DEFAULTS", 1)
+
+
+@_mutant(seed=1)
+def who_waited_for_seconds_passes(patch: Patch) -> None:
+    """A hold ends after two seconds, whatever the debt."""
+    add = Wakeups.add
+    pass_limits = LimitedRequest.pass_limits
+    late: set[LimitedRequest] = set()
+
+    def adding(self: Wakeups, request: LimitedRequest, owner: Any) -> None:
+        add(self, request, owner)
+        self._after(2_000_000_000, end, self, request)
+
+    def end(self: Wakeups, request: LimitedRequest) -> None:
+        if request.is_held and request.limit is not None:
+            late.add(request)
+            request.limit.waiters.discard(request)
+            self._release(request, 0)
+
+    def passing(self: LimitedRequest, connection: Any, chunk: int, left: int, now_ns: int) -> bool:
+        if self in late:
+            charged, self.charges, self.limit = self.charges, [], None
+            for limit, units in charged:
+                limit.charge(units, now_ns)
+            return True
+        return pass_limits(self, connection, chunk, left, now_ns)
+
+    patch.setattr(Wakeups, "add", adding)
+    patch.setattr(LimitedRequest, "pass_limits", passing)
+
+
+@_mutant(seed=4)
+def every_other_frame_passes_limits_in_debt(patch: Patch) -> None:
+    """Frames go on that did not take a limit into debt."""
+    goes_on: dict[int, bool] = {}
+    _decide(patch, lambda limit, number, now_ns: goes_on.setdefault(number, len(goes_on) % 2 == 0))
+
+
+def _decide(patch: Patch, skips: Callable[[Limit, int, int], bool]) -> None:
+
+    def deciding(charges: Any, number: int, turn: Any, now_ns: int) -> Verdict:
+        for at, (limit, _) in enumerate(charges):
+            if not skips(limit, number, now_ns):
+                found = frame.decide(charges[at:], number, turn, now_ns)
+                return found._replace(passed=found.passed + at)
+        return Verdict(len(charges), None, 0)
+
+    patch.setattr(limited_request, "decide", deciding)
+
+
+# ---- faults that people found
+
+
+@_mutant(seed=32)
+def a_broker_that_joins_takes_a_port(patch: Patch) -> None:
+    """Of two brokers with one port, the one that came last has it."""
+
+    def placing(options: Any, listed: Any, before: Any) -> Placement:
+        found = placed(options, listed, before)
+        ports = dict(found.ports)
+        for node in sorted(listed):
+            own = own_port(options, node)
+            other = next((each for each, port in ports.items() if port == own and each != node), None)
+            if other is not None:
+                ports[node], ports[other] = own, ports.get(node, own + 1)
+        return found._replace(ports=ports)
+
+    patch.setattr(nodes, "placed", placing)
+
+
+@_mutant(seed=1)
+def a_limit_is_taken_for_the_brokers(patch: Patch) -> None:
+    """The verdict depends on which of two throttle times was seen first: the limit's is the brokers' own."""
+    patch.setattr(observer, "LIMIT", BROKER_QUOTA)
+
+
+# ---- others
+
+
+@_mutant(seed=1)
+def a_bucket_earns_twice_after_a_reload(patch: Patch) -> None:
+    change_terms = TokenBucket.change_terms
+
+    def changing(self: TokenBucket, new: Any, now_ns: int) -> None:
+        change_terms(self, new, now_ns)
+        self._level = 4 * self._terms.full
+
+    patch.setattr(TokenBucket, "change_terms", changing)
+
+
+@_mutant(seed=1)
+def a_response_is_released_to_another_connection(patch: Patch) -> None:
+    """Now and then the responses of two sessions change places."""
+    connected = Session._on_connected
+    sessions: list[Session] = []
+
+    def connecting(self: Session, *arguments: Any) -> None:
+        connected(self, *arguments)
+        sessions.append(self)
+        if len(sessions) % 4 == 0:
+            self.responses.writer.send = sessions[-2].responses.writer.send
+
+    patch.setattr(Session, "_on_connected", connecting)
+
+
+@_mutant(seed=1)
+def each_connection_leaves_an_object(patch: Patch) -> None:
+    closed = Server._on_closed
+
+    def closing(self: Server, session: Session) -> None:
+        closed(self, session)
+        self.shared.wakeups._owners[session] = None  # type: ignore[index, assignment]
+
+    patch.setattr(Server, "_on_closed", closing)
+
+
+@_mutant(seed=1)
+def memory_is_not_given_back(patch: Patch) -> None:
+    closed = Server._on_closed
+
+    def closing(self: Server, session: Session) -> None:
+        closed(self, session)
+        self.shared.context.memory.buffered_bytes += 1
+
+    patch.setattr(Server, "_on_closed", closing)
+
+
+@_mutant(seed=30)
+def a_queue_serves_the_last_one_first(patch: Patch) -> None:
+    """The newest waiter of a queue goes first: others may wait for ever."""
+    push = FairQueue.push
+
+    def pushing(self: FairQueue[Any], waiter: Any, size: int, *, is_first: bool = False) -> None:
+        push(self, waiter, size, is_first=is_first)
+        self._heap = sorted((-arrival, arrival, each) for _, arrival, each in self._heap)
+
+    patch.setattr(FairQueue, "push", pushing)
+
+
+@_mutant(seed=1)
+def nobody_is_held(patch: Patch) -> None:
+    """Each debt is told, and none is enforced."""
+    init = ThrottleActions.__init__
+
+    def starting(self: ThrottleActions, report: Any, mode: str, *, enforces: bool) -> None:
+        init(self, report, mode, enforces=False)
+
+    patch.setattr(ThrottleActions, "__init__", starting)
+
+
+@_mutant(seed=1)
+def waiters_are_forgotten(patch: Patch) -> None:
+    """A limit that is out of debt serves one of those who wait, and no timer is set for the others."""
+
+    def passing(self: Wakeups, limit: Limit) -> None:
+        self._serve_round(limit, self._clock())
+
+    patch.setattr(Wakeups, "_pass", passing)
+
+
+@_mutant(seed=4)
+def what_was_announced_is_waited_for(patch: Patch) -> None:
+    """The throttle time contains all that is announced in a queue."""
+    patch.setattr(Limit, "queued_ns", lambda self, own_ns: self.expected_time_of(self.waiters.queued))
