@@ -8,7 +8,7 @@ longer.
 
     3 of the last 6 windows of a broker exceed, the newest one too   rate * (1 - 0.25 * min(1, excess / target))
     the brokers are silent while requests wait                       the lower bound
-    no window exceeds, and at least 75 % of the rate is used         rate * 1.04
+    no window exceeds, and at least 75 % of the rate is used         rate * 1.04, or 1.15
     nothing was sent by protected clients for 10 s                   rate * 1.01
     anything else                                                    the rate stays
 
@@ -20,6 +20,9 @@ forgotten: the rate stays, and is not raised until there are as many new ones.
 A rate that is raised until it is felt, cut, and raised again would be felt half of the time. So each cut
 delays the next raise by a minute, five at most, unless hardly any response takes longer than half of the target: then
 there is room.
+
+A rate climbs by 15 % a second while there is room and it is below half of the rate that was last cut, or never was cut.
+Otherwise, one that begins at a hundredth of what is left would need two minutes to use it.
 
 The numbers are those of cake-autorate, which shapes an Internet line by the delay of its packets, with the threshold of
 Netflix's concurrency limits for the least number of samples. Times are integer nanoseconds.
@@ -41,6 +44,8 @@ WINDOWS: Final = 6
 EXCEEDED: Final = 3
 LARGEST_CUT: Final = 0.25
 RAISE: Final = 1.04
+CLIMB: Final = 1.15
+"""Instead of `RAISE`, before the first cut and below half of the rate that was last cut, like TCP's slow start."""
 DRIFT: Final = 1.01
 USED: Final = 0.75
 CUT_GAP_NS: Final = NS_PER_SECOND - NS_PER_SECOND // 20
@@ -179,6 +184,7 @@ class Yielding:
         self.cause: Cause | None = None
         self.cut_ns = now_ns
         self.cuts = self.exceeded = 0
+        self._climbs_to = math.inf
         self.seen_ns: int | None = None
         self._history: dict[str, deque[bool]] = {}
         #: Responses in the last window, by broker.
@@ -209,7 +215,7 @@ class Yielding:
         elif not self.watches(now_ns):
             self._raise(DRIFT, State.DRIFTS)
         elif is_used and self._may_raise(windows.values(), now_ns):
-            self._raise(RAISE, State.RAISED)
+            self._raise(self._pace(windows.values()), State.RAISED)
         else:
             self.state = State.HELD
         self.move_to(self.rate)
@@ -225,9 +231,15 @@ class Yielding:
             return False
         return now_ns >= self._rests_until_ns or all(each.has_room for each in windows)
 
+    def _pace(self, windows: Iterable[Window]) -> float:
+        """By how much a rate that may be raised is raised."""
+        return CLIMB if self.rate < self._climbs_to and all(each.has_room for each in windows) else RAISE
+
     def _lower(self, rate: float, state: State, cause: Cause) -> None:
         self.state, self.cause, self.cut_ns = state, cause, cause.at_ns
-        self.cuts += self.rate > self.terms.least
+        if self.rate > self.terms.least:
+            self.cuts += 1
+            self._climbs_to = self.rate / 2
         now_ns = cause.at_ns
         self._rests_until_ns = min(max(self._rests_until_ns, now_ns) + REST_NS, now_ns + MOST_REST_NS)
         self.rate = rate

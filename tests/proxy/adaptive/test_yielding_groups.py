@@ -134,11 +134,11 @@ def test_the_limit_starts_at_its_lower_bound_and_is_raised_while_it_is_used() ->
     first = alone.limit.rate
     assert 10_000 <= first <= 10_100, "it has seen no protected client yet"
     alone.tick(2, times(took_ns=1))
-    assert alone.limit.rate == pytest.approx(first * 1.04**2)
+    assert alone.limit.rate == pytest.approx(first * 1.15**2)
     alone.tick(5, times(took_ns=1), used=0)
-    assert alone.limit.rate < 10_000 * 1.04**5, "use is measured over three seconds"
+    assert alone.limit.rate < 10_000 * 1.15**5, "use is measured over three seconds"
     alone.tick(30)
-    assert alone.limit.rate < 10_000 * 1.04**5 * 1.01**30
+    assert alone.limit.rate < 10_000 * 1.15**5 * 1.01**30
     assert alone.limit.algorithm.burst_ns == 100 * NS_PER_MS
 
 
@@ -174,7 +174,7 @@ def test_if_it_stops_the_limit_falls_to_its_lower_bound() -> None:
 def test_observing_sets_nothing_and_shows_what_it_would_set(caplog: pytest.LogCaptureFixture) -> None:
     alone = Alone(entry(",observe=true"))
     with caplog.at_level(logging.INFO, "proxy.adaptive"):
-        alone.tick(50, times(took_ns=1))
+        alone.tick(10, times(took_ns=1))
         alone.tick(3, times())
     assert alone.limit.rate == 1_000_000
     [moving] = alone.groups.moving()
@@ -240,10 +240,10 @@ def test_what_one_member_sees_applies_to_all_and_their_shares_never_exceed_it(ca
         online.responses = times(took_ns=1)
         one.proxy.wants = two.proxy.wants = True
         run(sidecars, 25)
-        assert one.proxy.rate + two.proxy.rate <= 10_000 * 1.04**25
-        run(sidecars, 60)
+        assert one.proxy.rate + two.proxy.rate <= 10_000 * 1.15**25
+        run(sidecars, 30)
         raised = one.proxy.rate + two.proxy.rate
-        assert 100_000 < raised <= 10_000 * 1.04**85
+        assert raised > 500_000
         assert one.proxy.rate == pytest.approx(two.proxy.rate, rel=0.1)
         online.responses = times()
         run(sidecars, 6)
@@ -264,8 +264,9 @@ def test_a_member_that_comes_later_takes_what_it_finds() -> None:
         sidecars = [Sidecar(world), Sidecar(world)]
         sidecars[0].responses = times(took_ns=1)
         sidecars[1].proxy.wants = True
-        run(sidecars, 90)
+        run(sidecars, 60)
         before = sidecars[1].proxy.rate
+        world.excess = 0.1  # the fallback of the new member, until it has joined
         sidecars.append(Sidecar(world))
         sidecars[2].responses = times(took_ns=1)
         run(sidecars, 3)
