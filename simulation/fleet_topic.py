@@ -5,7 +5,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from proxy.fleet.log import Appended, LogChanged
+from proxy.fleet.log import Appended
+from proxy.internal_clients.failures import LogChanged
 from simulation.kernel import MS, Kernel, nothing
 
 

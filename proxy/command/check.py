@@ -32,12 +32,11 @@ from proxy.config.config import OFF, Config
 from proxy.config.errors import BindError, ConfigError
 from proxy.config.quota_sources import CLUSTER
 from proxy.files.tls import TlsContexts
-from proxy.fleet.log import LogFailed
 from proxy.fleet.topic_log import TopicLog
 from proxy.internal_clients.client import InternalClient
 from proxy.internal_clients.cluster_quotas import ClusterReader, entries_in
+from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.log_dirs import DiskAnswer, LogDirs
-from proxy.internal_clients.quotas_log import TopicFailed
 from proxy.observability.metrics import Metrics
 from proxy.process.server import few_descriptors
 from proxy.sessions.listener import listening_socket
@@ -194,7 +193,7 @@ async def _internal_clients(config: Config) -> AsyncIterator[Result]:
             async with stored_quotas(config, creates=True) as stored:
                 count = len(stored.table)
                 yield f"--quotas-topic: {config.quotas.topic} can be read; it has quotas of {count} entities"
-        except TopicFailed as error:
+        except LogFailed as error:
             yield Problem("--quotas-topic", error.message)
     if usage.topic is not None:
         sink = TopicSink(config, b"")

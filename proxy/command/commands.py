@@ -401,9 +401,12 @@ def _answer(ctx: click.Context, proxy: Any, client: str | None) -> str:
 @_fleet_option
 @setting("--interval", Checked("DURATION", parse_duration, default="2s"), "Time between two updates.")
 @cloup.option("--once", is_flag=True, help="Print the table once, for scripts.")
+@cloup.option("--json", "as_json", is_flag=True, help="Print the rows once, as JSON.")
 @cloup.argument("what", type=cloup.Choice(["clients", "limits", "brokers"]), default="clients", help="The table.")
 @click.pass_context
-def top(ctx: click.Context, /, proxy: Any, fleet: str | None, interval: float, what: str, *, once: bool) -> None:
+def top(
+    ctx: click.Context, /, proxy: Any, fleet: str | None, interval: float, what: str, *, once: bool, as_json: bool
+) -> None:
     """Watch the clients of a running proxy, its limits or its brokers in a table that is redrawn until Ctrl-C.
 
     LIMIT and BROKER are shares of the clients' time in the last minute; USED is the used share of their nearest limit.
@@ -422,6 +425,9 @@ def top(ctx: click.Context, /, proxy: Any, fleet: str | None, interval: float, w
         else:
             answers = _ask_fleet(ctx, proxy, fleet, f"/{what}")
             columns, rows, missing = columns_of(what), merged(what, answers), list(unanswered(answers))
+        if as_json:
+            click.echo(json.dumps(rows if fleet is None else {what: rows, "unanswered": missing}))
+            return
         lines = shutil.get_terminal_size().lines - 4 - len(missing)
         text = table(columns, rows, most=len(rows) if once else max(1, lines))
         if not once:

@@ -7,7 +7,8 @@ option, SPEC or file, and 3 if `diff` or `apply --dry-run` found a difference.
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -71,21 +72,29 @@ def _config_of(ctx: click.Context, given: dict[str, Any]) -> Config:
     return config
 
 
-def _run(config: Config, work: Callable[[], Awaitable[T]]) -> T:
+def _run(config: Config, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run it in an event loop of internal clients. A failure becomes one line."""
     import asyncio
 
     from proxy.internal_clients.event_loops import new_loop
-    from proxy.internal_clients.quotas_log import TopicFailed
-
-    async def working() -> T:
-        return await work()
+    from proxy.internal_clients.failures import LogFailed
 
     try:
         with asyncio.Runner(loop_factory=partial(new_loop, config.event_loop)) as runner:
-            return runner.run(working())
-    except TopicFailed as error:
+            return runner.run(work())
+    except LogFailed as error:
         raise click.ClickException(one_line(error.message)) from error
+
+
+def _read(config: Config) -> "StoredQuotas":
+    """The topic as it is now."""
+    from proxy.command.quotas_topic import stored_quotas
+
+    async def read() -> "StoredQuotas":
+        async with stored_quotas(config, creates=False) as stored:
+            return stored
+
+    return _run(config, read)
 
 
 async def _write(config: Config, timeout_seconds: float, change: "Callable[[StoredQuotas], Sequence[Record]]") -> bool:
@@ -120,8 +129,17 @@ async def _write(config: Config, timeout_seconds: float, change: "Callable[[Stor
     return not missing
 
 
-def _finish(*, ok: bool) -> None:
-    sys.exit(0 if ok else 1)
+def _change(config: Config, timeout_seconds: float, change: "Callable[[StoredQuotas], Sequence[Record]]") -> None:
+    sys.exit(0 if _run(config, lambda: _write(config, timeout_seconds, change)) else 1)
+
+
+@contextmanager
+def _blaming(text: str) -> Iterator[None]:
+    """Errors of a SPEC name it."""
+    try:
+        yield
+    except InvalidValues as error:
+        raise ConfigError(error.at(text)) from error
 
 
 @cloup.group("quotas", short_help="Change the quotas of all proxies, in the topic that they follow.")
@@ -162,12 +180,10 @@ def set_limits(ctx: click.Context, /, entity: str, settings: tuple[str, ...], ti
         after = edited(before, rest, (), author_of(config))
         return [] if after.fields == before.fields else [after]
 
-    try:
+    with _blaming(f"quotas set {spec!r}"):
         names, rest = parts_of(split_spec(spec), HostNames().addresses_of)
         found = entity_of(names)
-        _finish(ok=_run(config, lambda: _write(config, timeout, change)))
-    except InvalidValues as error:
-        raise ConfigError(error.at(f"quotas set {spec!r}")) from error
+        _change(config, timeout, change)
 
 
 @quotas.command("unset", short_help="Remove limits of one entity.")
@@ -193,14 +209,12 @@ def unset(ctx: click.Context, /, entity: str, keys: tuple[str, ...], timeout: fl
         author = author_of(config)
         return [edited(before, {}, keys, author) if keys else removal(before, author)]
 
-    try:
+    with _blaming(f"quotas unset {entity!r}"):
         names, rest = parts_of(split_spec(entity), HostNames().addresses_of)
         found = entity_of(names)
         if rest:
             raise click.UsageError(f"{next(iter(rest))!r} is no part of the scope; name what to remove after it", ctx)
-        _finish(ok=_run(config, lambda: _write(config, timeout, change)))
-    except InvalidValues as error:
-        raise ConfigError(error.at(f"quotas unset {entity!r}")) from error
+        _change(config, timeout, change)
 
 
 @quotas.command("list", short_help="Show the quotas in the topic.")
@@ -209,17 +223,10 @@ def unset(ctx: click.Context, /, entity: str, keys: tuple[str, ...], timeout: fl
 @click.pass_context
 def list_quotas(ctx: click.Context, /, *, as_json: bool, **given: Any) -> None:
     """Show the quotas in the topic, one line for each entity, and who has set them last."""
-    from proxy.command.quotas_topic import stored_quotas
     from quotas.stored.changes import shown
     from quotas.stored.record import as_json as json_of
 
-    config = _config_of(ctx, given)
-
-    async def read() -> "StoredQuotas":
-        async with stored_quotas(config, creates=False) as stored:
-            return stored
-
-    stored = _run(config, read)
+    stored = _read(_config_of(ctx, given))
     records = sorted(stored.table.records.values(), key=lambda record: str(record.entity))
     if as_json:
         click.echo(json.dumps([json_of(record) for record in records]))
@@ -269,16 +276,9 @@ def _differences(config: Config, file: str, stored: "StoredQuotas") -> "Sequence
 @click.pass_context
 def diff(ctx: click.Context, /, file: str, **given: Any) -> None:
     """Show what `apply` would change: + is new, - is removed, ~ is changed. Exits with 3 if there is a difference."""
-    from proxy.command.quotas_topic import stored_quotas
-
     config = _config_of(ctx, given)
     _wanted(file)
-
-    async def compare() -> int:
-        async with stored_quotas(config, creates=False) as stored:
-            return EXIT_DIFFERENCE if _differences(config, file, stored) else 0
-
-    sys.exit(_run(config, compare))
+    sys.exit(EXIT_DIFFERENCE if _differences(config, file, _read(config)) else 0)
 
 
 @quotas.command("apply", short_help="Make the topic equal to a quotas file.")
@@ -303,7 +303,7 @@ def apply(ctx: click.Context, /, file: str, timeout: float, *, dry_run: bool, ye
             click.confirm("Apply these changes?", abort=True)
         return changes
 
-    _finish(ok=_run(config, lambda: _write(config, timeout, change)))
+    _change(config, timeout, change)
 
 
 @quotas.command("log", short_help="Show who has changed what.")
@@ -314,16 +314,8 @@ def log(ctx: click.Context, /, *, as_json: bool, **given: Any) -> None:
     """Show the changes that the topic still has, oldest first: all of the last 7 days, and the latest of each entity.
     The time is the broker's. Names are what the authors wrote: anyone who can write to the topic can write any.
     """
-    from proxy.command.quotas_topic import stored_quotas
-
-    config = _config_of(ctx, given)
-
-    async def read() -> "StoredQuotas":
-        async with stored_quotas(config, creates=False) as stored:
-            return stored
-
     found = []
-    for each in _run(config, read).changes:
+    for each in _read(_config_of(ctx, given)).changes:
         at = datetime.fromtimestamp(each.time_ms / 1000, UTC).isoformat(timespec="seconds")
         found.append({"offset": each.offset, "at": at, **asdict(each.author), "changes": list(each.lines)})
     if as_json:

@@ -55,7 +55,7 @@ class Change(NamedTuple):
 
 
 class StoredQuotas:
-    """The topic of quotas, read to its end. Methods raise TopicFailed.
+    """The topic of quotas, read to its end. Methods raise LogFailed.
 
     table    what it has
     changes  all that it still has, in order
@@ -98,7 +98,7 @@ class StoredQuotas:
 
 @asynccontextmanager
 async def stored_quotas(config: Config, *, creates: bool) -> AsyncIterator[StoredQuotas]:
-    """Raises TopicFailed."""
+    """Raises LogFailed."""
     assert config.quotas.topic is not None  # noqa: S101 - the command has checked it
     log = QuotasLog(InternalClient(config, CLIENT_NAME), config.quotas.topic)
     try:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from proxy.config.cautions import BELOW_FLOOR
 from proxy.config.floor import FLOORS, REMEDY
 from proxy.fleet.shared_limits import SharedLimit, rate_of, shared_names
-from proxy.observability.logs import EventLog, RateLimited
+from proxy.observability.logs import SAME_RECORD_NS, EventLog, RateLimited
 from quotas.entry import QuotaEntry
 from quotas.fleet.caps import MAX_ENTRIES
 from quotas.fleet.digest import Comparison, LimitNames
@@ -27,6 +27,14 @@ OVERFLOW_NS: Final = 20 * NS_PER_SECOND
 """How long a member that has started over may wait."""
 SAME_SHARE_NS: Final = 600 * NS_PER_SECOND
 NAMED: Final = 5
+SHOWN_BYTES: Final = 100
+_REFUSED: Final = {
+    "void": ("it is ignored", "check who may write to the topic; compressed and very long records are shown as empty"),
+    "missed": (
+        "it repeats what this proxy has not read, so the proxy starts over at its floor",
+        "check who may write to the topic, if this does not follow a restart of proxies",
+    ),
+}
 _SAME_FILE: Final = "give all members the same quotas"
 
 _log = EventLog("proxy.fleet")
@@ -60,6 +68,7 @@ class Differences:
         self._entries: Iterable[QuotaEntry] = ()
         self._describing: Task[None] | None = None
         self._shares = RateLimited(SAME_SHARE_NS)
+        self._refused = RateLimited(SAME_RECORD_NS)
         #: Limits for which a lower quota was advertised.
         self._lower: dict[str, SharedLimit] = {}
         self._compared: dict[str, Comparison] = {}
@@ -118,6 +127,13 @@ class Differences:
             self._lines -= 1
             self._told.update(same)
             self._report(kind, about, [each.subject for each in same])
+
+    def report_refused(self, reason: str, record: bytes, now_ns: int) -> None:
+        """A record that should not be in the topic. `reason`: see `Member.apply`."""
+        effect, hint = _REFUSED[reason]
+        about = {"reason": reason, "record": record[:SHOWN_BYTES].decode(errors="replace"), "effect": effect}
+        fleet = self._member.caps.fleet
+        self._refused.event(_log.warning, "fleet_record_refused", reason, now_ns, fleet=fleet, **about, hint=hint)
 
     def report_small_share(self, shared: SharedLimit, now_ns: int) -> None:
         """One line for all names of a `<default>`."""

@@ -14,8 +14,9 @@ from proxy.background.host import Host
 from proxy.background.retries import MOST_SECONDS, Retries
 from proxy.config.config import Config
 from proxy.fleet.differences import Differences
-from proxy.fleet.log import Log, LogChanged, LogFailed, LogRefused
+from proxy.fleet.log import Log
 from proxy.fleet.shared_limits import SharedLimits
+from proxy.internal_clients.failures import LogChanged, LogFailed, LogRefused
 from proxy.observability.fleet_counts import FleetCounts
 from proxy.observability.logs import EventLog
 from quotas.fleet.caps import MAX_ENTRIES
@@ -216,7 +217,9 @@ class Fleet:
                 self._read_back_ns, self._is_owed = now_ns, False
                 self._retries.worked()
                 self.metrics.delivery.observe((now_ns - sent_ns) / 1e9)
-            self.member.apply(record, now_ns)
+            refused = self.member.apply(record, now_ns)
+            if refused:
+                self.differences.report_refused(refused, record, now_ns)
         self.metrics.read += len(records)
         self._apply(now_ns)
         if self.member.caps.name != self._name:

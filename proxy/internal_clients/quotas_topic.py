@@ -19,8 +19,9 @@ from proxy.background.retries import Retries
 from proxy.config.config import Config
 from proxy.config.quota_sources import TOPIC
 from proxy.internal_clients.client import InternalClient
-from proxy.internal_clients.quotas_log import QuotasLog, TopicFailed
-from proxy.observability.logs import EventLog, one_line
+from proxy.internal_clients.failures import LogFailed
+from proxy.internal_clients.quotas_log import QuotasLog
+from proxy.observability.logs import SAME_RECORD_NS, EventLog, RateLimited, one_line
 from proxy.observability.metrics import Metrics
 from quotas.entity import AnyEntity
 from quotas.entry import QuotaEntry
@@ -40,7 +41,7 @@ REST_FACTOR: Final = 4
 MOST_REST_SECONDS: Final = 1.0
 """So that a change is in force within 2 s."""
 MAX_NAMED: Final = 100
-"""Entities whose broken records are logged, each once: anyone who can write to the topic can invent any number."""
+"""Entities whose broken records are logged: anyone who can write to the topic can invent any number."""
 NOT_ENFORCED: Final = "the topic keeps these for Kafka's API, and no proxy enforces them"
 
 _log = EventLog("proxy.quotas_topic")
@@ -74,7 +75,7 @@ class QuotasTopic:
         self._is_read = asyncio.Event()
         self._has_applied = asyncio.Condition()
         self._retries = Retries(SystemRandom())
-        self._named: set[bytes | None] = set()
+        self._refusals = RateLimited(SAME_RECORD_NS, MAX_NAMED)
         self._left_out: set[str] = set()
         self._one_change = asyncio.Lock()
         self._changing: set[asyncio.Task[None]] = set()
@@ -112,7 +113,7 @@ class QuotasTopic:
         while True:
             try:
                 await self._follow()
-            except TopicFailed as error:
+            except LogFailed as error:
                 self._failed(error.reason, error.message)
             except Exception as error:  # noqa: BLE001 - a bug here must not end the following
                 self._failed("defect", f"{type(error).__name__}: {error}", exc_info=True)
@@ -226,7 +227,7 @@ class QuotasTopic:
                     await self.wait_applied(await self.log.append(records))
         except TimeoutError:
             problem = f"not read back from --quotas-topic {self.name} within {CHANGE_SECONDS:g} s; it may still apply"
-        except TopicFailed as error:
+        except LogFailed as error:
             problem = one_line(error.message)
         except Exception as error:  # noqa: BLE001 - the client must have an answer
             problem = f"{type(error).__name__}: {error}"
@@ -256,13 +257,12 @@ class QuotasTopic:
             _log.warning("quotas_topic_failed", **about, exc_info=exc_info)
 
     def _refuse(self, key: bytes | None, error: InvalidValue) -> None:
-        """Logged once for each entity."""
+        """Logged once an hour for each entity."""
         self.refused += 1
-        if key not in self._named and len(self._named) < MAX_NAMED:
-            self._named.add(key)
-            about = {"key": one_line((key or b"").decode(errors="replace")), "message": one_line(error.message)}
-            effect = "it is ignored, and the last valid record of its entity, if any, stays in force"
-            _log.warning("quotas_topic_record_refused", **about, effect=effect)
+        about = {"key": one_line((key or b"").decode(errors="replace")), "message": one_line(error.message)}
+        effect = "it is ignored, and the last valid record of its entity, if any, stays in force"
+        now_ns = time.monotonic_ns()
+        self._refusals.event(_log.warning, "quotas_topic_record_refused", key, now_ns, **about, effect=effect)
 
     def _note_left_out(self) -> None:
         found = self.table.not_enforced

@@ -22,6 +22,8 @@ from proxy.observability.output import report_gaps
 
 MAX_VALUE_CHARS: Final = 512
 """Longer values are cut: they may come from the wire."""
+SAME_RECORD_NS: Final = 3_600_000_000_000
+"""Between two lines about a broken record in a topic that anyone may be able to write to."""
 
 _LEVEL_NAMES: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _NEEDS_QUOTES: Final = frozenset(' "=\\')

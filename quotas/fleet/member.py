@@ -75,27 +75,31 @@ class Member:
         self._repeats.clear()
         self._sent_ns = self._restated_ns = self._repeated_ns = NEVER
 
-    def apply(self, data: bytes, now_ns: int) -> None:
-        """The next record of the log, any bytes. See `Caps.apply`."""
+    def apply(self, data: bytes, now_ns: int) -> str:
+        """The next record of the log, any bytes. See `Caps.apply`. Returns why it is refused, if it should not be in
+        the log: "void", "missed" or "".
+        """
         record = parse(data)
         if record is None:
             self.caps.counts["void"] += 1
-        elif record.fleet != self.caps.fleet:
+            return "void"
+        if record.fleet != self.caps.fleet:
             self.caps.counts["foreign"] += 1
-        else:
-            self.roster.notice(record, now_ns)
-            self._follow_size()
-            self._note_wants(record)
-            if record.member == self.caps.name:
-                self._is_owed = False
-                self._is_repeat_owed &= record.repeats is None
-            expanded = self._repeats.expanded(record, now_ns)
-            if expanded is None:
-                self._asks = True
-                self.caps.counts["missed"] += 1
-                self.caps.begin(now_ns, is_covered=False)
-            else:
-                self.caps.apply(expanded, now_ns)
+            return ""
+        self.roster.notice(record, now_ns)
+        self._follow_size()
+        self._note_wants(record)
+        if record.member == self.caps.name:
+            self._is_owed = False
+            self._is_repeat_owed &= record.repeats is None
+        expanded = self._repeats.expanded(record, now_ns)
+        if expanded is None:
+            self._asks = True
+            self.caps.counts["missed"] += 1
+            self.caps.begin(now_ns, is_covered=False)
+            return "missed"
+        self.caps.apply(expanded, now_ns)
+        return ""
 
     def allowed(self, name: str, now_ns: int) -> tuple[int, int]:
         """See `Caps.allowed`."""

@@ -13,7 +13,7 @@ from proxy.admin.exposition import TEXT, expose
 from proxy.admin.fleet_page import FleetPage, text_of
 from proxy.config.config import Config
 from proxy.fleet import status
-from proxy.fleet.log import LogFailed
+from proxy.internal_clients.failures import LogFailed
 from proxy.observability.metrics import Metrics
 from quotas.fleet.digest import LimitNames
 from tests.integration.proxy_process import sum_of

@@ -136,6 +136,9 @@ def test_clients_are_summed_over_those_that_answer(members: list[Member]) -> Non
     table = run(members, "top", "--once").output.splitlines()
     assert table[1].split()[-1] == "3"
     assert len(table) == 2 + 7
+    top = json.loads(run(members, "top", "--json").output)
+    assert [(row["client_id"], row["members"]) for row in top["clients"]] == [("etl", 3)]
+    assert len(top["unanswered"]) == 7
     shown = json.loads(run(members, "explain", "--json").output)
     assert [row["verdicts"] for row in shown["clients"]] == [{"limit": ["pod-0/0", "pod-1/1", "pod-2/2"]}]
     states = json.loads(run(members, "fleet", "--json").output)["members"]

@@ -13,7 +13,7 @@ import pytest
 from deploy.local.granted import grants_in, most_granted
 from proxy.background import retries
 from proxy.background.retries import Retries
-from proxy.fleet.log import LogFailed, LogRefused
+from proxy.internal_clients.failures import LogFailed, LogRefused
 from quotas.entity import DEFAULT, Entity
 from quotas.entry import QuotaEntry
 from quotas.fleet import caps as caps_module
@@ -558,6 +558,20 @@ def test_nothing_in_the_topic_raises_a_rate_above_the_configured_quota() -> None
             world.pass_seconds(1)
             assert 0 < one.rate <= QUOTA // 100
         assert one.member.caps.counts["void"] > 5
+
+
+@pytest.mark.claim("fleet", "a record that should not be in the topic is reported once, with what it does")
+def test_what_should_not_be_in_the_topic_is_reported_once(log: pytest.LogCaptureFixture) -> None:
+    with a_world() as world:
+        world.join()
+        lie = {"v": 1, "f": "team", "m": "liar", "s": 1, "n": 1, "r": [3, 7], "e": []}
+        foreign = {"v": 1, "f": "others", "m": "m", "s": 1, "n": 1, "e": []}
+        for record in (b"\xff{secret", b"[]", json.dumps(lie).encode(), json.dumps(foreign).encode()):
+            for _ in range(3):
+                world.topic.append(record)
+                world.pass_seconds(1)
+        lines = [(each["reason"], each["record"]) for each in fields_of(log, "fleet_record_refused")]
+        assert lines == [("void", "\ufffd{secret"), ("missed", json.dumps(lie))]
 
 
 def test_a_joiner_reads_the_last_45_seconds_and_needs_no_wait() -> None:

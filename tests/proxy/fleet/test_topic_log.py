@@ -13,14 +13,14 @@ from aiokafka import errors
 from aiokafka.protocol.fetch import FetchRequest
 
 from proxy.config.config import Config
-from proxy.fleet.fleet_topic import _differences, _unfixed
-from proxy.fleet.log import LogChanged, LogFailed, LogRefused
 from proxy.fleet.topic_log import TopicLog
 from proxy.internal_clients import partition
 from proxy.internal_clients.client import InternalClient
+from proxy.internal_clients.failures import LogChanged, LogFailed, LogRefused
 from proxy.internal_clients.partition import MAX_RECORDS, READ_BYTES
 from quotas.fleet.record import MAX_RECORD_BYTES
 from tests.protocol.test_stored_records import GZIP, batch, changed
+from tests.proxy.conversation import lines_of
 
 pytestmark = pytest.mark.claim(
     "fleet", "what is in the topic is never decompressed, and a few records at a time are read"
@@ -157,12 +157,17 @@ async def test_a_timestamp_type_that_was_changed_is_seen_in_the_acknowledgement(
 
 @pytest.mark.parametrize(
     ("compression", "refused", "warned"),
-    [("uncompressed", False, False), ("producer", False, True), ("zstd", True, True), ("gzip", True, True)],
+    [("uncompressed", False, False), ("producer", False, True), ("zstd", True, False), ("gzip", True, False)],
 )
-def test_a_topic_that_stores_compressed_records(compression: str, refused: bool, warned: bool) -> None:
+async def test_a_topic_that_stores_compressed_records(
+    compression: str, refused: bool, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """One of an older version accepts what it gets: its records are readable, and those of others are skipped."""
-    config = {"compression.type": compression}
-    differences = list(_differences("fleet", config, 1))
+    config, log = {"compression.type": compression}, reading(Leader())
+    differences = list(log._topic.differences(config))
     assert bool(differences) is refused
     assert all("--add-config compression.type=uncompressed" in each for each in differences)
-    assert bool(_unfixed("fleet", config)) is (compression == "producer") is (warned and not refused)
+    for _ in range(2):
+        log._note(config)
+    lines = [name for name, _ in lines_of(caplog.records)]
+    assert lines == ["fleet_topic_accepts_compression"] * warned, "once"

@@ -8,8 +8,9 @@ from random import Random
 
 from proxy.background.host import Host
 from proxy.fleet.fleet import Fleet
-from proxy.fleet.log import Appended, LogFailed
+from proxy.fleet.log import Appended
 from proxy.fleet.shared_limits import SharedLimits
+from proxy.internal_clients.failures import LogFailed
 from proxy.observability.fleet_counts import FleetCounts
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import AlgorithmSettings

@@ -16,8 +16,9 @@ import pytest
 from protocol.stored_records import Found
 from proxy.config.config import Config, QuotaOptions
 from proxy.internal_clients import quotas_topic
-from proxy.internal_clients.quotas_log import Slice, TopicFailed
+from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.quotas_topic import QuotasTopic
+from proxy.internal_clients.record_log import Slice
 from proxy.observability.metrics import Metrics
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
@@ -34,7 +35,7 @@ class FakeLog:
         self.records: list[tuple[bytes | None, bytes | None]] = []
         self.position = 0
         self.opened = 0
-        self.failure: TopicFailed | None = None
+        self.failure: LogFailed | None = None
         self.news = asyncio.Event()
 
     def add(self, *entries: QuotaEntry) -> None:
@@ -45,7 +46,7 @@ class FakeLog:
         self.records.append((key, value))
         self.news.set()
 
-    def fail(self, failure: TopicFailed | None) -> None:
+    def fail(self, failure: LogFailed | None) -> None:
         self.failure = failure
         self.news.set()
 
@@ -131,7 +132,7 @@ async def test_a_proxy_starts_without_a_topic_that_is_away(
     monkeypatch.setattr(quotas_topic, "START_SECONDS", 0.01)
     caplog.set_level(logging.INFO)
     async with running() as world:
-        world.log.fail(TopicFailed("unreachable", "no broker"))
+        world.log.fail(LogFailed("unreachable", "no broker"))
         assert await world.topic.wait_read(asyncio.Event()) == ()
         assert [each["topic"] for each in of(caplog, "quotas_topic_not_read")] == ["quotas"]
         world.topic.attach(world.take, world.metrics)
@@ -152,7 +153,7 @@ async def test_what_was_read_last_stays_in_force(caplog: pytest.LogCaptureFixtur
         world.topic.attach(world.take, world.metrics)
         await until(lambda: world.applied)
         world.log.records.clear()
-        world.log.fail(TopicFailed("out_of_range", "it was created again"))
+        world.log.fail(LogFailed("out_of_range", "it was created again"))
         opened = world.log.opened
         await until(lambda: world.log.opened > opened + 3)
         world.log.fail(None)
