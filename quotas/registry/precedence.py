@@ -17,7 +17,8 @@ any other at the levels with `<default>` (in Kafka, these skip it, so only a lim
 which Kafka does not have, matches no level with a user.
 
 One source may be bounded by those that are stronger: if these limit a client at any level, that limit applies, too. So
-the bounded source, whoever writes it, can only lower what the stronger ones allow.
+the bounded source, whoever writes it, can only lower what the stronger ones allow. A bucket that clients share has one
+rate: that of its own two levels (3 and 6, or 7 and 8), whatever a source has for, or lifts from, one of their pairs.
 
 A million overrides are compact values (`override`) in one dict with strings as keys.
 """
@@ -54,16 +55,25 @@ class QuotaTable:
         found, bounds = self._found(user, client_id, None), dict[str, Applies]()
         if self._bounding:
             for name, bound in self._found(user, client_id, self._bounding).items():
-                applies = found.get(name)
-                if applies is not None and applies.source != self._bounded:
-                    continue
-                if applies is None or (applies.entity == bound.entity and applies.rate >= bound.rate):
-                    found[name] = bound
-                elif applies.entity == bound.entity:  # with the stronger source's burst
-                    found[name] = replace(applies, options=bound.options)
-                else:
-                    bounds[name] = bound
+                self._bound(name, bound, found, bounds)
+            if user and client_id is not None:
+                # Clients that share a bucket differ in the levels of their pairs; the levels below decide its rate.
+                for shared in (self.find(user, None)[0], self.find("", client_id)[0]):
+                    for limits in (found, bounds):
+                        limits.update((name, each) for name, each in shared.items() if _is_in(limits, name, each))
         return found, bounds
+
+    def _bound(self, name: str, bound: Applies, found: dict[str, Applies], bounds: dict[str, Applies]) -> None:
+        """Apply the limit of a bounding source."""
+        applies = found.get(name)
+        if applies is not None and applies.source != self._bounded:
+            return
+        if applies is None or (applies.entity == bound.entity and applies.rate >= bound.rate):
+            found[name] = bound
+        elif applies.entity == bound.entity:  # with the stronger source's burst
+            found[name] = replace(applies, options=bound.options)
+        else:
+            bounds[name] = bound
 
     def find_for_bucket(self, limit_name: str, bucket: Entity) -> Applies | None:
         """The configured limit of an existing bucket; None if no level uses this bucket any more."""
@@ -81,6 +91,11 @@ class QuotaTable:
                 entity = bucket if origin == bucket else origin  # one object: memory
                 apply(override, found, lifted, bucket, entity, sources)
         return found
+
+
+def _is_in(limits: dict[str, Applies], name: str, applies: Applies) -> bool:
+    """Whether the limit of this name has the same bucket there."""
+    return name in limits and limits[name].entity == applies.entity
 
 
 def _levels(user: str, client_id: str | None) -> Iterator[tuple[Entity, Entity]]:

@@ -1,7 +1,7 @@
 """A source that others bound: whatever it has, what the others allow a client is not exceeded."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quotas.entity import DEFAULT, Entity, EntityKind, Name, Named
@@ -23,6 +23,10 @@ def client_entry(pair: tuple[Name | None, Name | None], rate: int | None, burst:
     return QuotaEntry(Entity(*pair), {PRODUCER_BYTE_RATE: rate}, options)
 
 
+def of(*limits: tuple[tuple[Name | None, Name | None], int | None]) -> tuple[QuotaEntry, ...]:
+    return tuple(client_entry(pair, rate, None) for pair, rate in limits)
+
+
 entries = st.lists(
     st.builds(client_entry, pairs, st.none() | st.integers(1, 9), st.none() | st.just(3_600)),
     unique_by=lambda each: each.entity,
@@ -31,11 +35,16 @@ entries = st.lists(
 
 @pytest.mark.claim("kafka-quotas", "whatever is in the topic, flags and file hold what they say of a client")
 @given(entries, entries, entries)
+@example((), of((("u", "c"), None), (("u", None), 3)), of(((DEFAULT, None), 5)))
+@example(of((("u", "c"), None)), of((("u", None), 3)), of(((DEFAULT, None), 5)))
+@example((), of((("u", None), 3)), of(((DEFAULT, "c"), None), ((DEFAULT, None), 5)))
+@example((), of((("u", "c"), 9), (("u", None), 3)), of(((DEFAULT, None), 5)))
 def test_what_the_stronger_sources_allow_a_client_holds(
     weak: tuple[QuotaEntry, ...], bounded: tuple[QuotaEntry, ...], strong: tuple[QuotaEntry, ...]
 ) -> None:
     """The limit that the client would have without the bounded source applies: its bucket, at its rate or a lower one,
-    with its burst. What the bounded source has apart from that applies, too.
+    with its burst. What the bounded source has apart from that applies, too. A bucket is the same for each client that
+    shares it, also if a source lifts the limit of one of them.
     """
     alone = Configured({"flags": strong})
     configured = Configured({"cluster": weak, "topic": bounded, "flags": strong}, bounded="topic")
@@ -46,10 +55,7 @@ def test_what_the_stronger_sources_allow_a_client_holds(
             same = [each for each in found if each.entity == own.entity]
             assert [each for each in same if each.rate <= own.rate and each.options == own.options], (own, found)
         assert len({each.entity for each in found}) == len(found), "each bucket once"
-        # Not if a source lifts the limit of a pair: the bucket of its user is shared with clients for which another
-        # source has the limit, and has the rate of these for all of them.
-        if all(each.limits or str(each.entity).count(":") < 2 for each in (*weak, *bounded, *strong)):
-            assert all(configured.find_for_bucket(PRODUCER_BYTE_RATE, each.entity) == each for each in found)
+        assert all(configured.find_for_bucket(PRODUCER_BYTE_RATE, each.entity) == each for each in found)
 
 
 def test_a_lower_limit_of_the_bounded_source_applies_beside_that_of_flags() -> None:
