@@ -5,7 +5,9 @@ session: use topics, groups and client ids of your own (`unique_name`). Without 
 """
 
 import faulthandler
+import gc
 import os
+import sys
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -100,6 +102,21 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
     """After a failure both pytest and pytest-timeout stop their timers; the teardown is still to come."""
     if isinstance(node, pytest.Item):
         end_process_later(node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start a rerun without what the failed attempt left behind.
+
+    Coroutines that a timeout interrupted complain when they are collected, and pytest would fail the rerun for that.
+    """
+    if getattr(item, "execution_count", 1) > 1:
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):  # pytest keeps its frames there
+            if hasattr(sys, name):
+                delattr(sys, name)
+        reported, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        gc.collect()
+        sys.unraisablehook = reported
 
 
 def end_process_later(item: pytest.Item) -> None:

@@ -92,12 +92,16 @@ async def produce_with_aiokafka(bootstrap: str, topic: str, **settings: Any) -> 
 
 
 async def consume_with_aiokafka(bootstrap: str, topic: str, group: str) -> list[int]:
+    """It commits before it stops: the commit that `stop` would make is repeated forever if the connection to the
+    coordinator has just ended, because aiokafka 0.14 looks for no coordinator any more (`ensure_coordinator_known`).
+    """
     found: list[int] = []
-    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest")
-    async with consumer, asyncio.timeout(60):
+    settings = {"group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    async with AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, **settings) as consumer, asyncio.timeout(60):
         while len(found) < RECORDS:
             for messages in (await consumer.getmany(timeout_ms=500)).values():
                 found += [int(each.value) for each in messages]
+        await consumer.commit()
     return sorted(found)
 
 

@@ -123,7 +123,11 @@ async def test_three_libraries_find_all_brokers_on_one_port(
                 await asyncio.to_thread(proxy.start)
                 await send(b"after a restart")
             consumer = AIOKafkaConsumer(
-                of_aiokafka, group_id=of_aiokafka, auto_offset_reset="earliest", **ssl_of_aiokafka
+                of_aiokafka,
+                group_id=of_aiokafka,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                **ssl_of_aiokafka,
             )
             async with consumer:
                 values = [(await consumer.getone()).value for _ in range(3 * PARTITIONS)]
