@@ -1,7 +1,6 @@
 """Real brokers: ready when they say so, bounced on their own ports and data, gone without a trace."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -9,13 +8,6 @@ from deploy.local import probe
 from deploy.local.cluster import KafkaCluster
 from deploy.local.errors import BrokerFailed
 from tests.deploy.processes import has_ended_within, processes_naming
-
-
-def test_a_broker_answers_where_it_says(kafka_cluster: KafkaCluster) -> None:
-    host, port = kafka_cluster.node_addresses[1]
-    assert host == "127.0.0.2"
-    assert kafka_cluster.bootstrap_servers == f"{host}:{port}"
-    assert probe.known_brokers(host, port, timeout_seconds=10) == {1: (host, port)}
 
 
 def test_kafka_3_9_behind_an_address_of_somebody_else_ends_without_a_trace() -> None:
@@ -41,21 +33,3 @@ def test_kafka_3_9_behind_an_address_of_somebody_else_ends_without_a_trace() -> 
     assert not directory.exists()
     assert all(has_ended_within(process, 30) for process in processes)
     cluster.close()  # once more does no harm
-
-
-def test_a_broker_that_ends_while_starting_is_quoted() -> None:
-    cluster = KafkaCluster(1, overrides={"authorizer.class.name": "no.such.Authorizer"})
-    with pytest.raises(BrokerFailed, match=r"(?s)broker 1 ended while starting.*no\.such\.Authorizer"):
-        cluster.start()
-
-
-def test_a_broker_that_never_answers_is_given_up_and_ended(tmp_path: Path) -> None:
-    cluster = KafkaCluster(1, start_timeout_seconds=0.0)
-    with pytest.raises(BrokerFailed, match="did not answer ApiVersions in time"):
-        cluster.start()
-    assert cluster.node_addresses  # known, although it is gone
-    assert not any(broker_answers(address) for address in cluster.node_addresses.values())
-
-
-def broker_answers(address: tuple[str, int]) -> bool:
-    return probe.answers_api_versions(*address, timeout_seconds=1)
