@@ -1,7 +1,8 @@
-"""docs/telemetry.md has all metrics, and what `advise` prints."""
+"""docs/reference/metrics.md has all metrics of clients, and docs/telemetry.md what `advise` prints."""
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -13,16 +14,21 @@ from proxy.observability import client_reports
 from proxy.observability.client_reports import REPORTED
 from tests.docs.pages import ROOT, blocks, rows
 
-pytestmark = pytest.mark.claim("telemetry", "the table of metrics, and what advise prints in the page")
+pytestmark = pytest.mark.claim("telemetry", "the metrics in the reference, and what advise prints in the page")
 
 PAGE = (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
-COMBINED = {"largest": max, "smallest": min, "sum": sum}
+METRICS_PAGE = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+COMBINED = {"largest": max, "longest": max, "smallest": min, "summed over": sum}
+_REPORTED = re.compile(r"Reported by the client: ([a-z-]+), (?:the )?([a-z ]+?) (?:of )?its processes")
 
 
-def test_the_table_has_each_metric() -> None:
-    shown = [row for row in rows(PAGE) if row[2:3] and row[2] in COMBINED]
-    expected = [(each.name, f"kafka_quota_proxy_client_{each.family}", each.combine) for each in REPORTED]
-    assert [(name, gauge, COMBINED[how]) for name, gauge, how in shown] == expected
+def test_the_reference_has_each_metric() -> None:
+    """With how the values of several processes are combined."""
+    shown = {row[0].partition("{")[0]: _REPORTED.match(row[2]) for row in rows(METRICS_PAGE) if len(row) == 3}
+    for each in REPORTED:
+        found = shown[f"kafka_quota_proxy_client_{each.family}"]
+        assert found is not None, each.family
+        assert (found[1], COMBINED[found[2]]) == (each.name, each.combine)
 
 
 def test_the_bounds_and_the_estimate() -> None:
