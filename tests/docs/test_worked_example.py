@@ -142,7 +142,7 @@ def test_in_the_long_run_the_rate_passes() -> None:
 
 
 def test_what_is_announced_and_does_not_arrive_takes_nothing_from_others() -> None:
-    assert "Had A stopped after 2 MB" in TEXT
+    assert "If A had stopped after 2 MB" in TEXT
     example = Example()
     for read in range(1, 5):
         example.at(READ_EVERY_MS * read)
