@@ -115,9 +115,23 @@ def _usage(hourly: DataFrame, axes: Axes) -> str:
     for direction, title in (("produce", "Produced"), ("fetch", "Fetched")):
         parts.append(_amounts(hourly.where(f.col("direction") == direction), total("bytes"), "B", title, axes))
     keys = ["cluster", "team", "user", "client_id", "direction"]
-    top = _top(hourly, keys, total("bytes"), _trend(axes))
-    rows = [[*row[:5], number_text(row[5], "B"), _change(row[6])] for row in top]
-    found = table("cluster | team | user | client id | direction | bytes | trend", rows, "No usage.")
+    inspected = f.sum("inspected_requests")
+    facts = [
+        f.sum(name) / f.when(of > 0, of)
+        for name, of in (
+            ("bytes", f.sum("requests")),
+            ("unanswered_requests", f.sum(f.when(f.col("unanswered_requests").isNotNull(), f.col("requests")))),
+            ("idempotent_requests", inspected),
+            ("uncompressed_requests", inspected),
+        )
+    ]
+    top = _top(hourly, keys, total("bytes"), _trend(axes), *facts)
+    rows = [
+        [*row[:5], number_text(row[5], "B"), _change(row[6]), _size(row[7]), *map(_percent, row[8:])] for row in top
+    ]
+    headers = "cluster | team | user | client id | direction | bytes | trend"
+    headers += " | bytes per request | acks=0 | idempotent | uncompressed"
+    found = table(headers, rows, "No usage.")
     return section("Usage", "Who used what?", *parts, found)
 
 
@@ -138,6 +152,14 @@ def _trend(axes: Axes) -> Column:
 
 def _change(ratio: float | None) -> str:
     return "" if ratio is None else f"{round(100 * (ratio - 1)):+,} %"
+
+
+def _size(size: float | None) -> str:
+    return "" if size is None else number_text(size, "B")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
 
 
 def _throttling(throttling: DataFrame, axes: Axes) -> str:

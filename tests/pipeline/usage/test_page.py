@@ -100,6 +100,20 @@ def test_a_day_is_drawn_by_hour_with_the_hours_of_no_usage(warehouse: Warehouse,
     assert "<details><summary>Chargeback<span>No price list was given, or all amounts are 0.</span></summary>" in html
 
 
+def test_the_facts_of_requests_are_shown_where_they_are_known(warehouse: Warehouse) -> None:
+    facts = {"unanswered_requests": 5, "inspected_requests": 10, "idempotent_requests": 10, "uncompressed_requests": 2}
+    row = {"date": "2026-01-05", "hour": "2026-01-05 12:00:00", "user": "u", "direction": "produce"}
+    known = row | {"client_id": "known", "bytes": 30_000, "requests": 20} | facts
+    older = row | {"client_id": "older", "bytes": 2_000, "requests": 20}
+    for each in (known, older):
+        warehouse.append("usage_hourly", warehouse.row("usage_hourly", {name: f.lit(of) for name, of in each.items()}))
+    found = cells(render(warehouse), "Usage")
+    assert found == [
+        "u", "known", "produce", "30 kB", "1.5 kB", "25 %", "100 %", "20 %",
+        "u", "older", "produce", "2 kB", "100 B", "", "", "",
+    ]  # fmt: skip
+
+
 def test_weeks_are_drawn_by_day_with_the_days_of_no_usage(warehouse: Warehouse) -> None:
     fill(warehouse, *((24 * day, f"team-{day}", "etl", 1000 - day) for day in (*range(9), 11)))
     html = render(warehouse)
