@@ -126,6 +126,16 @@ ROWS: Final = (
                 (("sum by (limit, entity) (#quota_limit{@})", "{{limit}} {{entity}}"),),
                 "short", "What each limit allows in a second, over all chosen proxies.",
             ),
+            Panel(
+                "Groups that yield",
+                (("min by (entity, mode) (#moving_rate{@})", "{{entity}} {{mode}}"),),
+                "Bps", "The rate that the clients before them leave; observe: it is not set.",
+            ),
+            Panel(
+                "Time in which others are too slow",
+                (("sum by (entity) (rate(#protected_slow_seconds_total{@}[1m]))", "{{entity}}"),),
+                "percentunit", "Of the clients that these groups yield to: responses above the target.",
+            ),
         ),
     ),
     (

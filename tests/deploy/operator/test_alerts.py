@@ -46,6 +46,8 @@ PASSING: Final = {"UpstreamSilent", "UpstreamDown", "Restarts", "Gone"}
 OF_A_JOB: Final = {"LimitNearlyUsed", "EntryUnmatched", "BrokerSlow"}
 #: Of proxies without a fault, on a machine that is too busy for them, or for a scrape in half a second.
 BUSY: Final = {f"{PREFIX}LoopLag", f"{PREFIX}Gone"}
+#: No broker answers a flood so fast.
+YIELDS: Final = "resource-group=b,client-id=b,producer_byte_rate=1kB..2kB,yield_to=client-id:flood,target=1ms"
 #: Of a topic for clients that read nothing, in bytes, and what each of them asks for.
 STORED, FETCHED = 20_000_000, 15_000_000
 #: Such clients. What the kernel takes for each depends on the machine; about ten use up 0.6 of 2 MiB.
@@ -172,6 +174,7 @@ def test_each_alert_fires_by_a_real_fault(
             "a second one": (*small, "--fleet", "small"),
             "FleetLacksLimits": (*other_limits, "--quota", "client-id=a,producer_byte_rate=1MB"),
             "a third one": (*other_limits, "--quota", "client-id=b,producer_byte_rate=1MB"),
+            "ProtectedSlow": ("--quota", YIELDS),
             "DiskGuard": ("--disk-guard", "1%..2%"),
             "DisksUnknown": ("--disk-guard", "98%..99%"),
             "BrokerPortConflict": ("--broker-ports", f"{one_port}-{one_port}"),
@@ -209,7 +212,7 @@ def test_each_alert_fires_by_a_real_fault(
         assert {each for each in early if each[0] not in BUSY} <= at_rest, "nothing else has happened yet"
 
         # The entry of ReloadFailed is for `etl`, and no client has that name; LimitSaturated's is used up.
-        for name in ("LimitSaturated", "UsageLost", "Upstream", "BrokerSlow"):
+        for name in ("LimitSaturated", "UsageLost", "Upstream", "BrokerSlow", "ProtectedSlow"):
             often = {"reconnect.backoff.max.ms": 500}
             stack.enter_context(Flood(proxies[name].bootstrap_servers, "flood", topic, **often))
         AdminClient({"bootstrap.servers": proxies["BrokerPortConflict"].bootstrap_servers}).list_topics(timeout=20)

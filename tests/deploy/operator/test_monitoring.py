@@ -104,10 +104,13 @@ def scraped(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_
     """A Prometheus that saw a client wait for its limit."""
     topic = unique_name("panels")
     create_topics(kafka_cluster, topic)
-    quota = "client-id=flood,producer_byte_rate=200kB"
-    fleet = ("--fleet", "panels", "--fleet-topic", unique_name("fleet"))
+    yields = (
+        "resource-group=backfill,client-id=backfill,producer_byte_rate=1MB..2MB,yield_to=client-id:flood,target=50ms"
+    )
+    quotas = "client-id=flood,producer_byte_rate=200kB", yields
+    flags = ("--fleet", "panels", "--fleet-topic", unique_name("fleet"), "--disk-guard", "98%..99%")
     with (
-        ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", quota, *fleet) as proxy,
+        ProxyProcess(kafka_cluster.bootstrap_servers, *flags, quotas=quotas) as proxy,
         Prometheus(tmp_path, [proxy]) as prometheus,
         Flood(proxy.bootstrap_servers, "flood", topic),
     ):
@@ -141,7 +144,7 @@ def draw(prometheus: Prometheus, chosen: str) -> None:
     """One picture for each panel's queries: by matplotlib, no Grafana."""
     mpl.use("Agg")
     now = float(prometheus.ask("query", query="time()")["result"][1])
-    figure, axes = plt.subplots(6, 3, figsize=(15, 20), constrained_layout=True)
+    figure, axes = plt.subplots(7, 3, figsize=(15, 23), constrained_layout=True)
     for axis, panel in zip(axes.flat, panels(), strict=False):
         for expression, (_, name) in zip(panel.expressions(chosen), panel.queries, strict=True):
             rate = expression.replace("[1m]", "[10s]")  # the run is shorter than a minute
