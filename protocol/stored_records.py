@@ -61,11 +61,16 @@ def stored_records(data: bytes, longest: int, crc_of: Callable[[bytes], int]) ->
         elif crc_of(data[pos + _CRC_FROM : end]) != crc:
             raise MalformedFrame("a record batch with this checksum", pos)
         else:
+            next_offset = base
             try:
                 for each in _values(data, pos + BATCH_HEADER, end, base, count, longest):
                     yield each._replace(time_ms=time_ms)
+                    next_offset = each.next_offset
             except MalformedFrame:  # for all who read it, the rest of the batch is void
                 yield batch
+            else:
+                if next_offset < batch.next_offset:  # compaction removed its last records, perhaps all
+                    yield Found(next_offset, batch.next_offset, None)
         pos = end
 
 

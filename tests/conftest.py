@@ -43,7 +43,9 @@ TOGETHER = {
     "the rest in Spark": ("tests/pipeline/",),
     "a secured broker": tuple(
         f"{_INTEGRATION}test_{each}.py"
-        for each in ("sasl", "own_login", "tls", "connection_age", "broken_lines", "old_librdkafka")
+        for each in (
+            *("sasl", "own_login", "tls", "connection_age", "broken_lines", "old_librdkafka", "kafka_configs"),
+        )
     ),
     "three brokers": (f"{_INTEGRATION}three_brokers/",),
     "a broker that goes": (f"{_INTEGRATION}test_broker_down.py",),

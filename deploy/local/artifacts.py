@@ -45,6 +45,8 @@ KAFKA_4_4_0 = ArtifactSet("kafka-4.4.0", ("org.apache.kafka:kafka_2.13:4.4.0", "
 KAFKA_3_9_1 = ArtifactSet("kafka-3.9.1", ("org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-simple:1.7.36"), True)
 # All that kafka-tools needs for topics, groups, console clients and perf tests is among the broker's jars.
 KAFKA_TOOLS = ArtifactSet("kafka-tools-4.3.1", ("org.apache.kafka:kafka-tools:4.3.1",), False)
+# kafka-configs has moved there.
+KAFKA_TOOLS_4_4 = ArtifactSet("kafka-tools-4.4.0", ("org.apache.kafka:kafka-tools:4.4.0",), False)
 # Spark ships the connector's other dependencies itself.
 SPARK_KAFKA = ArtifactSet(
     "spark-kafka-4.0.0",
@@ -61,7 +63,7 @@ SPARK_DELTA = ArtifactSet(
     "spark-delta-4.0.0", ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"), False
 )
 BROKERS = {"4.3.1": KAFKA_4_3_1, "4.4.0": KAFKA_4_4_0, "3.9.1": KAFKA_3_9_1}
-ALL_SETS = {each.name: each for each in (*BROKERS.values(), KAFKA_TOOLS, SPARK_KAFKA, SPARK_DELTA)}
+ALL_SETS = {each.name: each for each in (*BROKERS.values(), KAFKA_TOOLS, KAFKA_TOOLS_4_4, SPARK_KAFKA, SPARK_DELTA)}
 
 
 def ensure(

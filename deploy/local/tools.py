@@ -4,7 +4,15 @@ needed.
 
 from pathlib import Path
 
-from deploy.local.artifacts import BROKERS, KAFKA_4_3_1, KAFKA_TOOLS, ArtifactSet, class_path
+from deploy.local.artifacts import (
+    BROKERS,
+    KAFKA_4_3_1,
+    KAFKA_4_4_0,
+    KAFKA_TOOLS,
+    KAFKA_TOOLS_4_4,
+    ArtifactSet,
+    class_path,
+)
 from deploy.local.java import find_java
 
 
@@ -22,6 +30,19 @@ def program_command(version: str, program: Path, *arguments: str) -> list[str]:
     `artifacts.BROKERS`. Warnings go to stderr.
     """
     return _command((BROKERS[version],), str(program), *arguments)
+
+
+def configs_command(version: str, program: Path) -> list[str]:
+    """The command line of a program in one file of Java that is given two classes of this version of Kafka, 4.3.1 or
+    4.4.0: kafka-configs, and the one by which it exits.
+    """
+    of_kafka = "org.apache.kafka"
+    if version == "4.4.0":
+        classes = f"{of_kafka}.tools.ConfigCommand", f"{of_kafka}.common.utils.internals.Exit"
+        return _command((KAFKA_4_4_0, KAFKA_TOOLS_4_4), str(program), *classes)
+    return _command(
+        (KAFKA_4_3_1, KAFKA_TOOLS), str(program), "kafka.admin.ConfigCommand", f"{of_kafka}.common.utils.Exit"
+    )
 
 
 def _command(sets: tuple[ArtifactSet, ...], *what: str) -> list[str]:

@@ -191,7 +191,6 @@ def check(ctx: click.Context, /, arguments: tuple[str, ...]) -> None:
     from proxy.command.check import results
     from proxy.config.checks import config_of
     from proxy.internal_clients.event_loops import new_loop
-    from proxy.observability.logs import one_line
 
     flag = ["--config"] if arguments and not arguments[0].startswith("-") else []
     with run.make_context("run", [*flag, *arguments], parent=ctx) as run_context:

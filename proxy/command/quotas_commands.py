@@ -28,6 +28,7 @@ from quotas.problems import InvalidValues, Problem
 if TYPE_CHECKING:
     from proxy.command.quotas_topic import StoredQuotas
     from quotas.entry import QuotaEntry
+    from quotas.fleet.versions import Versions
     from quotas.stored.record import Record
 
 EXIT_DIFFERENCE: Final = 3
@@ -53,7 +54,7 @@ _waiting: Final = cloup.option(
     type=Checked("DURATION", parse_duration),
     default="20s",
     show_default=True,
-    help="How long to wait until all members of fleets apply the change. Those that have left count for 16 s.",
+    help="How long to wait until all members of fleets apply the change. Those that were killed count for 16 s.",
 )
 
 
@@ -113,20 +114,28 @@ async def _write(config: Config, timeout_seconds: float, change: "Callable[[Stor
             await waiting.open()
             began = time.monotonic()
             offset = await stored.write(records)
-            applied, missing = await waiting.wait(offset, timeout_seconds)
+            versions = await waiting.wait(offset, timeout_seconds)
             seconds = time.monotonic() - began
     finally:
         await waiting.close()
     if waiting.problem:
         click.echo(f"# written as version {offset}; fleets cannot be read: {one_line(waiting.problem)}", err=True)
-    elif not applied and not missing:
+    else:
+        _show(versions, offset, seconds)
+    return not versions.missing
+
+
+def _show(versions: "Versions", offset: int, seconds: float) -> None:
+    applied, missing, silent = versions
+    if applied or missing:
+        click.echo(f"# in force at {applied} of {applied + len(missing)} members after {max(0.1, seconds):.1f} s")
+    else:
         click.echo(f"# written as version {offset}. No member of a fleet follows this topic; other proxies apply it")
         click.echo("# within 2 s, which this command cannot see: /config of each shows the quotas in force")
-    else:
-        click.echo(f"# in force at {applied} of {applied + len(missing)} members after {max(0.1, seconds):.1f} s")
-        for name in missing:
-            click.echo(f"# missing: {one_line(name)}")
-    return not missing
+    for name in missing:
+        click.echo(f"# missing: {one_line(name)}")
+    for name in silent:
+        click.echo(f"# silent, perhaps it has not read this: {one_line(name)}")
 
 
 def _change(config: Config, timeout_seconds: float, change: "Callable[[StoredQuotas], Sequence[Record]]") -> None:
@@ -231,9 +240,8 @@ def list_quotas(ctx: click.Context, /, *, as_json: bool, **given: Any) -> None:
     if as_json:
         click.echo(json.dumps([json_of(record) for record in records]))
         return
-    for record in records:
-        author = record.author
-        click.echo(f"{one_line(shown(record))}  # {one_line(author.by or '?')}, {one_line(author.at)}")
+    for each in records:
+        click.echo(f"{one_line(shown(each))}  # {one_line(each.author.by or '?')}, {one_line(each.author.at)}")
     for line in stored.refused:
         click.echo(f"# ignored record at {one_line(line)}", err=True)
 
@@ -260,8 +268,8 @@ def _differences(config: Config, file: str, stored: "StoredQuotas") -> "Sequence
 
     entries, settings = _wanted(file)
     author = author_of(config)
-    before = stored.table.records
-    changes = [replace(each, author=author) for each in differences(before, records_of(entries, author))]
+    found = differences(stored.table.records, records_of(entries, author))
+    changes = [replace(each, author=author) for each in found]
     for each in changes:
         for line in lines_of(stored.table.get(key_of(each.entity)), each):
             click.echo(one_line(line))

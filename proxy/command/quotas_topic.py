@@ -4,8 +4,8 @@ import asyncio
 import getpass
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -77,10 +77,12 @@ class StoredQuotas:
                 self._take(each)
 
     def _take(self, found: Found) -> None:
+        if found.value is None:  # nothing that can be read
+            return
         key = found.key or b""
         before = self.table.get(key)
         try:
-            self.table.apply(found.offset, found.key, None if found.is_null else found.value or b"")
+            self.table.apply(found.offset, found.key, None if found.is_null else found.value)
         except InvalidValue as error:
             self.refused.append(f"offset {found.offset}, key {key.decode(errors='replace')!r}: {error.message}")
             return
@@ -120,25 +122,27 @@ class Waiting:
         self.problem = ""
 
     async def open(self) -> None:
-        try:
+        with self._noting():
             self._is_open = await self._reader.open()
-        except (KafkaError, ProtocolError, OSError) as error:
-            self.problem = f"{type(error).__name__}: {error}"
 
     async def wait(self, offset: int, timeout_seconds: float) -> Versions:
         """Until all members have applied the quotas up to this offset, or the time is over."""
-        versions, until = Versions(0, []), time.monotonic() + timeout_seconds
-        while self._is_open:
-            try:
+        versions, until = Versions(0, [], []), time.monotonic() + timeout_seconds
+        with self._noting():
+            while self._is_open:
                 await self._reader.read()
-            except (KafkaError, ProtocolError, OSError) as error:
-                self.problem = f"{type(error).__name__}: {error}"
-                break
-            versions = self._reader.followers.versions(offset)
-            if not versions.missing or time.monotonic() >= until:
-                break
-            await asyncio.sleep(0)
+                versions = self._reader.followers.versions(offset)
+                if not versions.missing or time.monotonic() >= until:
+                    break
+                await asyncio.sleep(0)
         return versions
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except (KafkaError, ProtocolError, OSError) as error:
+            self.problem = f"{type(error).__name__}: {error}"
 
     async def close(self) -> None:
         await self._reader.close()

@@ -58,7 +58,7 @@ class QuotasTopic:
     applied  the offset of the record up to which the quotas are in force; -1: none was
     refused  records that were ignored
     on_applied
-             called with each new `applied`
+             called with each new `applied`, and with -1 when the topic cannot be read any more: it may be made anew
     """
 
     def __init__(self, config: Config) -> None:
@@ -123,7 +123,6 @@ class QuotasTopic:
 
     async def _follow(self) -> None:
         """Read the topic to its end, then apply each change until reading fails."""
-        self.applied = -1
         end = await self.log.open(creates=not self._is_read.is_set())
         table, more = Table(), True
         while self.log.position < end or more:
@@ -248,6 +247,8 @@ class QuotasTopic:
 
     def _failed(self, reason: str, message: str, *, exc_info: bool = False) -> None:
         """Logged once for each reason, until it works again."""
+        self.applied = -1
+        self.on_applied(-1)
         self._problem = Problem(TOPIC, f"{reason}: {one_line(message)}")
         if self._metrics is not None:
             self._metrics.note_reload("quotas_topic", self._problem)

@@ -1,11 +1,10 @@
 """Which version of the topic of quotas the members of fleets apply: each advertises it, and a command waits for all."""
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from quotas.fleet.parameters import Parameters
 from quotas.fleet.record import MAX_FACT_LENGTH, Facts, parse
-from quotas.fleet.roster import OwnFacts
+from quotas.fleet.roster import LEAVING, OwnFacts
 from quotas.time_units import NS_PER_MS
 
 _TOPIC: Final = "quotas_topic"
@@ -21,10 +20,14 @@ def advertise(facts: OwnFacts, topic: str, offset: int) -> None:
 
 
 class Versions(NamedTuple):
-    """How many members have applied a version, and the names of those that have not."""
+    """How many members have applied a version, and the names of those that have not.
+
+    silent   those that were seen lately, but not since all their leases have expired: stopped, killed or cut off
+    """
 
     applied: int
     missing: list[str]
+    silent: list[str]
 
 
 class Followers:
@@ -47,19 +50,22 @@ class Followers:
                 self._facts[at] = record.facts
 
     def versions(self, offset: int) -> Versions:
-        """Who has applied the quotas up to this offset."""
-        alive = list(self._alive())
-        follow = {at for at in alive if self._facts.get(at, {}).get(_TOPIC) == self._topic}
-        fleets = {fleet for fleet, _ in follow}
-        members = [at for at in alive if at[0] in fleets]
-        missing = [member for fleet, member in members if not self._has_applied((fleet, member), follow, offset)]
-        return Versions(len(members) - len(missing), sorted(missing))
+        """Who has applied the quotas up to this offset. Those that have left do not count."""
+        facts = {at: self._facts.get(at, {}) for at in self._seen}
+        fleets = {at[0] for at, each in facts.items() if each.get(_TOPIC) == self._topic}
+        members = {at: each for at, each in facts.items() if at[0] in fleets and LEAVING not in each}
+        newest_ms = max(self._seen.values(), default=0)
+        alive = {at for at in members if newest_ms - self._seen[at] < _ALIVE_MS}  # they write every 5 s
+        hosts = {(fleet, _host_of(name)) for fleet, name in alive}
+        missing = [name for fleet, name in alive if not self._has_applied(members[fleet, name], offset)]
+        silent = [name for fleet, name in members.keys() - alive if (fleet, _host_of(name)) not in hosts]
+        return Versions(len(alive) - len(missing), sorted(missing), sorted(silent))
 
-    def _has_applied(self, at: tuple[str, str], follow: set[tuple[str, str]], offset: int) -> bool:
-        found = self._facts.get(at, {}).get(_OFFSET) if at in follow else None
+    def _has_applied(self, facts: Facts, offset: int) -> bool:
+        found = facts.get(_OFFSET) if facts.get(_TOPIC) == self._topic else None
         return isinstance(found, int) and found >= offset
 
-    def _alive(self) -> Iterator[tuple[str, str]]:
-        """Those that were seen shortly before the newest record: members write every 5 s."""
-        newest_ms = max(self._seen.values(), default=0)
-        return (at for at, seen_ms in self._seen.items() if newest_ms - seen_ms < _ALIVE_MS)
+
+def _host_of(name: str) -> str:
+    """The part of a name that is the same after a restart; all of it, if it has no such part."""
+    return name.rpartition("/")[0] or name

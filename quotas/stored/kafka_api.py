@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from quotas import limit_kinds as kinds
 from quotas.entity import AnyEntity, Entity, EntityKind
-from quotas.parsing.names import CLIENT_ID, IP, USER
+from quotas.parsing.names import CLIENT_ID, IP, USER, canonical_ip
 from quotas.problems import InvalidValue, InvalidValues
 from quotas.rates import exact, kafka_rate
 from quotas.stored.changes import edited
@@ -50,15 +50,16 @@ def described(records: Mapping[AnyEntity, Record], components: Sequence[Componen
     InvalidValue.
     """
     _check(components)
-    wanted = {kind for kind, _, _ in components}
+    kinds_wanted = {kind for kind, _, _ in components}
+    wanted = list(map(_canonical, components))
     found = []
     for record in records.values():
         if not _is_of_kafka(record.entity):
             continue
         names = names_of(record.entity)
-        if strict and not names.keys() <= wanted:
+        if strict and not names.keys() <= kinds_wanted:
             continue
-        if all(kind in names and _matches(names[kind], match_type, match) for kind, match_type, match in components):
+        if all(kind in names and _matches(names[kind], match_type, match) for kind, match_type, match in wanted):
             values = dict(_values(record))
             if values:
                 found.append(Described(names, values))
@@ -74,6 +75,12 @@ def _values(record: Record) -> Iterator[tuple[str, float]]:
     limits = {} if record.entry is None else record.entry.limits
     yield from ((key, float(limits[key])) for key in keys if key in limits)
     yield from ((key, float(value)) for key, value in record.kafka.items())
+
+
+def _canonical(component: Component) -> Component:
+    """With an address as it is stored, since strict tools look for the one that they have written."""
+    kind, match_type, match = component
+    return kind, match_type, canonical_ip(match) or match if kind == IP and match else match
 
 
 def _matches(name: str | None, match_type: int, match: str | None) -> bool:

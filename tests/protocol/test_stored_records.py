@@ -51,6 +51,15 @@ def test_values_have_their_offsets() -> None:
     assert found_in(data) == [Found(7, 8, b"a"), Found(8, 9, VOID, is_null=True), Found(9, 10, b"b", b"k")]
 
 
+@pytest.mark.claim("kafka-quotas", "what compaction leaves of a batch is read, and no reader stops at it")
+def test_the_last_records_of_a_batch_may_be_gone() -> None:
+    """Brokers keep the last offset of a batch, and the whole header of one that has become empty."""
+    shorter = changed(batch([b"a"], 7), 23, ">i", 4)
+    empty = changed(batch([b"a"], 12)[:61], 57, ">i", 0)
+    empty = changed(empty[:8] + (49).to_bytes(4, "big") + empty[12:], 23, ">i", 1)
+    assert found_in(shorter + empty) == [Found(7, 8, b"a"), Found(8, 12, None), Found(12, 14, None)]
+
+
 @given(st.lists(st.lists(st.binary(max_size=300) | st.none(), min_size=1, max_size=9), max_size=4), st.integers(0, 40))
 def test_what_is_written_is_read_and_a_batch_that_is_cut_off_is_not(
     batches: list[list[bytes | None]], cut: int

@@ -156,6 +156,7 @@ async def test_what_was_read_last_stays_in_force(caplog: pytest.LogCaptureFixtur
         world.log.fail(LogFailed("out_of_range", "it was created again"))
         opened = world.log.opened
         await until(lambda: world.log.opened > opened + 3)
+        assert world.offsets[-1] == -1, "whatever is written to the new topic is not applied yet"
         world.log.fail(None)
         await until(lambda: of(caplog, "quotas_topic_empty"))
         assert (world.applied, world.topic.table.entries) == ([(ETL,)], (ETL,))

@@ -49,9 +49,10 @@ def found(*components: Component, strict: bool = True) -> list[str]:
 
 def test_what_kafka_can_express_is_described() -> None:
     assert found(strict=False) == ["1", "2", "3", "4", "0.5", "6", "7"]
-    assert described(RECORDS, [("ip", EXACT, "10.0.0.7")], strict=True) == [
-        Described({"ip": "10.0.0.7"}, {"connection_creation_rate": 7.0})
-    ]
+    for spelling in ("10.0.0.7", "::ffff:10.0.0.7"):  # as tools have written it
+        assert described(RECORDS, [("ip", EXACT, spelling)], strict=True) == [
+            Described({"ip": "10.0.0.7"}, {"connection_creation_rate": 7.0})
+        ]
     of_kafka = Record(parse_spec("user=u,request_rate=1").entity, kafka={"request_percentage": 12.5})
     assert described({of_kafka.entity: of_kafka}, [], strict=False) == [
         Described({"user": "u"}, {"request_percentage": 12.5})
