@@ -25,8 +25,8 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from bench import flooding_clients
-from bench.processes import LOOPBACK, free_ports, running, wait_until_listening
-from bench.real_broker import printed
+from bench.processes import running
+from bench.real_broker import printed, proxied
 from deploy.local.bars import COLOURS
 from deploy.local.cluster import KafkaCluster
 
@@ -173,20 +173,16 @@ def play(name: str, *, guarded: bool) -> Run:
             created.result(30)
         scene = Scene(run, cluster, admin)
         scene.fill(fill)
-        port, metrics = free_ports(2)
-        proxy = [sys.executable, "-m", "proxy", "run", "--bootstrap-servers", cluster.bootstrap_servers]
-        proxy += ["--listen", f"{LOOPBACK}:{port}", "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:{metrics}"]
-        proxy += ["--disk-guard", marks] if guarded else []
-        process, log = ending.enter_context(running(proxy, None))
-        wait_until_listening(process, log, port, timeout_seconds=60)
+        flags = ["--disk-guard", marks] if guarded else []
+        proxy = ending.enter_context(proxied(cluster.bootstrap_servers, *flags))
         outputs = []
         for number in range(PRODUCERS):
-            flood = flooding_clients.command("librdkafka", f"{LOOPBACK}:{port}", f"flood-{number}", _TOPIC)
+            flood = flooding_clients.command("librdkafka", proxy.servers, f"flood-{number}", _TOPIC)
             outputs.append(ending.enter_context(running(flood, None))[1])
         plot(scene)
         words = [line.split()[0] for output in outputs for line in printed(output).decode().splitlines() if line]
         errors = Counter(word for word in words if word.startswith("_") or word.isupper())
-        lines = [line for line in printed(log).decode().splitlines() if "disk_guard" in line]
+        lines = [line for line in printed(proxy.log).decode().splitlines() if "disk_guard" in line]
         print("\n".join(f"    {line}" for line in lines[:20]))
         print(f"    peak {run.peak:.1f} %, producers report {dict(errors) or 'no error'}", flush=True)
     return run

@@ -1,6 +1,7 @@
 """A real broker with a tap in front of it, and one client at a time that wants more than it may have."""
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from confluent_kafka import Producer
 
 from bench import flooding_clients, greedy_consumers
 from bench.load import LoadError
-from bench.processes import running
+from bench.processes import LOOPBACK, free_ports, running, wait_until_listening
 from deploy.local.cluster import KafkaCluster
 from deploy.local.frames import DataApi, DataFrame
 from deploy.local.settings import Address
@@ -94,6 +95,27 @@ def _run(tap: Tap, api: DataApi, argv: list[str], client_id: str, seconds: float
     if tap.unreadable > before:
         raise LoadError(f"{tap.unreadable - before} connections were not Kafka's: nothing of them was measured")
     return Flood(tuple(frames), lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxied:
+    """A proxy. `servers`: what clients set; `log`: what it has printed, for `printed`."""
+
+    servers: str
+    metrics_url: str
+    log: IO[bytes]
+
+
+@contextmanager
+def proxied(servers: str, *flags: str) -> Iterator[Proxied]:
+    """A proxy in front of all brokers of a cluster. Raises PeerError."""
+    ports = free_ports(2)
+    listen, metrics = (f"{LOOPBACK}:{port}" for port in ports)
+    argv = [sys.executable, "-m", "proxy", "run", "--bootstrap-servers", servers, "--listen", listen]
+    argv += ["--broker-ports", "0", "--metrics-listen", metrics, *flags]
+    with running(argv, None) as (process, log):
+        wait_until_listening(process, log, ports[0], timeout_seconds=60)
+        yield Proxied(listen, f"http://{metrics}/metrics", log)
 
 
 def fill(bootstrap: str, topic: str, size: int, partitions: int = 1) -> None:

@@ -27,8 +27,8 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from bench.processes import LOOPBACK, free_ports, running, wait_until_listening
-from bench.real_broker import printed
+from bench.processes import running
+from bench.real_broker import printed, proxied
 from deploy.local.bars import COLOURS
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tools import tool_command
@@ -82,15 +82,10 @@ class Scene:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         for created in admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in (ONLINE, BACKFILL)]).values():
             created.result(30)
-        listen, metrics = free_ports(2)
-        self.file, self.servers = folder / "quotas.toml", f"{LOOPBACK}:{listen}"
-        self.metrics = f"http://{LOOPBACK}:{metrics}/metrics"
+        self.file = folder / "quotas.toml"
         self.limit(None)
-        proxy = [sys.executable, "-m", "proxy", "run", "--bootstrap-servers", cluster.bootstrap_servers]
-        proxy += ["--listen", self.servers, "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:{metrics}"]
-        process, self.log = ending.enter_context(running([*proxy, "--quotas-file", str(self.file)], None))
-        wait_until_listening(process, self.log, listen, timeout_seconds=60)
-        online = [sys.executable, "-m", "bench.online_producer", self.servers, ONLINE, str(PER_SECOND)]
+        self.proxy = ending.enter_context(proxied(cluster.bootstrap_servers, "--quotas-file", str(self.file)))
+        online = [sys.executable, "-m", "bench.online_producer", self.proxy.servers, ONLINE, str(PER_SECOND)]
         self.online: IO[bytes] = ending.enter_context(running(online, None))[1]
 
     def limit(self, target_ms: int | None) -> None:
@@ -100,7 +95,7 @@ class Scene:
 
     def sent_bytes(self) -> float:
         """By the backfill, as the proxy counts them."""
-        with urllib.request.urlopen(self.metrics) as page:  # noqa: S310 - loopback
+        with urllib.request.urlopen(self.proxy.metrics_url) as page:  # noqa: S310 - loopback
             lines = page.read().decode().splitlines()
         series = f'kafka_quota_proxy_bytes_total{{client_id="{BACKFILL}",direction="produce"'
         return sum(float(line.split()[-1]) for line in lines if line.startswith(series))
@@ -123,7 +118,7 @@ class Scene:
     def backfill(self, name: str, megabytes: int) -> Phase:
         """Until it has sent all."""
         settings = ["batch.size=262144", "linger.ms=20", "acks=1"]
-        properties = [f"bootstrap.servers={self.servers}", f"client.id={BACKFILL}", *settings]
+        properties = [f"bootstrap.servers={self.proxy.servers}", f"client.id={BACKFILL}", *settings]
         count = str(megabytes * 1_000_000 // RECORD_BYTES)
         argv = tool_command(
             "org.apache.kafka.tools.ProducerPerformance",
@@ -194,7 +189,7 @@ def main(gigabytes: float, rounds: int, picture: Path | None) -> None:
             phases.append(scene.backfill(YIELDS, round(1_000 * gigabytes)))
             scene.limit(None)
         print("\n".join(table(phases, target_ms)))
-        print(*[line for line in printed(scene.log).decode().splitlines() if " yields " in line][-5:], sep="\n")
+        print(*[line for line in printed(scene.proxy.log).decode().splitlines() if " yields " in line][-5:], sep="\n")
         if picture is not None:
             draw(phases, target_ms, picture)
 

@@ -7,10 +7,11 @@ passes.
 
 import asyncio
 from asyncio import AbstractEventLoop, Task, TimerHandle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
+from heapq import nlargest
 from operator import or_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from proxy.background.host import Host
 from proxy.background.retries import Retries
@@ -19,7 +20,7 @@ from proxy.internal_clients.log_dirs import DiskAnswer, LogDirs
 from proxy.observability.entities import Entities
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import DISK_STATES, DiskFigures
-from quotas.adaptive.disk_guard import Decision, Disk, DiskGuard, DiskMarks, Reading, State
+from quotas.adaptive.disk_guard import Decision, DiskGuard, DiskMarks, Reading, State
 from quotas.adaptive.producer_guard import ProducerGuard
 from quotas.exemption import Exemption
 from quotas.fleet.member import Member
@@ -36,8 +37,6 @@ _COME_BACK_NS: Final = 30 * NS_PER_SECOND
 _TRANSACTIONS_SHARE: Final = 200
 FACT: Final = "disk_factor"
 """What a member of a fleet advertises: its factor in thousandths, rounded down."""
-_STARTING, *_IN_ORDER = DISK_STATES
-_WORDS: Final = dict(zip(State, _IN_ORDER, strict=True))
 _EVENTS: Final = {
     State.OPEN: "disk_guard_open",
     State.SLOWING: "disk_guard_slowing",
@@ -48,15 +47,8 @@ _EFFECT: Final = "the disk guard keeps its last state, and counts what passes"
 _log = EventLog(__name__)
 
 
-class Fleetmates(NamedTuple):
-    """The lowest factor of the other members of the fleet, and how many members there are."""
-
-    factor: float = 1.0
-    members: int = 1
-
-
 class DiskGuardTask:
-    """Runs from `start` to `close`.
+    """Runs from `start` to `close`. `member`: of the fleet, if there is one.
 
     rules       decide; they have the readings
     producers   the limit and what streams see; the registry has it only while it is active
@@ -72,8 +64,7 @@ class DiskGuardTask:
         registry: Registry,
         entities: Entities,
         enforces: Callable[[], bool],
-        others: Callable[[], Fleetmates] = Fleetmates,
-        advertise: Callable[[float], None] = lambda _: None,
+        member: Member | None,
     ) -> None:
         self.producers: Final = ProducerGuard(reduce(or_, config.enforcement.disk_guard_exempt, Exemption()))
         self._clock: Final = host.clock
@@ -81,7 +72,10 @@ class DiskGuardTask:
         self._registry: Final = registry
         self._entities: Final = entities
         self._enforces: Final = enforces
-        self._others, self._advertise = others, advertise
+        self._member: Final = member
+        #: The lowest factor of the other members, and how many members there are; when that was read.
+        self._fleet: tuple[float, int] = 1.0, 1
+        self._fleet_ns = -NS_PER_SECOND
         self._log_dirs: Final = LogDirs(config)
         now_ns = host.clock()
         self.rules: Final = DiskGuard(marks, now_ns)
@@ -161,11 +155,10 @@ class DiskGuardTask:
 
     def tick(self, now_ns: int) -> None:
         """Decide, and set the rate of the limit."""
-        before, others = self.decision, self._others()
-        self.decision = found = self.rules.decide(
-            self._entities.produced_bytes(), now_ns, others.factor, others.members
-        )
-        self._advertise(found.own_factor)
+        before = self.decision
+        self.decision = found = self.rules.decide(self._entities.produced_bytes(), now_ns, *self._others(now_ns))
+        if self._member is not None:
+            self._member.facts[FACT] = int(1000 * found.own_factor)
         if self.waits:
             self._set_rate(0, now_ns)
             return
@@ -195,27 +188,22 @@ class DiskGuardTask:
     @property
     def state(self) -> str:
         """In a word: `starting`, `open`, `slowing` or `full`."""
-        return _STARTING if self.waits else _WORDS[self.decision.state]
+        return DISK_STATES[0 if self.waits else 1 + self.decision.state]
 
     def figures(self, most: int) -> DiskFigures:
-        """For the metrics."""
+        """For the metrics, with the fullest disks."""
         now_ns = self._clock()
-        disks = [
+        found = [
             (disk.broker, disk.directory, disk.used / disk.total, (now_ns - disk.read_ns) / NS_PER_SECOND, disk.fill)
-            for disk in self.disks(most)
+            for disk in self.rules.disks.values()
         ]
+        disks = nlargest(most, found, key=lambda disk: disk[2])
         return DiskFigures(self.state, self.decision.factor, self.is_stale, self.producers.refused, disks)
 
     @property
     def is_stale(self) -> bool:
         """Whether a broker has given no reading for long, or none is there."""
         return not self.waits and (bool(self.decision.stale) or not self.rules.disks)
-
-    def disks(self, most: int) -> Iterator[Disk]:
-        """The fullest ones."""
-        yield from sorted(self.rules.disks.values(), key=lambda disk: disk.used / max(1, disk.total), reverse=True)[
-            :most
-        ]
 
     def page(self) -> dict[str, Any]:
         """For the page /config."""
@@ -229,6 +217,16 @@ class DiskGuardTask:
             "stale_brokers": [broker for broker in found.stale if broker >= 0],
             "is_stale": self.is_stale,
         }
+
+    def _others(self, now_ns: int) -> tuple[float, int]:
+        member = self._member
+        if member is not None and now_ns - self._fleet_ns >= NS_PER_SECOND:
+            facts = member.live_facts(now_ns)
+            del facts[member.caps.name]
+            found = [value for each in facts.values() if isinstance(value := each.get(FACT), int)]
+            self._fleet = min(max(min(found, default=1000), 0), 1000) / 1000, 1 + len(facts)
+            self._fleet_ns = now_ns
+        return self._fleet
 
     def _open(self, now_ns: int) -> None:
         """Nothing is limited."""
@@ -261,35 +259,3 @@ class DiskGuardTask:
         if new:
             brokers = ",".join(str(each) for each in sorted(new) if each >= 0) or "all"
             _log.warning("disk_guard_stale", brokers=brokers, effect=_EFFECT)
-
-
-def disk_guard_of(
-    config: Config,
-    host: Host,
-    registry: Registry,
-    entities: Entities,
-    enforces: Callable[[], bool],
-    member: Member | None,
-) -> DiskGuardTask | None:
-    """The guard of `--disk-guard`; None without it. `member`: of the fleet, if there is one."""
-    marks = config.enforcement.disk_guard
-    if marks is None:
-        return None
-    parts = (config, marks, host, registry, entities, enforces)
-    if member is None:
-        return DiskGuardTask(*parts)
-    latest = [(-NS_PER_SECOND, Fleetmates())]
-
-    def others() -> Fleetmates:
-        now_ns = host.clock()
-        if now_ns - latest[0][0] >= NS_PER_SECOND:
-            facts = member.live_facts(now_ns)
-            own = facts.pop(member.caps.name, None) is not None
-            found = [value for each in facts.values() if isinstance(value := each.get(FACT), int)]
-            latest[0] = now_ns, Fleetmates(min(max(min(found, default=1000), 0), 1000) / 1000, len(facts) + own)
-        return latest[0][1]
-
-    def advertise(factor: float) -> None:
-        member.facts[FACT] = int(1000 * factor)
-
-    return DiskGuardTask(*parts, others, advertise)

@@ -233,9 +233,7 @@ class YieldingGroups:
             return
         uses = group.used_ns is not None and now_ns - group.used_ns < USE_NS
         facts = self._fleet.member.facts
-        value = None
-        if not group.is_learning:
-            value = advertised(rule.rate, others, watches=watches, uses=uses)
+        value = None if group.is_learning else advertised(rule.rate, others, watches=watches, uses=uses)
         if value is None:
             del facts[group.fact]
         else:

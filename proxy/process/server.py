@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from proxy.adaptive.disk_guard import disk_guard_of
+from proxy.adaptive.disk_guard import DiskGuardTask
 from proxy.adaptive.yielding_groups import YieldingGroups
 from proxy.admin.activity import Activity
 from proxy.admin.answer_page.served import AnswerPage
@@ -255,10 +255,11 @@ class Server:
         _log.warn_of(self.tls.cautions)
         self.metrics = metrics = context.metrics
         self.fleet = fleet_of(config, context.registry, host, self._fleet_log)
-        parts = (context.registry, metrics.entities, lambda: context.actions.enforces)
-        member = None if self.fleet is None else self.fleet.member
-        self.disk_guard = disk_guard_of(config, host, *parts, member)
-        if self.disk_guard is not None:
+        self.disk_guard: DiskGuardTask | None = None
+        if (marks := config.enforcement.disk_guard) is not None:
+            member = None if self.fleet is None else self.fleet.member
+            parts = (context.registry, metrics.entities, lambda: context.actions.enforces)
+            self.disk_guard = DiskGuardTask(config, marks, host, *parts, member)
             metrics.sources.disks = self.disk_guard.figures
             self.disk_guard.start(loop)  # before the first request is read
         self._yielding = YieldingGroups(context.registry, shared.brokers, host, self.fleet)

@@ -15,7 +15,7 @@ from kio.schema.metadata.v1.response import MetadataResponse, MetadataResponseBr
 from kio.static.primitive import i16, i32
 
 from protocol.messages import encode
-from proxy.adaptive.disk_guard import FACT, DiskGuardTask, Fleetmates, disk_guard_of
+from proxy.adaptive.disk_guard import FACT, DiskGuardTask
 from proxy.background.host import Host
 from proxy.config.config import EnforcementOptions
 from quotas.adaptive.disk_guard import STALE_NS, DiskMarks
@@ -57,8 +57,7 @@ class Stage:
         self.config = self.world.config.__class__(
             bootstrap_servers=(("127.0.0.1", ports[0]),), enforcement=self.world.config.enforcement
         )
-        self.fleet = Fleetmates()
-        self.advertised: list[float] = []
+        self.member = Member("etl", Parameters(), lambda: 7, "here")
         self.guard = self.task()
         self.guard.waits = False
 
@@ -66,7 +65,7 @@ class Stage:
         context = self.world.context
         host = Host(clock=self.world.clock)
         parts = (self.config, MARKS, host, context.registry, context.metrics.entities, lambda: context.actions.enforces)
-        return DiskGuardTask(*parts, lambda: self.fleet, self.advertised.append)
+        return DiskGuardTask(*parts, self.member)
 
     def alive(self, nodes: set[int]) -> None:
         found = tuple(
@@ -248,47 +247,22 @@ async def test_enforcement_that_begins_forgets_the_debt_of_a_dry_run(stage: Stag
 # ---- fleets
 
 
-async def test_the_lowest_factor_of_the_fleet_applies_and_the_own_one_is_advertised(stage: Stage) -> None:
+async def test_the_lowest_factor_of_the_fleet_applies_while_its_member_lives(stage: Stage) -> None:
+    member, clock = stage.member, stage.world.clock
     await stage.reads(0.5, 0.5, 0.5)
-    stage.fleet = Fleetmates(0.2, 3)
-    stage.guard.tick(stage.world.clock())
+    clock.now_ns += 2 * NS_PER_SECOND
+    member.seen.update(other=clock(), odd=clock())
+    member.roster.facts.update(other={FACT: 250}, odd={FACT: "0"})
+    stage.guard.tick(clock())
     guard = stage.world.registry.guard
     assert guard is not None
     assert guard.message == "disk guard 85%..95%: a disk is nearly full, by another member of the fleet"
-    assert stage.advertised[-1] == 1.0
-    stage.fleet = Fleetmates(1.0, 3)
-    await stage.reads(0.5, 0.5, 0.92)
-    assert stage.guard.decision.factor == pytest.approx(0.3, abs=0.01)
-    assert stage.advertised[-1] == pytest.approx(0.3, abs=0.01)
-
-
-def test_what_other_members_advertise_counts_while_they_live() -> None:
-    world = World(enforcement=EnforcementOptions(disk_guard=MARKS))
-    member = Member("etl", Parameters(), lambda: 7, "here")
-    context = world.context
-    parts = (context.registry, context.metrics.entities, lambda: context.actions.enforces)
-    guard = disk_guard_of(world.config, Host(clock=world.clock), *parts, member)
-    assert guard is not None
-    guard.waits = False
-    world.clock.now_ns += 2 * NS_PER_SECOND
-    member.seen["other"] = world.clock()
-    member.roster.facts["other"] = {FACT: 250}
-    member.seen["odd"] = world.clock()
-    member.roster.facts["odd"] = {FACT: "0"}
-    guard.tick(world.clock())
-    assert guard.decision.factor == 0.25
+    assert stage.guard.decision.factor == 0.25
     assert member.facts.all == {FACT: 1000}
     member.seen.clear()
-    world.clock.now_ns += 2 * NS_PER_SECOND
-    guard.tick(world.clock())
-    assert guard.decision.factor == 1
-
-
-def test_without_the_option_there_is_no_guard() -> None:
-    world = World()
-    context = world.context
-    parts = (context.registry, context.metrics.entities, lambda: context.actions.enforces)
-    assert disk_guard_of(world.config, Host(), *parts, None) is None
+    await stage.reads(0.5, 0.5, 0.92)
+    assert stage.guard.decision.factor == pytest.approx(0.3, abs=0.01)
+    assert member.facts.all == {FACT: pytest.approx(300, abs=10)}
 
 
 def test_exempt_producers_come_from_the_configuration() -> None:
@@ -296,7 +270,6 @@ def test_exempt_producers_come_from_the_configuration() -> None:
     world = World(enforcement=EnforcementOptions(disk_guard=MARKS, disk_guard_exempt=exempt))
     context = world.context
     parts = (context.registry, context.metrics.entities, lambda: context.actions.enforces)
-    guard = disk_guard_of(world.config, Host(clock=world.clock), *parts, None)
-    assert guard is not None
+    guard = DiskGuardTask(world.config, MARKS, Host(clock=world.clock), *parts, None)
     found = [guard.producers.applies_to(*each) for each in (("root", "x"), ("bob", "ops-1"), ("bob", "etl"))]
     assert found == [False, False, True]
