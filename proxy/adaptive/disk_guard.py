@@ -214,7 +214,7 @@ class DiskGuardTask:
             "factor": round(found.factor, 4),
             "rate": found.rate,
             "worst": None if worst is None else worst._asdict(),
-            "stale_brokers": [broker for broker in found.stale if broker >= 0],
+            "stale_brokers": [*found.stale],
             "is_stale": self.is_stale,
         }
 
@@ -255,7 +255,6 @@ class DiskGuardTask:
             level = _log.info if found.state is State.OPEN else _log.warning
             fields = {"factor": round(found.factor, 3), "rate": found.rate, "marks": self.rules.marks.text}
             level(_EVENTS[found.state], worst=worst_text, **fields)
-        new = set(found.stale) - set(before.stale)
+        new = [str(each) for each in found.stale if each not in before.stale]
         if new:
-            brokers = ",".join(str(each) for each in sorted(new) if each >= 0) or "all"
-            _log.warning("disk_guard_stale", brokers=brokers, effect=_EFFECT)
+            _log.warning("disk_guard_stale", brokers=",".join(new), effect=_EFFECT)

@@ -111,7 +111,7 @@ class Decision(NamedTuple):
     factor   0 to 1; `own_factor` is without those of other members of the fleet
     rate     bytes per second that producers may write together; 0: none; None: nothing is limited
     worst    None while there is no reading
-    stale    brokers without a reading for `STALE_NS`; -1 if there is no reading at all
+    stale    brokers without a new reading for `STALE_NS`, in order
     poll_ns  until the next readings should be taken, from the last ones on
     """
 
@@ -210,7 +210,6 @@ class DiskGuard:
     def __init__(self, marks: DiskMarks, now_ns: int) -> None:
         self.marks: Final = marks
         self.disks: dict[tuple[int, str], Disk] = {}
-        self._began_ns = now_ns
         #: What had passed, each time that it was asked.
         self._history: deque[tuple[int, int]] = deque([(now_ns, 0)])
         #: Of producers, when the guard began to slow them; None: it does not.
@@ -248,9 +247,7 @@ class DiskGuard:
             if self._speed is None:
                 self._speed = self._usual_rate()
             rate = self._rate(factors, others, members, self._speed)
-        stale = tuple({disk.broker for disk in self.disks.values() if now_ns - disk.read_ns >= STALE_NS})
-        if not self.disks and now_ns - self._began_ns >= STALE_NS:
-            stale = (-1,)
+        stale = tuple(sorted({disk.broker for disk in self.disks.values() if now_ns - disk.read_ns >= STALE_NS}))
         worst = self._worst(factors, now_ns)
         return Decision(state, factor, own, rate, worst, stale, self._poll_ns(own, now_ns))
 

@@ -20,7 +20,7 @@ CODE_LINES = {
     "protocol": 3_200,
     "quotas": 5_400,
     "proxy": 10,
-    "proxy/adaptive": 450,
+    "proxy/adaptive": 420,
     "proxy/admin": 2_500,
     "proxy/background": 100,
     "proxy/brokers": 1_000,
