@@ -67,8 +67,7 @@ class DiskGuardTask:
         member: Member | None,
     ) -> None:
         self.producers: Final = ProducerGuard(reduce(or_, config.enforcement.disk_guard_exempt, Exemption()))
-        self._clock: Final = host.clock
-        self._random: Final = host.random
+        self._host: Final = host
         self._registry: Final = registry
         self._entities: Final = entities
         self._enforces: Final = enforces
@@ -93,7 +92,7 @@ class DiskGuardTask:
         """Hold producers until the first readings are there."""
         self.producers.message = "disk guard: the disks of the brokers are not known yet"
         self._registry.guard_producers(self.producers)
-        self._set_rate(0, self._clock())
+        self._set_rate(0, self._host.clock())
         self._polling = loop.create_task(self._first())
         self._tick(loop)
 
@@ -104,9 +103,9 @@ class DiskGuardTask:
 
     def _tick(self, loop: AbstractEventLoop) -> None:
         self._timer = loop.call_later(TICK_SECONDS, self._tick, loop)
-        now_ns = self._clock()
+        now_ns = self._host.clock()
         self.tick(now_ns)
-        due_ns = self._polled_ns + int(self.decision.poll_ns * (1 - _JITTER * self._random.random()))
+        due_ns = self._polled_ns + int(self.decision.poll_ns * (1 - _JITTER * self._host.random.random()))
         if (self._polling is None or self._polling.done()) and now_ns >= due_ns:
             self._polling = loop.create_task(self.poll())
 
@@ -120,11 +119,11 @@ class DiskGuardTask:
         if not self.rules.disks:
             effect = "producers are not limited until the brokers answer"
             _log.warning("disk_guard_blind", effect=effect, marks=self.rules.marks.text)
-        self.tick(self._clock())
+        self.tick(self._host.clock())
 
     async def poll(self) -> None:
         """Ask all brokers."""
-        asked_ns = self._polled_ns = self._clock()
+        asked_ns = self._polled_ns = self._host.clock()
         try:
             answers = await self._log_dirs.answers()
         except Exception as error:  # noqa: BLE001 - a defect that one answer shows must not end the polling
@@ -145,7 +144,7 @@ class DiskGuardTask:
             if self._retries.is_failing:
                 _log.info("disk_guard_recovered")
             self._retries.worked()
-        self.tick(self._clock())
+        self.tick(self._host.clock())
 
     def _failed(self, reason: str, message: str, hint: str | None) -> None:
         if self._retries.failed(reason):
@@ -192,7 +191,7 @@ class DiskGuardTask:
 
     def figures(self, most: int) -> DiskFigures:
         """For the metrics, with the fullest disks."""
-        now_ns = self._clock()
+        now_ns = self._host.clock()
         found = [
             (disk.broker, disk.directory, disk.used / disk.total, (now_ns - disk.read_ns) / NS_PER_SECOND, disk.fill)
             for disk in self.rules.disks.values()
