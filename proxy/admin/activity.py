@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from protocol.apis import FETCH, PRODUCE
 from proxy.admin.explain import Finding, explain, name_of, refused, text_of, without_broker
 from proxy.admin.history import History
-from proxy.admin.http_server import VARY, Response, text_response
+from proxy.admin.http_server import VARY, Response, json_response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import TABLES, table, with_verdicts
 from proxy.admin.verdict import Known
@@ -115,8 +115,8 @@ class Activity:
         rows = _rows_of(view, path)
         if is_text:
             return text_response(table(TABLES[path[1:]], rows), fields=VARY)
-        parts = [json.dumps(row) async for row in _in_rounds(rows)]
-        return Response(f"[{', '.join(parts)}]\n".encode(), "application/json; charset=utf-8", fields=VARY)
+        parts = [json.dumps(row) async for row in in_rounds(rows)]
+        return json_response(f"[{', '.join(parts)}]")
 
     # ---- inside
 
@@ -129,7 +129,7 @@ class Activity:
         since_ns = now_ns - _WINDOW_SECONDS * 1_000_000_000
         failing = dict.fromkeys(self._shared.health.outages(since_ns))
         times_by_address = dict(self._shared.brokers.items())
-        async for address in _in_rounds(times_by_address | failing):
+        async for address in in_rounds(times_by_address | failing):
             times = times_by_address.get(address) or ResponseTimes(now_ns)
             span = times.past.last(_WINDOW_SECONDS, self._shared.clock(), times.counts)
             if by_broker[address] or span.counts[1] or address in failing:
@@ -144,7 +144,7 @@ class Activity:
             late_seconds=self._history.late_seconds(now_ns),
             holder=max(view.clients, key=lambda row: row["buffered_bytes"], default=None),
         )
-        async for shown in _in_rounds(view.clients):
+        async for shown in in_rounds(view.clients):
             view.findings.append(explain(shown, known))
         latest = self._shared.context.metrics.errors.latest.values()
         view.refused = [refused(fields) for at_ns, fields in latest if at_ns >= since_ns]
@@ -158,7 +158,7 @@ class Activity:
         clients = dict[EntityMetrics, _Open]()
         by_broker = defaultdict[str, list[Session]](list)
         waiting_ns: list[int] = []
-        async for session in _in_rounds(list(self._sessions)):
+        async for session in in_rounds(list(self._sessions)):
             since_ns = None if session.opening is None else session.opening.connecting_since_ns
             if since_ns is not None:
                 waiting_ns.append(self._shared.clock() - since_ns)
@@ -172,21 +172,21 @@ class Activity:
 
     async def _add_clients(self, view: View, clients: Mapping[EntityMetrics, _Open]) -> None:
         busiest: list[tuple[EntityMetrics, Span, _Open]] = []
-        async for entity in _in_rounds(list(self._shared.context.metrics.entities)):
+        async for entity in in_rounds(list(self._shared.context.metrics.entities)):
             span = entity.past.last(_WINDOW_SECONDS, self._shared.clock(), entity.counts)
             if entity in clients or any(span.counts[_COUNTS:]):
                 busiest.append((entity, span, clients.get(entity, _Open())))
                 if len(busiest) >= 2 * MOST_SHOWN:
                     busiest = nlargest(MOST_SHOWN, busiest, key=_bytes)
-        async for busy in _in_rounds(nlargest(MOST_SHOWN, busiest, key=_bytes)):
+        async for busy in in_rounds(nlargest(MOST_SHOWN, busiest, key=_bytes)):
             view.clients.append(self._client(*busy))
 
     async def _add_limits(self, view: View, clients: Mapping[EntityMetrics, _Open]) -> None:
         users = defaultdict[Limit, list[EntityMetrics]](list)
-        async for entity in _in_rounds(clients):
+        async for entity in in_rounds(clients):
             for limit in clients[entity].limits:
                 users[limit].append(entity)
-        async for limit in _in_rounds(list(dict.fromkeys([*self._history.limits, *users]))):
+        async for limit in in_rounds(list(dict.fromkeys([*self._history.limits, *users]))):
             row = self._limit(limit, users[limit])
             if row["rate_60s"] or row["client_count"] or row["queued_connections"]:
                 view.limits.append(row)
@@ -366,10 +366,10 @@ def _bytes(row: tuple[EntityMetrics, Span, _Open]) -> float:
     return row[1].counts[0]
 
 
-async def _in_rounds(items: Iterable[T]) -> AsyncIterator[T]:
-    """Lets the event loop run before each `_AT_ONCE` of them."""
+async def in_rounds(items: Iterable[T], at_once: int = _AT_ONCE) -> AsyncIterator[T]:
+    """Lets the event loop run before each `at_once` of them."""
     for number, item in enumerate(items):
-        if number % _AT_ONCE == 0:
+        if number % at_once == 0:
             await asyncio.sleep(0)
         yield item
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.admin.http_server import Response, text_response
+from proxy.admin.http_server import Response, json_response, text_response
 from proxy.fleet.fleet import Fleet
 from proxy.fleet.status import addresses_of, page_of
 from proxy.observability.logs import one_line
@@ -34,8 +34,7 @@ class FleetPage:
     def respond(self) -> Response:
         if self.fleet is None:
             return text_response("404: this proxy shares no limits, because it runs without --fleet NAME\n", 404)
-        page = page_of(self.fleet, self.fleet.clock())
-        return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8")
+        return json_response(json.dumps(page_of(self.fleet, self.fleet.clock())))
 
 
 def text_of(page: Mapping[str, Any]) -> Iterator[str]:

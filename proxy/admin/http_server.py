@@ -60,6 +60,11 @@ def text_response(text: str, status: int = 200, fields: tuple[tuple[str, str], .
     return Response(text.encode("utf-8", "backslashreplace"), status=status, fields=fields)
 
 
+def json_response(text: str) -> Response:
+    """A page in JSON, if the request does not ask for text."""
+    return Response(f"{text}\n".encode(), "application/json; charset=utf-8", fields=VARY)
+
+
 class HttpServer:
     """Answers each GET and HEAD with `respond(path, accept)`: the path without the query, and all values of Accept.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from proxy.admin.activity import PATHS, Activity
 from proxy.admin.exposition import MetricsPage
 from proxy.admin.fleet_page import FleetPage
-from proxy.admin.http_server import MEMBER_FIELD, VARY, HttpServer, Response, text_response
+from proxy.admin.http_server import MEMBER_FIELD, VARY, HttpServer, Response, json_response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.throttles import ThrottlesPage
 from proxy.brokers.readiness import Status
@@ -107,4 +107,4 @@ def _config_response(page: Mapping[str, Any], accept: str) -> Response:
     """Text if `accept` names text/plain and not JSON, otherwise JSON."""
     if asks_for_text(accept):
         return text_response("".join(f"{one_line(line)}\n" for line in text_of(page)), fields=VARY)
-    return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)
+    return json_response(json.dumps(page))

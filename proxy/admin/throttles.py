@@ -8,7 +8,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import Final
 
-from proxy.admin.http_server import VARY, Response, text_response
+from proxy.admin.http_server import VARY, Response, json_response, text_response
 from proxy.admin.plain_text import aligned, asks_for_text
 from proxy.enforcement.report import ThrottleStatus, connection_status
 from proxy.observability.logs import text_value
@@ -62,7 +62,7 @@ class ThrottlesPage:
             lines = [table(shown, total=total), *(f"exempt: {line}\n" for line in exemptions)]
             return text_response("".join(lines), fields=VARY)
         page = {"total": total, "waiting": [_without_nulls(each) for each in shown], "exempt": exemptions}
-        return Response(f"{json.dumps(page)}\n".encode(), "application/json; charset=utf-8", fields=VARY)
+        return json_response(json.dumps(page))
 
 
 def _without_nulls(status: ThrottleStatus) -> dict[str, object]:

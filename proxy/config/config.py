@@ -21,7 +21,6 @@ from proxy.config.client_settings import ClientSettings
 from proxy.config.option_types import (
     Checked,
     file_path,
-    gone,
     mapping_rules,
     one_of,
     option,
@@ -535,7 +534,7 @@ GROUPS: Final = {
     "Quotas": options_of(QuotaOptions) + options_of(FleetOptions),
     "Enforcement": options_of(EnforcementOptions),
     "Observability": options_of(ObservabilityOptions),
-    "Usage": options_of(UsageOptions) + tuple(map(gone, ("--usage-client-config", "--usage-bootstrap-servers"))),
+    "Usage": options_of(UsageOptions),
     "Security": options_of(SecurityOptions),
     "Process": options_of(Config)[3:],
 }

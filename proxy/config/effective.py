@@ -21,8 +21,6 @@ def sources_of(ctx: click.Context) -> Mapping[str, tuple[str, str]]:
     """For each option, its value in words and its source: `flag`, a variable, the file of --config, or `default`."""
     found = {}
     for name, option in settings_of(ctx).items():
-        if option.hidden:
-            continue
         source, value = ctx.get_parameter_source(name), ctx.params[name]
         text = str(option.show_default) if source is ParameterSource.DEFAULT else _text(value)
         words = {ParameterSource.COMMANDLINE: "flag", ParameterSource.DEFAULT_MAP: str(ctx.params["config"])}

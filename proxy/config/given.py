@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from proxy.config.errors import ConfigError
 from proxy.config.option_types import name_of, place_of, problems_of
 from quotas.problems import Problem
 
@@ -51,3 +52,10 @@ class Given:
     def refuse(self, name: str, value: object, message: str, hint: str | None = None) -> None:
         """Add a problem with this value of an option."""
         self.problems.append(Problem(self.place(name, value), message, hint))
+
+
+def check_values(ctx: click.Context) -> None:
+    """Raises ConfigError if an option of a command has a wrong value."""
+    problems = Given(ctx).problems
+    if problems:
+        raise ConfigError(problems)

@@ -34,7 +34,7 @@ _YIELD: Final = {YIELD_TO: {"type": "string"}, TARGET: {"type": "string"}, OBSER
 
 def config_schema(params: Iterable[click.Parameter]) -> Schema:
     """Of `proxy.toml`. `params`: those of `run`."""
-    shown = (param for param in params if isinstance(param, Setting) and not param.hidden)
+    shown = (param for param in params if isinstance(param, Setting))
     options = {param.name: param for param in shown if param.name != "config"}
     return _object("kafka-quota-proxy: options of run", {str(name): _of_option(each) for name, each in options.items()})
 

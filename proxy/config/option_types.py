@@ -122,8 +122,6 @@ class Setting(cloup.Option):
 
     def get_help_record(self, ctx: click.Context) -> Any:
         """The help text, and on a separate line the default and the variable."""
-        if self.hidden:
-            return None
         origin = f"[default: {self.show_default}; env: {self.variables[0]}]"
 
         def definition(width: int) -> str:
@@ -162,17 +160,6 @@ def option(value: Checked, text: str, *, flags: str = "", unset: object = None, 
     if unset is None:
         unset = () if attributes.get("multiple") else value.default and value.parse(value.default)
     return field(default_factory=lambda: unset, metadata={"option": (flags, value, text, attributes)})
-
-
-def gone(flag: str) -> Callable[[Any], Any]:
-    """An option of earlier versions: without an error, records would be written with another login, or elsewhere."""
-
-    def refuse(_: object) -> object:
-        hint = "all internal clients connect with --own-client-config FILE, to the bootstrap.servers in it"
-        names = f" (in the environment {ENVIRONMENT_PREFIX}OWN_CLIENT_CONFIG, in files own_client_config)"
-        raise InvalidValue("this option is gone", hint + names)
-
-    return setting(flag, Checked("X", refuse), "", hidden=True)
 
 
 def name_of(field: Field[Any]) -> str:

@@ -20,7 +20,7 @@ from proxy.admin.explain import HEADLINES, WORDS, explain, name_of
 from proxy.admin.pages import INDEX
 from proxy.admin.tables import with_verdicts
 from proxy.admin.verdict import Known
-from proxy.command import commands
+from proxy.command import commands, page_commands
 from proxy.observability.client_times import STATES
 from tests.docs.pages import PAGES, ROOT, blocks, rows
 from tests.proxy.admin.rows import client
@@ -163,7 +163,7 @@ def printed(command: str, monkeypatch: pytest.MonkeyPatch) -> str:
         "/limits": minute.limits,
         "/brokers": minute.brokers,
     }
-    monkeypatch.setattr(commands, "_page", lambda ctx, proxy, path: json.dumps(pages[path]))
+    monkeypatch.setattr(page_commands, "_page", lambda ctx, proxy, path: json.dumps(pages[path]))
     result = CliRunner().invoke(commands.main, shlex.split(command))
     assert result.exit_code == 0, result.output
     return result.output

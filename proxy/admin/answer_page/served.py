@@ -1,18 +1,18 @@
 """The page /answer, as text or as what the page for browsers draws, and that page."""
 
-import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from proxy.admin.activity import Activity, View
+from proxy.admin.activity import Activity, View, in_rounds
 from proxy.admin.answer_page.answer import Cause, Load, answers, awaited
 from proxy.admin.answer_page.rows import Shown, broker_row, client_row, limit_row
 from proxy.admin.fleet_page import FleetPage
-from proxy.admin.http_server import VARY, Response, text_response
+from proxy.admin.http_server import VARY, Response, json_response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import with_verdicts
 
@@ -29,7 +29,7 @@ _POLICY: Final = (
     ),
 )
 
-T = TypeVar("T")
+_in_rounds = partial(in_rounds, at_once=_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ class AnswerPage:
         found = answers(clients, view.limits, view.brokers, view.refused, Load(*view.load))
         if asks_for_text(accept):
             return text_response("".join(f"{each}\n" for each in found), fields=VARY)
-        body = f"{await _shown(view, clients, found, self.fleet.links()[:_MOST_LINKS])}\n".encode()
-        return Response(body, "application/json; charset=utf-8", fields=VARY)
+        return json_response(await _shown(view, clients, found, self.fleet.links()[:_MOST_LINKS]))
 
 
 async def _shown(
@@ -73,11 +72,3 @@ async def _shown(
 
 def _order(row: Shown) -> Any:
     return row["order"]
-
-
-async def _in_rounds(items: Iterable[T]) -> AsyncIterator[T]:
-    """Lets the event loop run before each `_AT_ONCE` of them."""
-    for number, item in enumerate(items):
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-        yield item

@@ -407,20 +407,6 @@ def test_own_clients_do_not_connect_to_this_proxy(tmp_path: Path) -> None:
     assert "--own-client-config '127.0.0.1:19092': is a port of this proxy itself" in error
 
 
-@pytest.mark.parametrize("name", ["usage_client_config", "usage_bootstrap_servers"])
-def test_options_that_are_gone_name_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """As a flag, a variable and a key of a file: else records would be written by another login, or elsewhere."""
-    flag, variable = f"--{name.replace('_', '-')}", f"KAFKA_QUOTA_PROXY_{name.upper()}"
-    (tmp_path / "proxy.toml").write_text(f'{name} = "a:1"')
-    found = errors(*UPSTREAM, flag, "a:1") + errors(*UPSTREAM, "--config", str(tmp_path / "proxy.toml"))
-    monkeypatch.setenv(variable, "a:1")
-    found += errors(*UPSTREAM)
-    places = [f"{flag} 'a:1'", f"{tmp_path}/proxy.toml: {name} = 'a:1'", f"{variable} 'a:1'"]
-    told = "this option is gone\n  all internal clients connect with --own-client-config FILE"
-    for place, error in zip(places, found, strict=True):
-        assert error.startswith(f"error: {place}: {told}")
-
-
 def test_servers_of_the_file_are_checked(tmp_path: Path) -> None:
     for text, expected in (
         ("bootstrap.servers=a", "client.properties: bootstrap.servers: expected HOST:PORT"),
