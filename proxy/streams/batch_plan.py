@@ -27,6 +27,7 @@ from protocol.produce_walk import (
     FIRST_WITH_TOPIC_IDS,
     LastBatchWalk,
     PlainTopic,
+    TopicUsage,
     one_partition,
     read_plain_body,
 )
@@ -119,6 +120,12 @@ class BatchPlan:
 
     def count_facts(self, facts: RequestFacts) -> None:
         """The requests found pass: count what is known of them besides."""
+
+    def spend_rest(self, identity: Identity, chunk: int, found: Sequence[TopicUsage], now_ns: int) -> int:
+        """Charge a further chunk of the request whose `rest` this was, in which it found these records, if there is
+        room for it in all limits, and these have not changed: like `spend`.
+        """
+        return -1
 
     def is_known(self, client: ClientLimits, now_ns: int) -> bool:
         """Whether no limit counts the producer id as new. All requests of a batch have that of the first."""
@@ -233,6 +240,14 @@ class PartitionPlan(BatchPlan):
     def is_valid(self, identity: Identity) -> bool:
         """Whether the limits still apply to this client."""
         return self.client is identity.limits and self.generation == identity.generation
+
+    def spend_rest(self, identity: Identity, chunk: int, found: Sequence[TopicUsage], now_ns: int) -> int:
+        if not self.is_valid(identity):
+            return -1
+        self._topic.last_ns = now_ns
+        record_bytes, messages = sum([each.record_bytes for each in found]), sum([each.messages for each in found])
+        sums = (chunk, 0, record_bytes, messages, *[chunk for _ in self.client.costs])
+        return spend_all(self._units, sums, chunk, now_ns)
 
     def fit(self, buf: bytearray, pos: int) -> bool:
         if not self._tags:

@@ -7,7 +7,6 @@ or counted by topic, a `BatchPlan` finds the requests of a batch.
 from collections.abc import Sequence
 from typing import Final, final
 
-from protocol.produce_walk import LastBatchWalk
 from protocol.request_header import unpack_prefix
 from proxy.streams.batch_plan import BatchPlan, BatchPlans
 from proxy.streams.handlers.produce import ProduceRequest, notify_early
@@ -23,7 +22,7 @@ from quotas.admission.limit_set import spend_charges
 class Batches:
     """The batches of one connection. `longest`: the length of the longest request that is accepted."""
 
-    __slots__ = ("_length", "_most", "_plans", "_rest", "longest")
+    __slots__ = ("_arriving", "_length", "_most", "_plans", "longest")
 
     def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
@@ -32,8 +31,8 @@ class Batches:
         self._most = max_in_flight
         #: The length of the latest request that was found.
         self._length = 0
-        #: The walk over the rest of the latest one, if its records count and it has not arrived completely.
-        self._rest: LastBatchWalk | None = None
+        #: The plan of the latest one, if its records count and it has not arrived completely.
+        self._arriving: BatchPlan | None = None
 
     def pass_together(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
         """Pass at most `most` requests of `kind`, starting at `pos`, if the limits have room for all of them together.
@@ -116,7 +115,7 @@ class Batches:
             return pos, 0, -1
         room = -1
         if plan.is_known(identity.limits, now_ns):
-            self._rest = plan.rest
+            self._arriving = plan if plan.rest is not None else None
             size, limits = min(passed_to, end) - pos - 4 * plan.count, identity.limits
             surcharges = _surcharges(limits, requests.buf, pos, plan.count)
             room = plan.spend(limits, size, surcharges, now_ns)
@@ -134,11 +133,13 @@ class Batches:
     def _go_on(self, requests: Requests, kind: Kind, missing: int) -> None:
         """Turn the last request found, which is incomplete, into an object, in flight as well."""
         client, in_flight = requests.connection.identity.client, requests.responses.in_flight
-        rest, self._rest = self._rest, None
+        plan, self._arriving = self._arriving, None
+        rest = None if plan is None else plan.rest
         size = self._length if rest is None else rest.frame_length
         requests.current = request = ProduceRequest(kind, client, size, missing)
-        if rest is not None:
+        if plan is not None and rest is not None:
             request.content = ProduceContent(kind, size, lists_partitions=False, rest=rest)
+            request.content.spend_rest = plan.spend_rest
         if kind.answered:
             in_flight[-1] = (in_flight[-1][0], request)
 
@@ -189,7 +190,7 @@ class Batches:
     def _undo(self, requests: Requests, kind: Kind, pos: int, count: int) -> int:
         """Take the requests back, because they did not fit. The next is decided alone, then half as many are tried."""
         self._most = max(1, count >> 1)
-        self._rest = None
+        self._arriving = None
         if kind.answered:
             for _ in range(count):
                 requests.responses.in_flight.pop()

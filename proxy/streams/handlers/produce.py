@@ -57,9 +57,9 @@ class ProduceRequest(Request):
         """Pass the first chunk, which ends at `read_to`. Returns the step."""
         chunk = read_to - pos - 4
         self.unread = self.size - chunk
-        self._charge_chunk(requests.connection, chunk, 1, now_ns)
+        room = self._charge_chunk(requests, chunk, 1, now_ns)
         requests.current = self
-        return self._pass(requests, chunk, self.size, now_ns, pos)
+        return self._pass(requests, chunk, self.size, now_ns, room, pos)
 
     def decide(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
         guard = requests.connection.context.registry.guard
@@ -67,13 +67,13 @@ class ProduceRequest(Request):
             refusal = refusals.storage_refusal(requests.connection, guard, now_ns)
             return self.refuse(requests, refusal, pos, min(end, pos + 4 + self.size), now_ns)
         self._renew(requests, now_ns)
-        return self._pass(requests, self.size - self.unread, self.size, now_ns, pos)
+        return self._pass(requests, self.size - self.unread, self.size, now_ns, -1, pos)
 
     def go_on(self, requests: Requests, pos: int, end: int, now_ns: int) -> int:
         content = self.content
         if content is not None and content.refusal is not None:
             return self._discard(requests, content, content.refusal, pos, end, now_ns)
-        left = requests.remaining
+        left, room = requests.remaining, -1
         chunk = left - self.unread
         if chunk:  # it was held here
             self._renew(requests, now_ns)
@@ -84,19 +84,29 @@ class ProduceRequest(Request):
             if not chunk:
                 return self._nothing_read()
             self.unread = left - chunk
-            if content is not None and content.has_unknown_topic(topics_of(requests.connection)):
-                raise UnknownTopicId("the first part of the request has passed")
-            self._charge_chunk(requests.connection, chunk, 0, now_ns)
-        step = self._pass(requests, chunk, left, now_ns)
+            room = self._charge_chunk(requests, chunk, 0, now_ns)
+        step = self._pass(requests, chunk, left, now_ns, room)
         return step if step == HOLD else pos + chunk
 
-    def _charge_chunk(self, connection: Connection, chunk: int, number: int, now_ns: int) -> None:
-        """Set the charges of the chunk that was just read. `number`: 1 for the first one, otherwise 0."""
-        limits, content = self.client.limits, self.content
+    def _charge_chunk(self, requests: Requests, chunk: int, number: int, now_ns: int) -> int:
+        """Set the charges of the chunk that was just read, and make them if no limit is near. `number`: 1 for the first
+        one, otherwise 0. Returns how many more bytes would fit; -1: the charges are not made.
+        """
+        connection, content, limits = requests.connection, self.content, self.client.limits
+        # Far from any limit, one call charges all of them, or none. After a hold, the order of the limits matters.
+        is_far = bool(requests.room) and not self.served
+        if content is not None and not number:
+            if is_far and content.spend_rest is not None:
+                room = content.spend_rest(connection.identity, chunk, content.found, now_ns)
+                if room >= 0:
+                    return room
+            if content.has_unknown_topic(topics_of(connection)):
+                raise UnknownTopicId("the first part of the request has passed")
         surcharges = limits.surcharges([self.size]) if number and limits.costs else ()
         self.charges = limits.charges_of(chunk, number, surcharges)
         if content is not None:
             self.charges = content.add_to(self.charges, topics_of(connection), limits.producer_ids, now_ns)
+        return spend_charges(self.charges, chunk, now_ns) if is_far else -1
 
     def _renew(self, requests: Requests, now_ns: int) -> None:
         """Continue after a hold."""
@@ -109,16 +119,13 @@ class ProduceRequest(Request):
             self.charges = self.content.recount_ids(self.charges, self.client.limits.producer_ids, now_ns)
         requests.room = 0
 
-    def _pass(self, requests: Requests, chunk: int, left: int, now_ns: int, pos: int = -1) -> int:
-        """Pass the latest chunk, if its limits allow that. `pos`: where its frame begins; -1: it has begun to pass.
+    def _pass(self, requests: Requests, chunk: int, left: int, now_ns: int, room: int, pos: int = -1) -> int:
+        """Pass the latest chunk, if its limits allow that. `room`: see `_charge_chunk`. `pos`: where its frame begins;
+        -1: it has begun to pass.
 
         Returns `HOLD`, or where the chunk ends if `pos` is given.
         """
         connection, content, charges = requests.connection, self.content, self.charges
-        # Far from any limit, one call charges all of them, or none. After a hold, the order of the limits matters.
-        room = -1
-        if requests.room and not self.served:
-            room = spend_charges(charges, chunk, now_ns)
         if room >= 0:
             self.charges = []
         elif not self.pass_limits(connection, chunk, left, now_ns):

@@ -1,10 +1,12 @@
 """The content of one Produce request, which is read while it arrives: topics, records, producer ids."""
 
+from collections.abc import Callable
 from typing import Final, final
 
 from protocol.produce_partitions import PartitionData, ProducePartitionsWalk
 from protocol.produce_walk import FIRST_WITH_TOPIC_IDS, ProduceRequestWalk, TopicUsage
 from protocol.topics import Topic
+from proxy.enforcement.identity import Identity
 from proxy.streams.connection import Connection
 from proxy.streams.request import Kind
 from proxy.streams.sent_records import SentPartition, most_kept
@@ -59,6 +61,7 @@ class ProduceContent:
     refusal     how the request is answered, if it is refused
     spared      a limit that does not hold it; None: there is no such limit
     counted     the first usages, which wait for the response; None: no threshold counts accepted records
+    spend_rest  charges a read of a request that began to pass in a batch, far from any limit; None: it did not
     sent, traffic
                 its partitions, and where their records were counted by topic, for the response
     """
@@ -83,6 +86,7 @@ class ProduceContent:
         self.spared: Limit | None = None
         self.counted: list[TopicUsage] | None = None
         self._most_counted = 0
+        self.spend_rest: Callable[[Identity, int, list[TopicUsage], int], int] | None = None
         self.sent: list[SentPartition] = []
         self.traffic: Traffic = {}
         self._most_sent: Final = most_sent
