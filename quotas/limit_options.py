@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Final
 
 from quotas.exemption import Exemption
+from quotas.limit_kinds import PRODUCER_BYTE_RATE
 from quotas.time_units import NS_PER_SECOND
 
 
@@ -59,6 +60,11 @@ class LimitOptions:
     def burst_ns(self) -> int | None:
         """The size of the bucket in nanoseconds of the rate, rounded down."""
         return None if self.burst_seconds is None else int(self.burst_seconds * NS_PER_SECOND)
+
+    def moving(self, name: str) -> Yields | None:
+        """How the limit of this name moves; None: it does not, or that is only shown."""
+        yields = self.yields
+        return None if yields is None or yields.is_observed or name != PRODUCER_BYTE_RATE else yields
 
     def exempts(self, user: str, client_id: str) -> bool:
         """Whether the limits neither charge nor hold this client."""

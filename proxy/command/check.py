@@ -38,7 +38,7 @@ from proxy.internal_clients.cluster_quotas import ClusterReader, entries_in
 from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.log_dirs import DiskAnswer, LogDirs
 from proxy.observability.metrics import Metrics
-from proxy.process.server import few_descriptors
+from proxy.process.start_log import few_descriptors
 from proxy.sessions.listener import listening_socket
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink

@@ -1,7 +1,6 @@
 """The running proxy: binds the ports, serves, drains on SIGTERM and SIGINT."""
 
 import asyncio
-import resource
 import signal
 import socket
 import sys
@@ -24,18 +23,15 @@ from proxy.background.host import Host
 from proxy.brokers.readiness import Readiness, Status
 from proxy.config.addresses import Address, format_address, unmapped
 from proxy.config.cautions import warnings_of
-from proxy.config.config import OFF, Config, ListeningOptions, SecurityOptions
+from proxy.config.config import OFF, Config
 from proxy.config.effective import page_of
 from proxy.config.errors import BindError
-from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quota_sources import CLUSTER, TOPIC
 from proxy.config.quotas_file import active_quotas
-from proxy.config.values import NODE
 from proxy.fleet.admin_address import advertise
 from proxy.fleet.clock import boottime_ns
 from proxy.fleet.fleet import fleet_of
 from proxy.fleet.log import Log
-from proxy.fleet.shared_limits import shared_and_own
 from proxy.internal_clients.cluster_quotas import ClusterQuotas
 from proxy.internal_clients.event_loops import new_loop
 from proxy.observability.logs import EventLog, RateLimited
@@ -45,6 +41,7 @@ from proxy.process.active_config import ActiveConfig
 from proxy.process.assemble import assemble
 from proxy.process.config_watch import ConfigWatch, ReadAgain
 from proxy.process.ports import Ports
+from proxy.process.start_log import log_start, raise_descriptor_limit
 from proxy.process.ticks import Ticks, settle_garbage_collection
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
@@ -64,7 +61,6 @@ if TYPE_CHECKING:
 
 EXIT_CLEAN = 0
 EXIT_NOT_DRAINED = 1
-USUAL_CONNECTIONS = 1_000
 #: Time to serve connections that wait at a shared port: closing one during its first request looks like an error.
 LAST_SECONDS = 1.0
 #: This fraction of --max-connections may wait to be closed.
@@ -90,25 +86,6 @@ def _log_ignored(ignored: Any) -> None:
     """Replaces Python's traceback for each: a client can cause one with a server name that is not ASCII."""
     what = f"{ignored.exc_type.__name__}: {ignored.exc_value}"
     _ignored.event(_log.warning, "exception_ignored", ignored.exc_type, time.monotonic_ns(), detail=what)
-
-
-def raise_descriptor_limit(config: Config) -> None:
-    """Raise the soft limit on descriptors to the hard one; warn if it is too low for ``--max-connections``."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = few_descriptors(config)
-    if wanted:
-        hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
-        _log.warning("few_descriptors", limit=hard, wanted=wanted, hint=hint)
-
-
-def few_descriptors(config: Config) -> int:
-    """What the hard limit should be; 0 if it is high enough."""
-    connections, hard = config.security.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # Few deployments need the default bound, so machines with usual limits should not get a warning at each start.
-    wanted = 4 * (USUAL_CONNECTIONS if connections == SecurityOptions().max_connections else connections)
-    return 0 if hard == resource.RLIM_INFINITY or hard >= wanted else wanted
 
 
 class Server:
@@ -148,30 +125,13 @@ class Server:
             supervisor = Supervisor(loop)
             loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, cluster, supervisor))
             loop.add_signal_handler(signal.SIGUSR2, active.toggle)
-            readiness = Readiness(
-                self.config.bootstrap_servers, self.tls, shared.health, self._host.clock, self._not_ready
-            )
+            clock = self._host.clock
+            readiness = Readiness(self.config.bootstrap_servers, self.tls, shared.health, clock, self._not_ready)
             readiness.remark = lambda: str(shared.context.nodes.placement)
-            throttles = partial(throttled, self.sessions, self.gate, self._host.clock)
-            throttles_page = ThrottlesPage(throttles, lambda: active.quotas.exemptions)
-            activity = Activity(shared, self.sessions, self.gate, self._ticks.history, active.unmatched)
-            fleet_page = FleetPage(self.fleet)
-            pages = Pages(
-                MetricsPage(self.metrics, self.fleet),
-                throttles_page,
-                self._effective,
-                self._health,
-                readiness.check,
-                readiness.check_started,
-                activity,
-                AnswerPage(activity, fleet_page).respond,
-                fleet_page,
-            )
-            admin = await start_admin(self.config.observability, pages)
+            admin = await start_admin(self.config.observability, self._pages(readiness))
             ending.push_async_callback(admin.close)
             ending.callback(readiness.close)
-            self._log_start(admin.port)
-            self._log_fleet()
+            log_start(self.config, active.quotas, self.ports.bootstrap, admin.port)
             ending.callback(loop.create_task(self._advertise(admin.port)).cancel)
             listener = format_address((self.config.listening.address[0], self.ports.bootstrap))
             usage = emitter_of(self.config, self.metrics, listener, shared.context.registry.is_in_use, self._host)
@@ -200,6 +160,22 @@ class Server:
             await stop.wait()
             supervisor.stopping()
             return await self._drain(stop)
+
+    def _pages(self, readiness: Readiness) -> Pages:
+        throttles = partial(throttled, self.sessions, self.gate, self._host.clock)
+        active, fleet = self.active_config, FleetPage(self.fleet)
+        activity = Activity(self.shared, self.sessions, self.gate, self._ticks.history, active.unmatched)
+        return Pages(
+            MetricsPage(self.metrics, self.fleet),
+            ThrottlesPage(throttles, lambda: active.quotas.exemptions),
+            self._effective,
+            self._health,
+            readiness.check,
+            readiness.check_started,
+            activity,
+            AnswerPage(activity, fleet).respond,
+            fleet,
+        )
 
     async def _advertise(self, admin_port: int) -> None:
         """Let other members know where the admin port is."""
@@ -367,50 +343,7 @@ class Server:
         guard = {} if self.disk_guard is None else {"disk_guard": self.disk_guard.page()}
         return page_of(active.config, active.quotas) | {"reloads": self.metrics.reloads} | guard
 
-    def _log_start(self, metrics_port: int) -> None:
-        config, quotas = self.config, self.active_config.quotas
-        listening = config.listening
-        host = listening.address[0]
-        _log.info(
-            "listening",
-            bootstrap=format_address((host, self.ports.bootstrap)),
-            advertised_host=listening.host_of(NODE),
-            broker_ports=_in_words(listening),
-            metrics=f"http://{format_address((config.observability.metrics_listen[0], metrics_port))}/metrics",
-            upstream=",".join(format_address(address) for address in config.bootstrap_servers),
-            dry_run=quotas.dry_run or None,
-        )
-        shown, rest = quotas.entries[:MAX_LISTED], len(quotas.entries) - MAX_LISTED
-        limits = [f"{entry.entity} {name}={rate}" for entry in shown for name, rate in entry.limits.items()]
-        held = "; ".join(limits + ([f"and {rest} more entries"] if rest > 0 else [])) or "none"
-        through = "this process only" if self.fleet is None else "all members of the fleet if it is shared"
-        scope = f"each limit applies to a client over all its connections and brokers, through {through}"
-        if quotas.share != 1:
-            scope += f"; every rate is scaled by the quota share {quotas.share:g}"
-        _log.info("quotas", held=held, exempt="; ".join(quotas.exemptions) or None, scope=scope)
-
     def _describe_limits(self) -> None:
         """The members of a fleet compare which limits they share."""
         if self.fleet is not None:
             self.fleet.differences.describe(self.active_config.quotas.entries, self.config.quotas.algorithm)
-
-    def _log_fleet(self) -> None:
-        """Which limits are shared, and which are not."""
-        if self.fleet is None:
-            return
-        options, entries = self.config.fleet, self.active_config.quotas.entries
-        lists = shared_and_own(entries, self.config.quotas.algorithm)
-        for found in lists:
-            found[MAX_LISTED:] = [f"and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
-        shared, own = ("; ".join(found) or "none" for found in lists)
-        sizes = {"topic": options.topic, "max_members": options.max_members}
-        _log.info("fleet", name=options.name, **sizes, shared=shared, per_process=own)
-
-
-def _in_words(listening: ListeningOptions) -> str:
-    """The ports of brokers."""
-    ports = listening.broker_ports
-    if listening.sni_host is not None:
-        return "none"
-    of_range = f"{ports[0]}-{ports[-1]}" if ports else "chosen by the kernel"
-    return ",".join([of_range, *(f"{node}={port}" for node, port in listening.node_ports.items())])

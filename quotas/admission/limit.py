@@ -128,8 +128,7 @@ class Limit:
     @property
     def moves(self) -> bool:
         """Whether its rate changes on purpose all the time, so that it may differ within a fleet."""
-        yields = self.options.yields
-        return yields is not None and not yields.is_observed and self.name == PRODUCER_BYTE_RATE
+        return self.options.moving(self.name) is not None
 
     @property
     def request_cost(self) -> int:

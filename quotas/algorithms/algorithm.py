@@ -16,8 +16,6 @@ from quotas.time_units import NS_PER_SECOND
 TOKEN_BUCKET: Final = "token-bucket"  # noqa: S105 - no password
 SAMPLED_WINDOW: Final = "sampled-window"
 EWMA: Final = "ewma"
-#: The default for new connections; entries cannot choose it.
-PACED_WINDOW: Final = "paced-window"
 ALGORITHMS: Final = (TOKEN_BUCKET, SAMPLED_WINDOW, EWMA)
 
 
@@ -92,51 +90,42 @@ class AlgorithmSettings:
         self._sampled_window(1)
         self._producer_ids(1)
 
-    def named_for(self, limit_name: str, own: str | None) -> str:
-        """The algorithm of a limit: that of its entry, otherwise that of the limit (KIP-612: sampled windows, which are
-        paced unless they must be exactly Kafka's), otherwise that of the flag.
+    def class_of(self, limit_name: str, own: str | None, *, moves: bool = False) -> type[Algorithm]:
+        """The algorithm of a limit: that of its entry, `own`, otherwise that of the limit (KIP-612: sampled windows,
+        which are paced unless they must be exactly Kafka's), otherwise that of the flag. `moves`: its rate is set by a
+        rule, whatever the others are.
         """
-        if own is not None:
-            return own
-        if LIMIT_KINDS[limit_name].measure is Measure.CONNECTION_RATE:
-            return PACED_WINDOW if self.first_window else SAMPLED_WINDOW
-        return self.algorithm
+        if moves:
+            return LeasedBucket
+        if limit_name == PRODUCER_IDS_RATE:
+            return ProducerIdQuota
+        if own is None and LIMIT_KINDS[limit_name].measure is Measure.CONNECTION_RATE:
+            return PacedWindow if self.first_window else SampledWindow
+        name = own or self.algorithm
+        if name == TOKEN_BUCKET:
+            return LeasedBucket if self.leases else TokenBucket
+        return Ewma if name == EWMA else SampledWindow
 
     def make(
         self, limit_name: str, rate: int | Fraction, own: str | None, burst_ns: int | None, *, moves: bool = False
     ) -> Algorithm:
-        """A new algorithm of `rate` units per second; `own` and `burst_ns` are the entry's. `moves`: its rate is set by
-        a rule, whatever the others are.
-        """
-        if moves:
-            return LeasedBucket(rate, self.burst_ns if burst_ns is None else burst_ns)
-        if limit_name == PRODUCER_IDS_RATE:
+        """A new algorithm of `rate` units per second; `own` and `burst_ns` are the entry's. `moves`: see `class_of`."""
+        made = self.class_of(limit_name, own, moves=moves)
+        if made is ProducerIdQuota:
             return self._producer_ids(rate)
-        match self.named_for(limit_name, own):
-            case "sampled-window":
-                return self._sampled_window(rate)
-            case "paced-window":
-                return self._sampled_window(rate, PacedWindow)
-            case "ewma":
-                return Ewma(rate)
-            case _:
-                made = LeasedBucket if self.leases else TokenBucket
-                return made(rate, self.burst_ns if burst_ns is None else burst_ns)
+        if made is Ewma:
+            return Ewma(rate)
+        if issubclass(made, SampledWindow):
+            return self._sampled_window(rate, made)
+        return (LeasedBucket if made is LeasedBucket else TokenBucket)(
+            rate, self.burst_ns if burst_ns is None else burst_ns
+        )
 
     def per_second(self, limit_name: str, rate: int | Fraction) -> int | Fraction:
         """A configured value as units per second: producer ids are configured per window."""
         if limit_name != PRODUCER_IDS_RATE:
             return rate
         return Fraction(rate) * NS_PER_SECOND / self.producer_ids_window_ns
-
-    def is_made_of(self, algorithm: Algorithm, limit_name: str, own: str | None, *, moves: bool = False) -> bool:
-        """Whether `make` returns this class."""
-        if moves:
-            return isinstance(algorithm, LeasedBucket)
-        if limit_name == PRODUCER_IDS_RATE:
-            return True
-        name = self.named_for(limit_name, own)
-        return type(algorithm) is (LeasedBucket if name == TOKEN_BUCKET and self.leases else _CLASSES[name])
 
     def _sampled_window(self, rate: int | Fraction, made: type[SampledWindow] = SampledWindow) -> SampledWindow:
         return made(rate, samples=self.window_num, window_ns=self.window_ns, first_window=self.first_window)
@@ -148,11 +137,3 @@ class AlgorithmSettings:
             window_count=self.producer_ids_window_count,
             salt=self.producer_ids_salt,
         )
-
-
-_CLASSES: Final[dict[str, type]] = {
-    TOKEN_BUCKET: TokenBucket,
-    SAMPLED_WINDOW: SampledWindow,
-    PACED_WINDOW: PacedWindow,
-    EWMA: Ewma,
-}

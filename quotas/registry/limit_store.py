@@ -75,7 +75,7 @@ class LimitStore:
             is_of_default = applies.entity != applies.origin
             if is_of_default and now_ns is not None:
                 self._make_room(now_ns)
-            rate, yields = self.scaled(applies.rate), applies.yields(name)
+            rate, yields = self.scaled(applies.rate), applies.options.moving(name)
             first = rate if yields is None else self.scaled(yields.least)
             of_entry = applies.options.algorithm, applies.options.burst_ns
             algorithm = self._settings.make(name, first, *of_entry, moves=yields is not None)
@@ -205,9 +205,7 @@ class LimitStore:
                 _begin_anew(algorithm)
             return
         applies = self.configured.find_for_bucket(name, limit.entity)
-        if applies is None or not self._settings.is_made_of(
-            algorithm, name, applies.options.algorithm, moves=applies.yields(name) is not None
-        ):
+        if applies is None or type(algorithm) is not self._class_of(name, applies):
             self._drop(limit)
             return
         if is_forgotten and not _begin_anew(algorithm):
@@ -215,10 +213,16 @@ class LimitStore:
             return
         self._configure(limit, applies)
 
+    def _class_of(self, name: str, applies: Applies) -> type[Algorithm]:
+        options = applies.options
+        return self._settings.class_of(name, options.algorithm, moves=options.moving(name) is not None)
+
     def _configure(self, limit: Limit, applies: Applies) -> None:
         limit.origin, limit.options = applies.origin, applies.options
         rate = self._settings.per_second(limit.name, self.scaled(applies.rate))
-        if not self._is_granted(limit, applies, rate) and applies.yields(limit.name) is None:  # else its lease goes on
+        if (
+            not self._is_granted(limit, applies, rate) and applies.options.moving(limit.name) is None
+        ):  # else its lease goes on
             burst_ns = applies.options.burst_ns
             limit.algorithm.set_rate(rate, self._settings.burst_ns if burst_ns is None else burst_ns, self._changed_ns)
 

@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from quotas.entity import AnyEntity
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import PRODUCER_BYTE_RATE
-from quotas.limit_options import NO_OPTIONS, LimitOptions, Yields
+from quotas.limit_options import NO_OPTIONS, LimitOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +43,6 @@ class Applies:
     entity: AnyEntity
     origin: AnyEntity
     source: str = ""
-
-    def yields(self, name: str) -> Yields | None:
-        """How it moves, as the limit of this name; None: it does not, or that is only shown."""
-        yields = self.options.yields
-        return None if yields is None or yields.is_observed or name != PRODUCER_BYTE_RATE else yields
 
 
 class Compactor:

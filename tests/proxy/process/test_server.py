@@ -19,7 +19,7 @@ import pytest
 
 from proxy.admin.healthcheck import get
 from proxy.config.config import Config, SecurityOptions
-from proxy.process.server import raise_descriptor_limit
+from proxy.process.start_log import log_start, raise_descriptor_limit
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of
 from tests.proxy.frames import frame, heartbeat, heartbeat_answer, produce, produced
@@ -33,7 +33,7 @@ async def test_the_start_lists_some_of_many_quotas(
 ) -> None:
     stage = open_stage(quotas=[parse_spec(f"client-id=c{nth},producer_byte_rate=1MB") for nth in range(23)])
     with caplog.at_level(logging.INFO, "proxy"):
-        stage.server._log_start(1)
+        log_start(stage.server.config, stage.server.active_config.quotas, 19092, 1)
     [held] = [fields["held"] for name, fields in lines_of(caplog.records) if name == "quotas"]
     assert held.startswith("client-id:c0 producer_byte_rate=1000000; client-id:c1 ")
     assert held.endswith("; client-id:c19 producer_byte_rate=1000000; and 3 more entries")
