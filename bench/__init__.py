@@ -1,4 +1,4 @@
-"""Benchmarks: what the proxy costs, how fast it answers, how evenly it holds a client, what it does under a storm.
+"""Benchmarks: what the proxy costs, how fast it answers, how evenly it holds a client.
 
 `python -m bench` (`make bench`) runs them; README.md describes what each one measures and how. The map:
 
@@ -8,7 +8,6 @@
     evenness          5 MB/s, second by second, for three client libraries at a real broker
     fleet_policy      one quota for a fleet, in virtual time: unserved, over, records; CPU of a record and of a plan
     fleet_size        what up to 1,000 members cost at rest: CPU of one, bytes that all read
-    metadata_storm    200 clients ask for the Metadata of 100,000 partitions while one produces
     quota_decision    the quota engine alone: CPU of a decision, bytes of an override and of a bucket
 
     frames → shapes → streams                the cycles of frames that both ends send

@@ -20,7 +20,6 @@ from bench import (
     fleet_policy,
     fleet_size,
     hot_path,
-    metadata_storm,
     quota_decision,
     tls,
 )
@@ -41,7 +40,6 @@ BENCHMARKS: dict[str, Callable[[Options], list[Figure]]] = {
     fleet_policy.NAME: fleet_policy.run,
     fleet_size.NAME: fleet_size.run,
     hot_path.NAME: hot_path.run,
-    metadata_storm.NAME: metadata_storm.run,
     quota_decision.NAME: quota_decision.run,
     tls.NAME: tls.run,
 }

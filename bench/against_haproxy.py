@@ -13,7 +13,7 @@ from itertools import chain
 from statistics import median
 
 from bench.load import Load, check_answers, run_depth_one, run_pipelined
-from bench.null_broker import null_brokers
+from bench.null_broker import null_broker
 from bench.options import Options
 from bench.peers import FORWARDERS, Peer, all_limits, proxy
 from bench.processes import pin
@@ -159,7 +159,7 @@ def run(options: Options) -> list[Figure]:
     rounds, seconds = options.rounds or (5 if options.quick else 11), 0.3 if options.quick else 1.5
     figures: list[Figure] = []
     with ExitStack() as stack:
-        (broker,) = stack.enter_context(null_brokers(core=options.cores.broker, port=options.broker_port))
+        broker = stack.enter_context(null_broker(core=options.cores.broker, port=options.broker_port))
         peers = [stack.enter_context(start(broker, options.cores.peer)) for start in options.peers.values()]
         pin(options.cores.load)
         at_rest = list(_memory(AT_REST, peers, Peer.resident_bytes))

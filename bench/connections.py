@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from bench import frames
 from bench.frames import Address
 from bench.load import CpuClock, LoadError, connect, no_cpu, receive_frame
-from bench.null_broker import null_brokers
+from bench.null_broker import null_broker
 from bench.options import Options
 from bench.peers import Peer, PeerStarter
 from bench.processes import pin, raise_descriptor_limit
@@ -45,7 +45,7 @@ def run(options: Options) -> list[Figure]:
 
 def _rates(options: Options, rounds: int, seconds: float) -> list[Figure]:
     with ExitStack() as stack:
-        (broker,) = stack.enter_context(null_brokers(core=options.cores.broker, port=options.broker_port))
+        broker = stack.enter_context(null_broker(core=options.cores.broker, port=options.broker_port))
         peers = [
             stack.enter_context(start(broker, options.cores.peer))
             for name, start in options.peers.items()
@@ -176,7 +176,7 @@ def _memory(options: Options, starter: PeerStarter, rounds: int) -> list[Figure]
     many = min(MANY, (raise_descriptor_limit() - 400) // 2)
     each: list[float] = []
     start, end, after = [], [], []
-    with null_brokers(core=options.cores.broker, port=options.broker_port) as [broker]:
+    with null_broker(core=options.cores.broker, port=options.broker_port) as broker:
         pin(options.cores.load)
         for _ in range(rounds):
             with starter(broker, options.cores.peer) as peer:

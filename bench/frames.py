@@ -1,14 +1,9 @@
-"""The frames of the benchmarks, encoded by kio: what the load sends and what the null broker answers.
-
-The client id ``metadata-100000`` in a Metadata request asks for a topic of 100,000 partitions.
-"""
+"""The frames of the benchmarks, encoded by kio: what the load sends and what the null broker answers."""
 
 import datetime
 import io
-import re
 import struct
 import uuid
-from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib import import_module
 from itertools import pairwise
@@ -215,36 +210,33 @@ def metadata_request(client_id: str) -> bytes:
     return request_frame(body, client_id)
 
 
-def metadata_answer(nodes: Mapping[int, Address], partitions: int, version: int) -> bytes:
-    """`nodes` and TOPICS: the first has `partitions` partitions, the others one; node 0 leads each, three replicas."""
+@cache
+def metadata_answer(address: Address, version: int) -> bytes:
+    """One broker, node 0, which leads the only partition of each of TOPICS."""
     messages = schema("metadata", version, "response")
-    brokers = tuple(
-        messages.MetadataResponseBroker(node_id=i32(node), host=host, port=i32(port))
-        for node, (host, port) in nodes.items()
-    )
-    replicas = (i32(0), i32(1), i32(2)) if partitions > 1 else (i32(0),)
+    host, port = address
+    zero = (i32(0),)
     topics = tuple(
         messages.MetadataResponseTopic(
             error_code=ErrorCode.none,
             name=name,
             topic_id=topic_id,
-            partitions=tuple(
+            partitions=(
                 messages.MetadataResponsePartition(
                     error_code=ErrorCode.none,
-                    partition_index=i32(number),
+                    partition_index=i32(0),
                     leader_id=i32(0),
                     leader_epoch=i32(0),
-                    replica_nodes=replicas,
-                    isr_nodes=replicas,
-                )
-                for number in range(partitions if name == TOPIC else 1)
+                    replica_nodes=zero,
+                    isr_nodes=zero,
+                ),
             ),
         )
         for name, topic_id in TOPICS.items()
     )
     body = messages.MetadataResponse(
         throttle_time=_milliseconds(0),
-        brokers=brokers,
+        brokers=(messages.MetadataResponseBroker(node_id=i32(0), host=host, port=i32(port)),),
         cluster_id="bench-null-broker",
         controller_id=i32(0),
         topics=topics,
@@ -297,12 +289,3 @@ def api_versions_answer(version: int) -> bytes:
     error = ErrorCode.none if known else ErrorCode(UNSUPPORTED_VERSION)
     throttle = {"throttle_time": _milliseconds(0)} if known and version >= 1 else {}
     return answer_frame(messages.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle))
-
-
-_METADATA_NAME = re.compile(r"metadata-(\d+)")
-
-
-def metadata_partitions(client_id: str) -> int:
-    """How many partitions the client wants to see; 1 unless its id says more."""
-    match = _METADATA_NAME.fullmatch(client_id)
-    return int(match[1]) if match else 1

@@ -8,14 +8,12 @@ Plain epoll rather than uvloop: at a few connections it is one call less per eve
 
 import gc
 import multiprocessing
-import os
 import select
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,11 +26,6 @@ START_SECONDS = 60
 _CONTROL_BYTES = 65536
 _HANDSHAKE_SECONDS = 5
 _HEADER = struct.Struct(">ihhih")
-
-
-@lru_cache(maxsize=8)
-def _metadata(nodes: tuple[tuple[int, frames.Address], ...], partitions: int, version: int) -> bytes:
-    return frames.metadata_answer(dict(nodes), partitions, version)
 
 
 class _Session:
@@ -86,7 +79,7 @@ class _Session:
             if api_key == frames.API_VERSIONS:
                 answer = frames.api_versions_answer(version)
             elif api_key == frames.METADATA:
-                answer = _metadata(self._broker.nodes, frames.metadata_partitions(client_id), version)
+                answer = frames.metadata_answer(self._broker.address, version)
             else:
                 raise PeerClosedError(f"API {api_key} is not spoken here")
             self._held.append(memoryview(answer[:4] + struct.pack(">i", correlation_id)))
@@ -125,10 +118,8 @@ class _Session:
 class _Broker:
     """The loop of one null broker."""
 
-    def __init__(
-        self, listener: socket.socket, nodes: Mapping[int, frames.Address], context: ssl.SSLContext | None
-    ) -> None:
-        self.nodes = tuple(nodes.items())
+    def __init__(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        self.address: frames.Address = listener.getsockname()
         self._context = context
         self.epoll = select.epoll()
         self._listener = listener
@@ -173,60 +164,35 @@ class _Broker:
             return
 
 
-def _serve(
-    listener: socket.socket,
-    nodes: Mapping[int, frames.Address],
-    core: int | None,
-    niceness: int,
-    partitions: int,
-    ready: Connection,
-    certificate: Path | None,
-) -> None:
+def _serve(listener: socket.socket, core: int | None, ready: Connection, certificate: Path | None) -> None:
     die_with_parent()
     pin(core)
-    os.nice(niceness)
     gc.disable()  # what lives here lives as long as the process, and holds no cycles: a collection is only a pause
     context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
-    broker = _Broker(listener, nodes, context)
-    _metadata(broker.nodes, partitions, frames.METADATA_VERSION)
+    broker = _Broker(listener, context)
     ready.send("ready")
     broker.serve_forever()
 
 
 @contextmanager
-def null_brokers(
-    count: int = 1,
-    *,
-    core: int | None = None,
-    partitions: int = 1,
-    niceness: Sequence[int] = (0,),
-    port: int = 0,
-    certificate: Path | None = None,
-) -> Iterator[list[frames.Address]]:
-    """Run `count` null brokers, one process each, as nodes 0, 1, … of one cluster; yields the addresses when all serve.
+def null_broker(*, core: int | None = None, port: int = 0, certificate: Path | None = None) -> Iterator[frames.Address]:
+    """Run a null broker in a process of its own, as node 0; yields its address once it serves.
 
-    `partitions`: how many the largest Metadata answer will hold; it is encoded beforehand. `niceness` is one for each
-    process. `port`: of a single broker; 0: the kernel chooses. `certificate`: with its key; None: no TLS.
-    Raises PeerError when one does not come up.
+    `port`: 0: the kernel chooses. `certificate`: with its key; None: no TLS. Raises PeerError when it does not come up.
     """
     spawn = multiprocessing.get_context("spawn")
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.create_server((LOOPBACK, port), backlog=4096)) for _ in range(count)]
-        nodes = {node: (LOOPBACK, listener.getsockname()[1]) for node, listener in enumerate(listeners)}
-        waiting = []
-        for listener, nice in zip(listeners, niceness, strict=True):
-            ours, theirs = spawn.Pipe(duplex=False)
-            stack.enter_context(ours)
-            with theirs:
-                arguments = (listener, nodes, core, nice, partitions, theirs, certificate)
-                process = spawn.Process(target=_serve, args=arguments, daemon=True)
-                process.start()
-            stack.callback(end_child, process)
-            waiting.append(ours)
+    ours, theirs = spawn.Pipe(duplex=False)
+    with ours, socket.create_server((LOOPBACK, port), backlog=4096) as listener:
+        address: frames.Address = listener.getsockname()
+        with theirs:
+            process = spawn.Process(target=_serve, args=(listener, core, theirs, certificate), daemon=True)
+            process.start()
+        try:
             listener.close()
-        for ours in waiting:
             receive_word(ours, START_SECONDS)
-        yield list(nodes.values())
+            yield address
+        finally:
+            end_child(process)

@@ -16,7 +16,7 @@ import click
 
 from bench.against_haproxy import SCENARIOS, Scenario
 from bench.load import LoadError, run_pipelined
-from bench.null_broker import null_brokers
+from bench.null_broker import null_broker
 from bench.peers import ONE_LIMIT, all_limits, proxy
 from bench.processes import PeerError, program_of_package, running
 
@@ -55,7 +55,7 @@ def record(scenario: Scenario, quotas: Sequence[str], how: Sequence[str]) -> Non
     py_spy = program_of_package(PY_SPY_PACKAGE, "py-spy")
     shape = scenario.shape.build()
     with (
-        null_brokers() as [broker],
+        null_broker() as broker,
         proxy(broker, None, quotas=quotas, is_traced=True) as peer,
         running([py_spy, "record", *how, "--rate", str(RATE), "--pid", str(peer.pid)], None) as (process, messages),
     ):

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from bench.against_haproxy import FETCHES, KIB, MIB, OTHER, ROWS, WARM_UP_SECONDS, Scenario, cpu_figures, load_once
 from bench.connections import FEW, extend_to, idle_connections, open_and_close
 from bench.load import DepthOne, Load, check_answers
-from bench.null_broker import null_brokers
+from bench.null_broker import null_broker
 from bench.options import Options
 from bench.peers import Peer, haproxy, proxy
 from bench.processes import LOOPBACK, pin
@@ -76,9 +76,7 @@ def _pairs(stack: ExitStack, options: Options, security: Security, directory: Pa
     settings = directory / "client.properties"
     settings.write_text(f"security.protocol=SSL\nssl.truststore.location={ca}\n")
     brokers = {
-        is_tls: stack.enter_context(
-            null_brokers(core=options.cores.broker, certificate=files.both if is_tls else None)
-        )[0]
+        is_tls: stack.enter_context(null_broker(core=options.cores.broker, certificate=files.both if is_tls else None))
         for is_tls in (False, True)
     }
     for sides, (clients, broker) in SIDES.items():

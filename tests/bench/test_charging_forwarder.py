@@ -5,7 +5,7 @@ import pytest
 from bench import frames
 from bench.charging_forwarder import BURST, Books
 from bench.load import check_answers, run_pipelined
-from bench.null_broker import null_brokers
+from bench.null_broker import null_broker
 from bench.peers import FORWARDERS, forwarder
 from bench.shapes import Fetch, Produce
 
@@ -13,7 +13,7 @@ from bench.shapes import Fetch, Produce
 @pytest.mark.parametrize("limits", FORWARDERS)
 def test_every_byte_passes(limits: str) -> None:
     java = Produce(16 << 10, version=12, topics=3, partitions=6, is_idempotent=True, varies=True)
-    with null_brokers() as [broker], forwarder(broker, None, limits=limits) as peer:
+    with null_broker() as broker, forwarder(broker, None, limits=limits) as peer:
         for shape in (java.build(), Produce(1 << 20).build(), Fetch(1 << 20, 50).build()):
             check_answers(peer.address, shape)
             [load] = run_pipelined(peer.address, shape, connections=3, depth=5, seconds=0.2)

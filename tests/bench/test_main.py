@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bench import against_haproxy, hot_path, metadata_storm
+from bench import against_haproxy, hot_path
 from bench.__main__ import main
-from bench.null_broker import null_brokers
 from bench.options import Options
-from bench.peers import THIS_TREE, build, contender, direct
+from bench.peers import THIS_TREE, build, contender
 from bench.processes import LOOPBACK, Cores, free_ports
 
 QUICK = Options(quick=True, rounds=1, scenario="", peers={}, cores=Cores(None, None, None), progress=lambda _: None)
@@ -72,17 +71,6 @@ def test_the_hot_path_is_set_against_a_loop() -> None:
         ("loop", None), ("one limit", "loop"), ("all limits", "one limit")
     ] * 2  # fmt: skip
     assert all(each.value > 0 for each in figures)
-
-
-def test_a_small_storm_of_metadata_passes() -> None:
-    storm = metadata_storm.Storm(clients=5, partitions=1000, asks=2)
-    with null_brokers(2, partitions=1000, niceness=(10, 0)) as [address, _], direct(address, None) as peer:
-        result = metadata_storm.measure(peer, storm, replace(QUICK, peers={"direct": direct}), alone_seconds=0.1)
-
-    assert result.alone.requests > 0
-    assert result.storm.requests > 0
-    assert result.length_seconds > 0
-    assert result.largest_lag_seconds == 0, "as nothing reports it"
 
 
 @pytest.mark.parametrize(
