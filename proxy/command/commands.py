@@ -25,11 +25,7 @@ from proxy.config.config import GROUPS, Config
 from proxy.config.errors import ConfigError, StartError
 from proxy.config.given import Given, check_values
 from proxy.config.limits_help import CommandWithLimits, values_of
-from proxy.config.option_types import (
-    ARGUMENTS,
-    IGNORE_ENVIRONMENT,
-    Checked,
-)
+from proxy.config.option_types import ARGUMENTS, IGNORE_ENVIRONMENT, Checked
 from proxy.config.values import parse_bytes_per_second, parse_duration, parse_size
 from proxy.observability.build import BUILD
 from proxy.observability.logs import one_line
@@ -130,11 +126,9 @@ def run(ctx: click.Context, /, **_options: object) -> None:
             log.warning("flag_repeated", flag=flag, values=", ".join(values), effect="the last value wins")
     for variable, service in service_variables(ctx, os.environ):
         log.info("service_variable_ignored", variable=variable, service=service)
-    ignored = config.upstream.ignored
-    if ignored:
+    if ignored := config.upstream.ignored:
         log.info("client_properties_ignored", file=config.upstream.file, keys=",".join(ignored))
-    arguments = ctx.meta[ARGUMENTS]
-    sys.exit(_serve(config, lambda: _config_again(arguments)))
+    sys.exit(_serve(config, partial(_config_again, ctx.meta[ARGUMENTS])))
 
 
 def _config_again(arguments: Sequence[str]) -> Config:
@@ -160,8 +154,7 @@ def _serve(config: Config, read_again: Callable[[], Config]) -> int:
     except Exception as error:
         if config.observability.log_level == "debug":
             logging.getLogger(__name__).debug("failed", exc_info=True)
-        text = " ".join(str(error).split()) or "no further details"
-        click.echo(f"error: {type(error).__name__}: {text}", err=True)
+        click.echo(f"error: {type(error).__name__}: {' '.join(str(error).split()) or 'no further details'}", err=True)
         click.echo("  --log-level debug shows where", err=True)
         return EXIT_FAILURE
 
@@ -246,9 +239,8 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None, *, s
     with run.make_context("run", arguments, parent=ctx) as run_context:
         config = config_of(run_context, need_upstream=False)
     quotas = active_quotas(config)
-    cautions = [*quota_warnings(config, quotas), *secret_warnings(config)]
     tls = TlsContexts(config, Metrics(config))
-    for _, fields in (*cautions, *tls.cautions):
+    for _, fields in (*quota_warnings(config, quotas), *secret_warnings(config), *tls.cautions):
         click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config, quotas)}")
     for line in [

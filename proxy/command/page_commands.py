@@ -5,7 +5,7 @@
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import click
@@ -80,8 +80,7 @@ def _fleet_page(ctx: click.Context, proxy: Any, name: str | None) -> str:
     from proxy.admin.healthcheck import url_of
 
     body = _page(ctx, proxy, "/fleet")
-    found = json.loads(body)["fleet"]
-    if name not in {None, found}:
+    if name not in {None, found := json.loads(body)["fleet"]}:
         raise click.ClickException(f"{url_of(proxy, '/fleet')}: this proxy is in fleet {found}, not in {name}")
     return body
 
@@ -103,46 +102,41 @@ def explain(ctx: click.Context, /, proxy: Any, fleet: str | None, client: str | 
 
     Exit codes: 0, 1 if the proxy does not answer or has not seen this client, 2 for a wrong option.
     """
+    from proxy.admin.answer_page.answer import Cause
     from proxy.admin.explain import Finding, text_of
-
-    if fleet is not None:
-        _explain_fleet(_ask_fleet(ctx, proxy, fleet, "/clients"), client, as_json=as_json)
-        return
-    found = [Finding(**each) for each in json.loads(_page(ctx, proxy, "/explain"))]
-    shown = [each for each in found if client in {None, each.client_id, each.user}]
-    if client is not None and not shown:
-        rest = text_of([each for each in found if each.is_refused], json.loads(_page(ctx, proxy, "/brokers")))
-        raise click.ClickException("\n".join([_unseen(client, [each.client_id for each in found]), *rest]))
-    if as_json:
-        click.echo(json.dumps([each._asdict() for each in shown]))
-    else:
-        click.echo(_answer(ctx, proxy, client), nl=False)
-        brokers = json.loads(_page(ctx, proxy, "/brokers")) if all(each.is_refused for each in shown) else []
-        click.echo("\n".join(text_of(shown, brokers)))
-
-
-def _explain_fleet(answers: Sequence[Any], client: str | None, *, as_json: bool) -> None:
     from proxy.admin.fleet_view import explanation, merged, unanswered
 
-    found = merged("clients", answers)
-    shown = [each for each in found if client in {None, each["client_id"], each["user"]}]
+    if fleet is not None:
+        answers = _ask_fleet(ctx, proxy, fleet, "/clients")
+        rows = _of_client(merged("clients", answers), client, lambda: unanswered(answers))
+        click.echo("\n".join(explanation(rows, answers, as_json=as_json)))
+        return
+
+    def brokers() -> Any:
+        return json.loads(_page(ctx, proxy, "/brokers"))
+
+    rows = json.loads(_page(ctx, proxy, "/explain"))
+    refused = (each for each in (Finding(**each) for each in rows) if each.is_refused)
+    rows = _of_client(rows, client, lambda: text_of(list(refused), brokers()))
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    shown = [Finding(**each) for each in rows]
+    causes = [] if client is not None else json.loads(_page(ctx, proxy, "/answer"))["answers"]
+    lines = [*(str(Cause(**each)) for each in causes), *[""] * bool(causes)]
+    lines += text_of(shown, brokers() if all(each.is_refused for each in shown) else [])
+    click.echo("\n".join(lines))
+
+
+def _of_client(rows: Sequence[Any], client: str | None, rest: Callable[[], Iterable[str]]) -> list[Any]:
+    """The rows of this client; None: all. Without any, raises ClickException, with the lines of `rest`."""
+    shown = [each for each in rows if client in {None, each["client_id"], each["user"]}]
     if client is not None and not shown:
-        unseen = _unseen(client, [each["client_id"] for each in found])
-        raise click.ClickException("\n".join([unseen, *unanswered(answers)]))
-    click.echo("\n".join(explanation(shown, answers, as_json=as_json)))
-
-
-def _unseen(client: str, client_ids: Sequence[str]) -> str:
-    close = difflib.get_close_matches(client, filter(None, client_ids), n=3, cutoff=0)
-    return f"no client {client!r} in the last minute; seen: {', '.join(map(one_line, close)) or 'none'}"
-
-
-def _answer(ctx: click.Context, proxy: Any, client: str | None) -> str:
-    """Is it the proxy? A line for each cause and an empty line, if findings for all clients are printed."""
-    from proxy.admin.answer_page.answer import Cause
-
-    found = [] if client is not None else json.loads(_page(ctx, proxy, "/answer"))["answers"]
-    return "".join(f"{each}\n" for each in [*(Cause(**cause) for cause in found), *[""] * bool(found)])
+        names = [each["client_id"] for each in rows if each["client_id"]]
+        close = ", ".join(map(one_line, difflib.get_close_matches(client, names, n=3, cutoff=0)))
+        unseen = f"no client {client!r} in the last minute; seen: {close or 'none'}"
+        raise click.ClickException("\n".join([unseen, *rest()]))
+    return shown
 
 
 @cloup.command("top", short_help="Watch clients, limits or brokers of a running proxy.")
