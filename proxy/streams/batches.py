@@ -74,7 +74,6 @@ class Batches:
             requests.room = 0  # the stream must decide the next request alone
             return self._undo(requests, kind, pos, count)
         requests.room = room
-        kind.counter.value += count
         entity = identity.entity
         entity.produce_bytes += size
         entity.produce_requests += count
@@ -83,13 +82,7 @@ class Batches:
             self._go_on(requests, kind, passed_to - end)
         elif room < READ_SIZE:
             notify_early(requests.connection, kind, now_ns)
-        if kind.answered:
-            before = len(requests.responses.in_flight) - count
-            if before <= requests.connection.observer.attention:
-                requests.forwarded(kind, before)
-        else:
-            requests.connection.sent_unanswered = True
-            entity.facts.unanswered += count
+        requests.on_passed(kind, count)
         return passed_to
 
     def _pass_others(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
@@ -97,10 +90,8 @@ class Batches:
         passed_to, count = self._scan(requests, kind, pos, end, most)
         if requests.connection.identity.limits.requests.spend(count, now_ns) < 0:
             return self._undo(requests, kind, pos, count)
-        kind.counter.value += count
-        before = len(requests.responses.in_flight) - count
-        if count and before <= requests.connection.observer.attention:
-            requests.forwarded(kind, before)
+        if count:
+            requests.on_passed(kind, count)
         return passed_to
 
     def _spend_records(

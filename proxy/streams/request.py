@@ -70,16 +70,20 @@ class Requests(Stream):
 
     def put_in_flight(self, kind: "Kind", pending: Pending, pos: int) -> None:
         """Put the request at `pos` in flight; `pending` will handle its response."""
-        kind.counter.value += 1
         if kind.answered:
-            in_flight = self.responses.in_flight
-            before = len(in_flight)
-            in_flight.append((unpack_prefix(self.buf, pos)[2], pending))
+            self.responses.in_flight.append((unpack_prefix(self.buf, pos)[2], pending))
+        self.on_passed(kind, 1)
+
+    def on_passed(self, kind: "Kind", count: int) -> None:
+        """Count and report requests that pass, and are in flight if they will be answered."""
+        kind.counter.value += count
+        if kind.answered:
+            before = len(self.responses.in_flight) - count
             if before <= self.connection.observer.attention:
                 self.forwarded(kind, before)
         else:
             self.connection.sent_unanswered = True
-            self.connection.identity.entity.facts.unanswered += 1
+            self.connection.identity.entity.facts.unanswered += count
 
     def forwarded(self, kind: "Kind", before: int) -> None:
         """Report a request that passes while `before` others are in flight. It may be timed."""

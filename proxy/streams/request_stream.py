@@ -127,18 +127,21 @@ class RequestStream(Requests):
     def _go_on(self, pos: int, end: int, now_ns: int) -> int:
         """Continue the current frame, of which more has arrived, up to `end`."""
         request = self.current
-        if request is not None:
+        if request is None:
+            step = self._pass_on(pos, end)
+        else:
             identity = self.connection.identity
             if identity.generation != identity.registry.generation:
                 identity.refresh(now_ns)
             step = self._after(request.go_on(self, pos, end, now_ns), pos)
-            if not self.remaining:
-                self.sent(now_ns)
-            return step
-        self.remaining -= end - pos
-        step = end
         if not self.remaining:
             self.sent(now_ns)
+        return step
+
+    def _pass_on(self, pos: int, end: int) -> int:
+        """Forward or discard more of a frame that needs no object."""
+        self.remaining -= end - pos
+        step = end
         if self.is_discarding:
             self.is_discarding = self.remaining > 0
             self.output, self.resume_at, step = b"", end, REPLACE
