@@ -199,28 +199,6 @@ def test_produce(
         assert buf[4:] == response
 
 
-@pytest.mark.parametrize(
-    ("walk", "response", "result"),
-    [
-        pytest.param(
-            lambda size: ProduceResponseWalk(9, size, 0, counts_errors=False),
-            b"\x00\xc0\xff\xee\x00\x02\x02\x80\x01\x00\x00\x00\x00\x00\x00",
-            None,
-            id="a topic whose name is not read may have any bytes",
-        ),
-        pytest.param(
-            partial(FetchResponseWalk, 16),
-            bytes(15) + b"\x02" + bytes(17),
-            "TruncatedFrame at 16",
-            id="a topic that does not fit is found at the count",
-        ),
-    ],
-)
-def test_topics(walk: Callable[[int], Any], response: bytes, result: str | None) -> None:
-    for sizes in ([], [6], [1] * len(response)):
-        assert outcome(walk(len(response)), response, sizes, 1)[0] == (response if result is None else result)
-
-
 # ---- frames that are read whole
 
 

@@ -115,14 +115,6 @@ def test_the_proxys_own_answer() -> None:
     assert unsupported_version_answer(-(2**31))[:4] == b"\x80\x00\x00\x00"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_cut_short_or_too_long(version: int) -> None:
-    response = offer(version, (0, 0, 13), (18, 0, 4))
-    for broken in [*(response[:size] for size in range(len(response))), response + b"\x00"]:
-        with pytest.raises(MalformedFrame):
-            negotiate(broken, version, pass_unknown_apis=False)
-
-
 @given(data=st.data(), version=st.sampled_from(VERSIONS), throttle_time_ms=st.integers(0, 2**31 - 1))
 def test_throttle_is_the_larger_one(version: int, data: st.DataObject, throttle_time_ms: int) -> None:
     body = data.draw(responses(API_VERSIONS, version, error_code=NOT_UNSUPPORTED))
@@ -172,18 +164,6 @@ def test_telemetry_is_added_where_the_broker_has_neither_request(version: int, d
         assert ranges(after) == [*ranges(before), (71, 0, 0), (72, 0, 0)]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param(offer(0, (18, 0, 9), error=ErrorCode.unsupported_version), id="the versions of an error"),
-        *(pytest.param(offer(3, (3, 0, 9), (key, 0, 0)), id=f"the broker has request {key}") for key in TELEMETRY),
-    ],
-)
-def test_telemetry_is_not_added(answer: bytes) -> None:
-    cut = negotiate(answer, 3, pass_unknown_apis=False)
-    assert with_telemetry(cut, 3) == cut
-
-
 @pytest.mark.parametrize("version", [0, 3])
 def test_too_many_api_keys(version: int) -> None:
     most = negotiate(offer(version, *[(3, 0, 13)] * 1_000), version, pass_unknown_apis=False)
@@ -228,14 +208,3 @@ def test_the_software_and_the_node_of_version_5(body: ApiVersionsRequest5, more:
     for size in range(len(encoded) - len(tags)):
         assert node_id_of(encoded[:size]) == ANY_NODE, "cut short"
     assert for_any_node(encoded) == encode(replace(body, cluster_id=None, node_id=i32(-1)))[:-1] + tags
-
-
-def test_a_string_longer_than_the_request_has_no_node() -> None:
-    for broken in (b"", b"\xff\xff\xff\xff\x0f" * 3, b"\x02x\x02y\x7f" + bytes(9), b"\x01" * 3 + bytes(3)):
-        assert node_id_of(broken) == ANY_NODE
-
-
-def test_the_error_of_a_broker_that_is_another_one() -> None:
-    """REBOOTSTRAP_REQUIRED passes: the client asks its bootstrap servers again."""
-    answer = offer(5, error=ErrorCode.rebootstrap_required)
-    assert negotiate(answer, 5, pass_unknown_apis=False) == answer

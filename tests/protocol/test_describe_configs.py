@@ -38,13 +38,6 @@ def test_any_request(data: st.DataObject, version: int, sizes: list[int], work: 
     assert names_broker(version, encode(body), sizes, work) is named
 
 
-def test_by_hand() -> None:
-    plain = b"\x00\x00\x00\x01" + b"\x04" + b"\x00\x011" + b"\xff\xff\xff\xff" + b"\x01"
-    assert names_broker(1, plain, [])
-    flexible = b"\x02" + b"\x04" + b"\x021" + b"\x02\x02k" + b"\x01\x05\x01x" + b"\x01\x01" + b"\x01\x09\x00"
-    assert names_broker(4, flexible, [])
-
-
 @given(version=VERSIONS, body=BYTES, sizes=chunk_sizes, work=st.sampled_from([1, 10, 500]))
 def test_any_bytes_that_kio_can_read(version: int, body: bytes, sizes: list[int], work: int) -> None:
     try:

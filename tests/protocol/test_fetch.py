@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.index import load_payload_module, load_response_schema
-from kio.serial import entity_reader
+from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from protocol.apis import FETCH, SHARE_ACKNOWLEDGE, SHARE_FETCH
-from protocol.errors import MalformedFrame, TruncatedFrame
+from protocol.errors import MalformedFrame
 from protocol.fetch import FetchResponseWalk
 from protocol.node_endpoints import SWALLOWING_MIN, swallowing
 from protocol.share import ShareAcknowledgeResponseWalk, ShareFetchResponseWalk
@@ -186,15 +185,6 @@ def test_bytes_are_final_up_to_where_the_response_is_wrong() -> None:
     assert walk.advance(broken, 0, len(broken)) == 0
 
 
-@pytest.mark.parametrize("version", [2, 11, 18])
-def test_records_longer_than_the_frame(version: int) -> None:
-    response = bytearray(fetch_response(version, [[bytes(100)]]))
-    response[response.index(bytes(100)) - (1 if version == 18 else 4)] = 0x7F
-    for sizes in ([], [len(response) // 2]):
-        with pytest.raises(TruncatedFrame):
-            streamed(taking(version, response), bytes(response), sizes)
-
-
 def test_records_that_span_reads_are_skipped_without_the_generator() -> None:
     """The generator costs 2 us more for each read."""
     response = response_of(18, [partition(18, records=bytes(10_000)), partition(18, records=bytes(500))])
@@ -213,24 +203,6 @@ def test_records_that_span_reads_are_skipped_without_the_generator() -> None:
 # ---- share groups
 
 
-@pytest.mark.parametrize(("api_key", "version"), SHARE_VERSIONS)
-@pytest.mark.parametrize("endpoints", [1, 2, 3, 4, 126, 127, 128, 1_000])
-def test_many_endpoints(api_key: int, version: int, endpoints: int) -> None:
-    """kio itself reads the array as empty, and then one tag that takes the rest."""
-    topics: list[Partitions] = [[b"r" * 300] * 2]
-    response = share_response(version, topics, api_key=api_key, endpoints=endpoints)
-
-    passed = streamed(walk_over(api_key, version, len(response)), response, [4, 5, 6])
-
-    assert REAL_HOST.encode() not in passed
-    assert len(passed) == len(response)
-    empty = share_response(version, topics, api_key=api_key)
-    assert passed.startswith(empty[:-1])  # all but the count of tags, which was 0
-    assert skip_tags(passed, len(empty) - 1, len(passed), 0) == len(passed)
-    with pytest.raises(KeyError, match="Unknown tagged field tag"):
-        entity_reader(load_response_schema(api_key, version))(passed, 5)
-
-
 @given(data=st.data(), api_and_version=st.sampled_from(SHARE_VERSIONS), sizes=chunk_sizes)
 def test_for_how_long_the_acquired_records_are_locked(
     data: st.DataObject, api_and_version: tuple[int, int], sizes: list[int]
@@ -244,13 +216,6 @@ def test_for_how_long_the_acquired_records_are_locked(
 
     says = api_and_version != (SHARE_ACKNOWLEDGE, 1)
     assert walked.lock_timeout_ms == (body.acquisition_lock_timeout / MILLISECOND if says else 0)
-
-
-def test_endpoints_that_no_tag_can_swallow() -> None:
-    response = bytearray(share_response(1, [[None]])[:-1])
-    response[-1] = 2  # one endpoint, and nothing follows
-    with pytest.raises(TruncatedFrame):
-        ShareFetchResponseWalk(1, len(response)).advance(response, 0, len(response))
 
 
 def test_no_array_of_endpoints_at_all() -> None:

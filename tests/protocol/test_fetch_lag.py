@@ -3,11 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
 from protocol.apis import APIS, FETCH
 from protocol.fetch_lag import Position, first_position
-from tests.protocol.fetch_responses import fetch_response, partition, response_of
+from tests.protocol.fetch_responses import fetch_response
 from tests.protocol.kafka_messages import record_batch
 
 VERSIONS = range(APIS[FETCH].max_version + 1)
@@ -37,12 +36,6 @@ def test_nothing_new(version: int) -> None:
     assert found.partition
     expected = Position(b"", 0) if version >= 7 else None
     assert position(fetch_response(version, []), version) == expected
-
-
-@pytest.mark.parametrize("version", range(4, VERSIONS.stop))
-def test_a_partition_with_an_error_tells_nothing(version: int) -> None:
-    failed = partition(version, error_code=ErrorCode.not_leader_or_follower, high_watermark=-1, records=None)
-    assert position(response_of(version, [failed]), version) is None
 
 
 @given(st.sampled_from(VERSIONS), st.integers(0, 400))

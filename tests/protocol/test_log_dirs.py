@@ -67,12 +67,6 @@ def test_the_error_of_the_broker() -> None:
 WHOLE = response(result("/data", 1000, 500, topics=4))
 
 
-def test_a_response_that_is_cut_anywhere_is_refused() -> None:
-    for end in range(5, len(WHOLE) - 1):  # the last byte has tags of the whole, which nothing needs
-        with pytest.raises(ProtocolError):
-            log_dirs_in(WHOLE[:end])
-
-
 @given(st.integers(5, len(WHOLE) - 1), st.binary(min_size=1, max_size=4))
 def test_no_bytes_are_more_than_a_protocol_error(at: int, replaced: bytes) -> None:
     with suppress(ProtocolError):

@@ -27,7 +27,7 @@ from protocol.apis import (
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
 )
-from protocol.errors import MalformedFrame, TruncatedFrame
+from protocol.errors import TruncatedFrame
 from protocol.messages import decode, encode, read
 from protocol.wire import encode_varint
 from tests.protocol.kafka_messages import messages, response_schema
@@ -101,26 +101,6 @@ def test_tags_of_later_brokers_are_left_out() -> None:
     assert answer.supported_features[0].name == "name"
     assert answer.supported_features[0].max_version == 3
     assert answer.finalized_features_epoch == 12
-
-
-@pytest.mark.parametrize("size", [7, 9])
-def test_a_tag_whose_size_is_not_its_contents(size: int) -> None:
-    body = pack(">h", 0) + b"\x01" + pack(">i", 0) + b"\x01\x01" + bytes([size]) + pack(">q", 12)
-    with pytest.raises(MalformedFrame):
-        decode(ApiVersionsResponse, body, 0)
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        pytest.param(pack(">hi", 0, 1) + b"\xff\xff" + pack(">i", 1), id="null where none may be"),
-        pytest.param(pack(">hi", 0, 1) + b"\xff\xf0" + pack(">i", 1), id="a length of -16"),
-        pytest.param(pack(">hi", 0, 1) + b"\x00\x01h" + pack(">i", 1) + b"\x00", id="a byte too many"),
-    ],
-)
-def test_malformed(response: bytes) -> None:
-    with pytest.raises(MalformedFrame):
-        decode(FindCoordinatorResponse0, response, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The topics of Metadata responses that stream by, against kio's reading of the whole."""
 
-from struct import pack
 from typing import Any
 from uuid import UUID
 
@@ -10,8 +9,6 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from protocol.apis import METADATA
-from protocol.errors import MalformedFrame
-from protocol.messages import encode
 from protocol.metadata_topics import MetadataTopicsWalk
 from protocol.rewriting import rewriting_walk
 from protocol.topics import TopicPartitions
@@ -101,31 +98,3 @@ def test_partitions_that_are_alike(version: int, count: int, chunk: int) -> None
     )
     found = topics_in(version, response, [chunk] * (len(response) // chunk))
     assert found == [topic(version, "a", count), topic(version, "b", count)]
-
-
-@pytest.mark.parametrize("version", range(9, 14))
-def test_tags_of_partitions_stay_and_are_passed(version: int) -> None:
-    """Kafka defines none, and may."""
-    one = encode(partition(version))
-    response = response_of(version, ("a", [partition(version)] * 20))
-    for index in (0, 1, 7, 19):
-        at = response.index(one) + (index + 1) * len(one) - 1
-        tagged = response[:at] + b"\x01\x05\x03abc" + response[at + 1 :]
-        for sizes in ([], [1] * len(tagged)):
-            assert topics_in(version, tagged, sizes) == [topic(version, "a", 20)]
-
-
-@pytest.mark.parametrize(
-    ("version", "rest", "offset"),
-    [
-        pytest.param(0, b"\x7f\xff\xff\xff" + bytes(100), 4, id="topics without end"),
-        pytest.param(12, b"\x00" + bytes(4) + b"\xff\xff\xff\xff\x07" + bytes(100), 10, id="compact topics"),
-        pytest.param(0, pack(">ihhi", 1, 0, 0, 2**31 - 1) + bytes(200), 12, id="partitions without end"),
-        pytest.param(0, pack(">ihhihiii", 1, 0, 0, 1, 0, 0, 0, 2**31 - 1) + bytes(200), 26, id="replicas without end"),
-    ],
-)
-def test_what_cannot_be(version: int, rest: bytes, offset: int) -> None:
-    for chunk in (1, len(rest)):
-        with pytest.raises(MalformedFrame) as caught:
-            streamed(MetadataTopicsWalk(version, 40 + len(rest), 40), rest, [chunk] * len(rest))
-        assert caught.value.offset == 40 + offset

@@ -392,20 +392,6 @@ def test_what_cannot_be(version: int, body: bytes, offset: int) -> None:
     assert version < 9 or head_of_one(version, body) is None
 
 
-@pytest.mark.parametrize(
-    ("payload", "short", "long"),
-    [(39, b"\x65", b"\xe5\x00"), (239, b"\xad\x02", b"\xad\x82\x00")],
-    ids=["two bytes for one", "three bytes for two"],
-)
-def test_lengths_that_are_longer_than_they_need_be(payload: int, short: bytes, long: bytes) -> None:
-    batch = record_batch(1, bytes(payload))
-    body = produce_body(12, [("t", [batch])])
-    assert short + batch in body
-    body = body.replace(short + batch, long + batch)
-    with pytest.raises(MalformedFrame):
-        totals_of(12, body, [])
-
-
 @pytest.mark.parametrize("version", [7, 12])
 @pytest.mark.parametrize("before", [0, 1])
 def test_records_that_the_frame_cannot_hold_are_not_reported(version: int, before: int) -> None:

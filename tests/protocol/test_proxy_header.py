@@ -116,10 +116,3 @@ WRONG = [
 def test_what_is_no_header_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidProxyHeader):
         parse_proxy_header(data)
-
-
-def test_the_largest_header() -> None:
-    tlv = struct.pack(">BH", 0x20, MAX_PROXY_HEADER_SIZE - 16 - 12 - 3)
-    data = binary(PROXY, TCP4, IPv4Address("192.0.2.1").packed * 2 + struct.pack(">HH", 1, 2) + tlv, 4_080)
-    assert parse_proxy_header(data) is None
-    assert parse_proxy_header(data.ljust(MAX_PROXY_HEADER_SIZE, b"x")) == ProxyHeader(4_096, ("192.0.2.1", 1))

@@ -1,7 +1,5 @@
 """The quota API as the proxy answers it: kio's own codec writes the requests and reads the responses."""
 
-import math
-import struct
 from contextlib import suppress
 from typing import Any
 
@@ -79,14 +77,6 @@ def test_any_bytes_are_read_or_refused(version: int, body: bytes) -> None:
     for read in (describe_request, alter_request):
         with suppress(ProtocolError):
             read(body, version)
-
-
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_a_value_that_is_no_number_is_read_for_its_refusal(value: float) -> None:
-    body = alter_body(1, Alterations((Alteration((), (Operation("k", 7.0, False),)),), False))
-    odd = body.replace(struct.pack(">d", 7), struct.pack(">d", value))
-    [entry] = alter_request(odd, 1).entries
-    assert str(entry.operations[0].value) == str(value)
 
 
 def test_a_request_with_too_many_items_is_refused() -> None:

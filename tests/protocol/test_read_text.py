@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from deploy.local.tools import program_command
-from protocol.api_versions import ClientSoftware, client_software
 from protocol.errors import ProtocolError
-from protocol.principal_rules import _written
 from protocol.request_header import peek_request
-from protocol.wire import encode_string, read_text
+from protocol.wire import read_text
 
 PROGRAM = Path(__file__).with_name("ReadHeaders.java")
 #: The first and the last byte of each class that UTF-8 has.
@@ -61,11 +59,3 @@ def test_a_long_name_costs_little(name: bytes) -> None:
     for _ in range(20):
         read_text(name)
     assert time.process_time() - began < 20 * 0.01
-
-
-def test_every_text_of_a_client_is_read_so() -> None:
-    assert client_software(encode_string(b"B\xfc", True) + encode_string(b"1", True), 3) == ClientSoftware(
-        "B\ufffd", "1"
-    )
-    cn = bytes.fromhex("300b 0603550403 0c04") + b"\xed\xa0\x80B"
-    assert _written(cn) == "CN=\ufffdB"

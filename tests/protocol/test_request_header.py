@@ -170,13 +170,6 @@ def test_apis_and_versions_outside_of_the_table_are_refused() -> None:
     assert asked.version == 99, "clients ask for any version of this one"
 
 
-def test_a_frame_that_ends_inside_its_header_is_malformed() -> None:
-    frame = request(PRODUCE, 9, "client", produce_body(9, [], "t", 1))
-    frame[:4] = struct.pack(">i", 14)
-    with pytest.raises(MalformedFrame):
-        peek_request(frame, 0, len(frame), MAX_LENGTH)
-
-
 def test_a_header_without_end_is_refused_before_it_is_collected() -> None:
     frame = bytearray(struct.pack(">ihhi", 900_000, 3, 12, 1) + struct.pack(">h", 1) + b"x" + b"\x01\x01" + b"\xff" * 3)
     frame += b"\x7f"  # one tag of some 260 MB
@@ -247,14 +240,6 @@ def test_the_records_of_a_share_fetch_are_lowered_as_its_bytes(data: st.DataObje
     if 0 < lowered < body.max_bytes:
         max_records = min(max_records, max(1, max_records * lowered // body.max_bytes))
     assert after == replace(otherwise, max_records=max_records)
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_fetch_before_version_3_has_no_budget(version: int) -> None:
-    frame = request(FETCH, version, "c", struct.pack(">i", -1))
-    header = peek_request(frame, 0, len(frame), MAX_LENGTH)
-    assert header is not None
-    assert header.budget_offset is None
 
 
 @given(epoch=st.integers(0, 2**31 - 1), group_id=st.text("gü", max_size=90), version=st.sampled_from([1, 2]))

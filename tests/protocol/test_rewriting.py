@@ -126,13 +126,6 @@ def coordinators(hosts: list[bytes], tags: bytes = b"\x00") -> bytes:
     return header(FIND_COORDINATOR, 4) + bytes(4) + encode_varint(len(hosts) + 1) + tags.join([*one, b""]) + b"\x00"
 
 
-def test_an_address_with_a_negative_port_is_an_error_and_stays() -> None:
-    addresses = Addresses()
-    frame = coordinators([b"host"]).replace(pack(">ih", 9, 0), pack(">ih", -1, 15))
-    assert rewrite(FIND_COORDINATOR, 4, frame, addresses) == frame
-    assert addresses.told == []
-
-
 @pytest.mark.parametrize(("endpoint_type", "shown"), [(1, ["", PROXY_HOST, ""]), (2, [""] * 3)])
 def test_each_fenced_broker_is_hidden_and_all_controllers_are(endpoint_type: int, shown: list[str]) -> None:
     brokers = [address(node) + text(None) + bytes([node % 2, 0]) for node in (1, 2, 3)]
@@ -202,13 +195,6 @@ def test_one_step_handles_few_items(index: int) -> None:
     parsed(api_key, version, walk.out)
 
 
-def test_out_grows_by_hosts_alone() -> None:
-    frame = coordinators([b"h"] * 500)
-    walk = rewriting_walk(FIND_COORDINATOR, 4, len(frame), Addresses())
-    run(walk, frame, [10] * len(frame), 3)
-    assert len(walk.out) == len(frame) + 500 * (len(PROXY_HOST) - 1)
-
-
 @pytest.mark.parametrize("brokers", [MAX_BROKERS, MAX_BROKERS + 1])
 def test_the_number_of_brokers_is_bounded(brokers: int) -> None:
     frame = header(METADATA, 0) + pack(">i", brokers) + (pack(">ih", 1, 1) + b"h" + pack(">i", 9)) * brokers + bytes(4)
@@ -267,13 +253,6 @@ def outcome(api_key: int, version: int, frame: bytes, sizes: list[int], work: in
         return rewrite(api_key, version, frame, sizes=sizes, work=work)
     except MalformedFrame as error:
         return f"{type(error).__name__} at {error.offset}"
-
-
-def test_a_field_that_ends_after_its_frame_is_refused_before_it_has_arrived() -> None:
-    walk = rewriting_walk(FIND_COORDINATOR, 0, 5, Addresses())
-    with pytest.raises(TruncatedFrame) as caught:
-        walk.advance(bytearray(4), 0, 4)
-    assert caught.value.offset == 4
 
 
 # ---- the brokers of Metadata, which are read before the topics

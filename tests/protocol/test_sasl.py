@@ -75,17 +75,6 @@ def test_names_are_proven_by_the_last_response(version: int) -> None:
     assert Talk("OAUTHBEARER", version).send(bearer(jwt({"sub": "alice"}))) == "alice"
 
 
-def test_a_refused_token_proves_nothing_and_the_next_one_counts() -> None:
-    """Kafka first answers with JSON and no error. The client may then send another token in the same exchange."""
-    talk = Talk("OAUTHBEARER")
-    assert talk.send(bearer(jwt({"sub": "bob"})), b'{"status":"invalid_token"}') is None
-    assert talk.send(bearer(jwt({"sub": "alice"}))) == "alice"
-    talk = Talk("OAUTHBEARER")
-    talk.send(bearer(jwt({"sub": "bob"})), b'{"status":"invalid_token"}')
-    assert talk.send(b"\x01", error=58) is None
-    assert talk.send(b"\x01") is None
-
-
 def test_what_proves_nothing() -> None:
     assert Talk().send(ALICE) is None  # without a handshake
     assert Talk("PLAIN").send(ALICE, error=58) is None

@@ -46,11 +46,6 @@ def found_in(data: bytes) -> list[Found]:
     return [each._replace(time_ms=0) for each in stored_records(data, LONGEST, calc_crc32c)]
 
 
-def test_values_have_their_offsets() -> None:
-    data = batch([b"a", None], 7) + batch([b"b"], 9, headers=1, key=b"k")
-    assert found_in(data) == [Found(7, 8, b"a"), Found(8, 9, VOID, is_null=True), Found(9, 10, b"b", b"k")]
-
-
 @pytest.mark.claim("kafka-quotas", "what compaction leaves of a batch is read, and no reader stops at it")
 def test_the_last_records_of_a_batch_may_be_gone() -> None:
     """Brokers keep the last offset of a batch, and the whole header of one that has become empty."""
@@ -96,15 +91,6 @@ def test_a_value_that_is_too_long_is_void() -> None:
 
 def test_headers_are_not_read() -> None:
     assert found_in(batch([b"a", b"b"], headers=5_000)) == [Found(0, 1, b"a"), Found(1, 2, b"b")]
-
-
-@pytest.mark.parametrize("at", range(61, 75))
-def test_what_cannot_be_read_makes_the_rest_of_its_batch_void(at: int) -> None:
-    data = batch([b"abc", b"def"], 4)
-    broken = changed(data, at, ">B", 0xFF) + batch([b"y"], 6)
-    found = found_in(broken)
-    assert found[-1] == Found(6, 7, b"y")
-    assert all(each.next_offset <= 6 for each in found[:-1])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
-from protocol.errors import MalformedFrame
 from protocol.throttle_time import raise_throttle, throttle_needs
 from protocol.wire import encode_varint
 from tests.protocol.kafka_messages import header, made, response_bytes
@@ -69,16 +68,6 @@ def test_the_larger_one_is_written_in_every_api_and_version(brokers: int, proxys
     assert len(RAISED) > 200
 
 
-def test_versions_without_the_field_at_a_fixed_place() -> None:
-    for api, version in VERSIONS:
-        names = [field.name for field in dataclasses.fields(load_response_schema(api.key, version))]
-        if throttle_needs(api, version):
-            assert "throttle_time" in names, (api.name, version)
-        elif "throttle_time" in names:
-            assert api.throttle_at is None, (api.name, version)
-            assert api.name in {"Produce", "ApiVersions", "CreateDelegationToken", "DescribeDelegationToken"}
-
-
 @pytest.mark.parametrize(("key", "version"), [(FETCH, 0), (PRODUCE, 13), (API_VERSIONS, 4), (17, 1)])
 def test_nothing_is_changed_there(key: int, version: int) -> None:
     buf = bytearray(60)
@@ -114,10 +103,3 @@ def test_tags_in_the_response_header(values: list[bytes], raised: tuple[Api, int
     raise_throttle(buf, 0, end, api, version, 50)
     expected = pack(">i", 50 if end >= field else 40)
     assert buf == response[: field - 4] + expected + response[field:]
-
-
-def test_malformed_tags_in_the_response_header() -> None:
-    buf = bytearray(b"\x00\x00\x00\x07\xff\xff\xff\xff\xff" + bytes(8))
-    with pytest.raises(MalformedFrame) as caught:
-        raise_throttle(buf, 0, len(buf), APIS[FETCH], 12, 30)
-    assert caught.value.offset == 4

@@ -8,7 +8,7 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from protocol.apis import METADATA
-from protocol.errors import CorrelationMismatch, MalformedFrame
+from protocol.errors import CorrelationMismatch
 from protocol.messages import decode
 from protocol.request_header import peek_request
 from protocol.topic_metadata_request import VERSION, topics_by_id, topics_by_id_request
@@ -69,12 +69,3 @@ def test_the_answer_to_something_else() -> None:
     with pytest.raises(CorrelationMismatch) as caught:
         topics_by_id(ASKED + 1, answer())
     assert str(caught.value).startswith(f"response has correlation id {ASKED}, ")
-
-
-def test_an_answer_cut_short() -> None:
-    response = answer(("flights", UUID(int=1), 2, ErrorCode.none))
-    for size in range(len(response)):
-        with pytest.raises(MalformedFrame):
-            topics_by_id(ASKED, response[:size])
-    with pytest.raises(MalformedFrame):
-        topics_by_id(ASKED, response + b"\x00")

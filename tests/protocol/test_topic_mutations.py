@@ -3,7 +3,6 @@
 import datetime
 from collections.abc import Callable
 from functools import partial
-from struct import pack
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from protocol.apis import APIS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from protocol.errors import MalformedFrame, TooManyItems
+from protocol.errors import TooManyItems
 from protocol.messages import encode
 from protocol.topic_mutations import MAX_ITEMS, MutationRequest, is_strict
 from protocol.topics import Topic
@@ -121,16 +120,6 @@ def test_topics_deleted_by_id() -> None:
     assert counted(DELETE_TOPICS, 6, body, {TOPIC_ID.bytes: 5, "named": 2}) == 5 + 2 + 1 + 1
 
 
-def test_create_topics_0_by_hand() -> None:
-    """It ends with the timeout. kio, which has no such version, did not write this."""
-    topic = pack(">h1sih", 1, b"t", 4, 1) + pack(">i", 0) + pack(">ih1sh", 1, 1, b"k", -1)
-    body = pack(">i", 1) + topic + pack(">i", 5_000)
-    assert counted(CREATE_TOPICS, 0, body) == counted(CREATE_TOPICS, 1, body + b"\x01") == 4
-    for version, wrong in ((0, body + b"\x01"), (1, body)):
-        with pytest.raises(MalformedFrame):
-            read(CREATE_TOPICS, version, wrong)
-
-
 @pytest.mark.parametrize(("asked", "expected"), [(10_000, 10_000), (10_001, 10_000), (2**31 - 1, 10_000)])
 def test_no_topic_counts_more_than_a_controller_would_create(asked: int, expected: int) -> None:
     assert counted(CREATE_TOPICS, 7, create_topics(7, ("orders", asked, 0), ("b", 1, 0))) == expected + 1
@@ -160,25 +149,7 @@ def test_all_refused(api_key: int, version: int, names: list[str]) -> None:
             assert (result.num_partitions, result.replication_factor, result.configs) == (-1, -1, ())
 
 
-def test_topics_are_refused_by_the_name_or_the_id_of_the_request() -> None:
-    request = read(DELETE_TOPICS, 6, delete_topics(6, ("a", None), (None, TOPIC_ID), (None, None)))
-    body = parsed(DELETE_TOPICS, 6, request.refusal(int.from_bytes(CORRELATION_ID), 0))
-    found = [(result.name, result.topic_id) for result in body.responses]
-    assert found == [("a", None), (None, TOPIC_ID), (None, None)]
-
-
 # ---- what cannot be read
-
-
-@pytest.mark.parametrize(("api_key", "version"), ALL)
-def test_a_request_cut_short_and_too_long(api_key: int, version: int) -> None:
-    body = body_of(api_key, version, "t")
-    for size in range(len(body)):
-        with pytest.raises(MalformedFrame) as caught:
-            read(api_key, version, body[:size])
-        assert caught.value.offset >= len(HEADER)
-    with pytest.raises(MalformedFrame):
-        read(api_key, version, body + b"\x00\x00")
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,6 @@ def test_tag_buffers(cut: int) -> None:
         skip_tags(tags, 0, len(tags) - cut, 0)
 
 
-def test_a_count_of_tags_that_cannot_be() -> None:
-    """It ends with the bytes, not after two thousand million turns."""
-    with pytest.raises(TruncatedFrame):
-        skip_tags(encode_varint(MAX_VARINT) + bytes(1_000), 0, 1_005, 0)
-
-
 @given(size=st.integers(-1, MAX_STRING) | st.sampled_from([0, 126, 127, 16_382, 16_383]), cut=st.integers(0, 6))
 def test_ends_of_strings(size: int, cut: int) -> None:
     """The position after what has arrived whole; else one after the end, and so for all that would follow."""

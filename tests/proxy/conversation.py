@@ -328,14 +328,6 @@ def cut(data: bytes, sizes: Iterable[int]) -> Iterator[bytes]:
         yield data[at:]
 
 
-async def send_in_pieces(sender: Peer, receiver: Wire | None, pieces: Iterable[bytes]) -> None:
-    """Each piece reaches the proxy in a read of its own: the next is sent when this one has left the proxy's socket."""
-    assert receiver is not None
-    for piece in pieces:
-        await sender.send(piece)
-        await until(lambda: not readable_bytes(receiver))
-
-
 def lines_of(records: Iterable[Any]) -> list[tuple[str, dict[str, Any]]]:
     """Events that were logged, with their fields."""
     return [(record.event, record.fields) for record in records if hasattr(record, "event")]

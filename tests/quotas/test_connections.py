@@ -73,13 +73,6 @@ def test_a_connection_above_the_number_is_refused_at_once(
         assert [arrive(quotas), arrive(quotas)] == [ConnectionVerdict(True), refused]
 
 
-def test_the_limit_of_the_address_is_reported_before_that_of_the_listener_and_the_total() -> None:
-    entities = [Named(EntityKind.IP, IP), Named(EntityKind.LISTENER, "bootstrap"), TOTAL]
-    for first in range(3):
-        quotas = quotas_of(*((entity, CONNECTIONS, 0) for entity in entities[first:]))
-        assert arrive(quotas).entity == entities[first]
-
-
 def test_a_number_of_connections_is_not_scaled_by_the_share_and_a_rate_is() -> None:
     quotas = quotas_of((TOTAL, CONNECTIONS, 2), share=0.5)
     assert [arrive(quotas).admitted for _ in range(3)] == [True, True, False]
@@ -145,14 +138,6 @@ def test_all_addresses_of_a_network_share_its_limit(limit: str) -> None:
     assert [arrive(quotas, f"11.0.{each}.1").entity for each in range(6)] == [None] * 6, "no members"
 
 
-def test_an_end_makes_room_in_every_network() -> None:
-    quotas = quotas_of((WIDER, CONNECTIONS, 2), (NETWORK, CONNECTIONS, 1))
-    assert [arrive(quotas, ip).entity for ip in (IP, OTHER_IP, "10.9.9.9")] == [None, NETWORK, None]
-    quotas.close(IP, LISTENER, admitted=True)
-    assert arrive(quotas, OTHER_IP) == ConnectionVerdict(True)
-    assert arrive(quotas, "10.9.9.8").entity == WIDER
-
-
 def test_a_network_that_is_added_has_the_connections_that_are_open() -> None:
     registry = Registry()
     quotas = ConnectionQuotas(registry, MAX_WAIT_NS)
@@ -177,13 +162,6 @@ def test_a_rate_of_a_network_ends_with_its_entry(after: list[Named]) -> None:
     registry.replace([QuotaEntry(each, {CONNECTION_CREATION_RATE: 1}) for each in after], 0)
     kept = {NETWORK: NETWORK in after, Named(EntityKind.IP, "11.0.0.1"): ANY_IP in after}
     assert {limit.entity for limit in registry.limits_in_use()} == {each for each, stays in kept.items() if stays}
-
-
-def test_a_bucket_of_a_default_ends_when_its_address_is_in_a_network() -> None:
-    registry = Registry([QuotaEntry(ANY_IP, {CONNECTION_CREATION_RATE: 1})])
-    arrive(ConnectionQuotas(registry, MAX_WAIT_NS))
-    registry.replace([QuotaEntry(each, {CONNECTION_CREATION_RATE: 1}) for each in (ANY_IP, WIDER)], 0)
-    assert list(registry.limits_in_use()) == []
 
 
 # ---- connections a second

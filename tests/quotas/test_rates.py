@@ -14,7 +14,6 @@ from quotas.rates import (
     UNITS,
     exact,
     kafka_rate,
-    parse_number,
     parse_rate,
 )
 
@@ -59,13 +58,6 @@ def test_refuses(value: object) -> None:
         parse_rate(value)
 
 
-def test_a_number_has_no_unit() -> None:
-    assert parse_number(10**400) == 10**400, "above every float"
-    assert parse_number("0.25") == Fraction(1, 4)
-    with pytest.raises(InvalidValue, match="expected a number, not '5s'"):
-        parse_number("5s")
-
-
 BYTES, RATE = "producer_byte_rate", "request_rate"
 
 
@@ -95,11 +87,6 @@ def test_what_no_rate_may_be(name: str, rate: Fraction, message: str) -> None:
 )
 def test_kafka_takes_what_is_whole_within_a_millionth(rate: Fraction, whole: int) -> None:
     assert kafka_rate("producer_byte_rate", rate, "LONG") == whole
-
-
-@pytest.mark.parametrize(("text", "rate"), [("20", 20), ("20/s", 20), (" 2.5 / s", Fraction(5, 2)), (20, 20)])
-def test_reads_what_is_no_bytes(text: object, rate: int | Fraction) -> None:
-    assert parse_rate(text, is_bytes=False) == rate
 
 
 @pytest.mark.parametrize("value", ["20B", "5MB", "5MB/s", "20s"])

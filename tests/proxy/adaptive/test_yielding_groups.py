@@ -257,21 +257,3 @@ def test_what_one_member_sees_applies_to_all_and_their_shares_never_exceed_it(ca
         assert one.proxy.rate + two.proxy.rate < 1.6 * cut
         assert world.most <= QUOTA
         assert not [event for event, _ in lines_of(caplog.records) if event == "fleet_quotas_differ"]
-
-
-def test_a_member_that_comes_later_takes_what_it_finds() -> None:
-    with a_world() as world:
-        sidecars = [Sidecar(world), Sidecar(world)]
-        sidecars[0].responses = times(took_ns=1)
-        sidecars[1].proxy.wants = True
-        run(sidecars, 60)
-        before = sidecars[1].proxy.rate
-        world.excess = 0.1  # the fallback of the new member, until it has joined
-        sidecars.append(Sidecar(world))
-        sidecars[2].responses = times(took_ns=1)
-        run(sidecars, 3)
-        assert sidecars[1].proxy.rate >= 0.9 * before, "a new member does not reset the rate"
-        run(sidecars, 3)
-        sidecars[2].responses = times()
-        run(sidecars, 10)
-        assert sidecars[1].proxy.rate <= 0.6 * before, "and cuts it by what it sees"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.admin.explain import HEADLINES, WORDS, Finding, explain, refused, text_of
-from proxy.admin.plain_text import bytes_of, seconds_of
+from proxy.admin.plain_text import bytes_of
 from proxy.admin.tables import with_verdicts
 from proxy.admin.verdict import Known
 from proxy.observability.client_times import STATES
@@ -261,10 +261,6 @@ def test_names_of_clients_print_nothing_but_text(hostile: str) -> None:
 )
 def test_amounts(amount: float, written: str) -> None:
     assert bytes_of(amount) == written
-
-
-def test_times() -> None:
-    assert [seconds_of(each) for each in (0.0042, 0.4, 12.3)] == ["4.2 ms", "400 ms", "12 s"]
 
 
 COSTLY: dict[str, Any] = {**LIMIT, "request_cost": 16_000, "client_count": 1, "rate_60s": 6_400_000.0}

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import pytest
@@ -20,7 +19,6 @@ from proxy.admin.exposition import (
     OPENMETRICS,
     PREFIX,
     RENDERED_FOR_NS,
-    SUM_SLICE,
     TEXT,
     Format,
     MetricsPage,
@@ -32,7 +30,6 @@ from proxy.enforcement.report import DELAY, NOTIFY, PAUSE, REJECT
 from proxy.observability.catalogue import METRICS
 from proxy.observability.client_times import STATES
 from proxy.observability.entities import ENTITY_IDLE_NS
-from proxy.observability.labels import label_value
 from proxy.observability.metrics import DISK_STATES, DiskFigures, Metrics
 from proxy.observability.tallies import WINDOW_SLOT_NS, WINDOW_SLOTS
 from quotas.admission.limit import Limit
@@ -333,20 +330,6 @@ def test_any_name_from_the_wire_gives_a_scrape_that_parses(
     assert sum(sample.value for sample in shown["quota_limit"].samples) == 3
 
 
-def test_long_names_stay_apart_and_short(metrics: Metrics) -> None:
-    """1,000 client ids of 32 kB once made a scrape of 65 MB."""
-    ids = ["x" * 32_000 + str(number) for number in range(100)]
-    bucket = TokenBucket(1)
-    metrics.limits_in_use = lambda: [Limit("producer_byte_rate", Entity('"' * 32_000, one), bucket) for one in ids]
-    for one in ids:
-        metrics.entities.of("u", one).produce_bytes += 1
-    assert len({label_value(one) for one in ids}) == 100
-    body = asyncio.run(expose(metrics))
-    check_lines(body)
-    assert len(body) < 500_000
-    assert len(asyncio.run(scrape(metrics))["quota_limit"].samples) == 100
-
-
 class FailingCollector(Collector):
     """As ProcessCollector when /proc cannot be opened, or says what float() does not take."""
 
@@ -400,36 +383,6 @@ def test_a_large_scrape_has_steps_and_new_series_in_between_do_not_break_it(metr
     assert max(sizes) <= 100
 
 
-@dataclass
-class AskedLimit:
-    """It notes each time that its debt is read."""
-
-    entity: str
-    asked: list[str]
-    name = "producer_byte_rate"
-    rate = 1
-    origin = None
-
-    def debt_ns(self, _now_ns: int) -> int:
-        self.asked.append(self.entity)
-        return 0
-
-    def expected_ns(self, debt_ns: int, _now_ns: int) -> int:
-        return debt_ns
-
-
-def test_limits_that_are_only_summed_up_take_turns_with_the_loop_too(clock: Clock) -> None:
-    metrics = metrics_with(clock, max_metric_entities=1)
-    asked: list[str] = []
-    limits = cast("list[Limit]", [AskedLimit(f"client-id:{number}", asked) for number in range(5_001)])
-    metrics.limits_in_use = lambda: limits
-    most = 0
-    for _ in families(metrics):
-        most = max(most, len(asked))
-        asked.clear()
-    assert 0 < most <= SUM_SLICE
-
-
 # ---- how often it is rendered
 
 
@@ -454,17 +407,6 @@ async def test_scrapes_within_a_second_get_the_same_bytes(metrics: Metrics, cloc
     for form in (TEXT, OPENMETRICS):
         assert b"kafka_quota_proxy_connections 2.0\n" in await page.body(form)
     assert len(times) == 4
-
-
-async def test_scrapes_that_end_early_begin_no_further_rendering(metrics: Metrics) -> None:
-    """As those of clients that hang up."""
-    times, page = rendered(metrics), MetricsPage(metrics)
-    for _ in range(10):
-        scrape = asyncio.ensure_future(page.body(TEXT))
-        await asyncio.sleep(0)
-        scrape.cancel()
-    assert (await page.body(TEXT)).startswith(b"# HELP ")
-    assert len(times) == 1
 
 
 async def test_a_rendering_that_fails_is_not_the_last(metrics: Metrics, clock: Clock) -> None:

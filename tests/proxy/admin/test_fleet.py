@@ -122,12 +122,6 @@ def test_one_that_has_left_is_leaving_and_one_that_is_away_says_why(world: World
     assert "\x1b" not in line
 
 
-def test_no_name_is_a_command_to_a_terminal(world: World) -> None:
-    found = page(world)
-    found["limits"][0]["entity"] = "client-id:\x1b[2J"
-    assert "\x1b" not in "".join(text_of(found))
-
-
 def test_metrics(world: World) -> None:
     proxy = world.proxies[0]
     text = asyncio.run(expose(Metrics(Config()), TEXT, proxy.fleet)).decode()

@@ -49,14 +49,6 @@ async def response_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return int(head.split()[1]), await reader.readexactly(int(length.split()[1]))
 
 
-async def test_a_request_may_come_byte_by_byte() -> None:
-    async with serving() as server, connection(server.port) as (reader, writer):
-        for at in range(len(REQUEST)):
-            writer.write(REQUEST[at : at + 1])
-            await writer.drain()
-        assert await response_of(reader) == ANSWER
-
-
 @pytest.mark.parametrize("sent", [b"", HALF], ids=["nothing", "half"])
 async def test_a_connection_without_a_whole_head_in_time_is_closed(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
@@ -182,24 +174,6 @@ async def test_the_number_of_connections_is_bounded_and_idle_ones_keep_no_reques
         for reader, _ in slow:
             assert await response_of(reader) == (200, b"/slow x,y")
         for _, writer in [*idle, *slow]:
-            writer.transport.abort()
-
-
-async def test_clients_that_were_answered_and_stay_keep_no_request_out() -> None:
-    """Of requests that come at once, each is answered."""
-    async with serving() as server:
-        answered = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS)]
-        for reader, writer in answered:
-            writer.write(REQUEST)
-            assert await response_of(reader) == ANSWER
-        new = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(10)]  # accepted in one round
-        for each in new:
-            each.sendall(REQUEST)
-        for each in new:
-            reader, writer = await asyncio.open_connection(sock=each)
-            assert await response_of(reader) == ANSWER
-            writer.transport.abort()
-        for _, writer in answered:
             writer.transport.abort()
 
 

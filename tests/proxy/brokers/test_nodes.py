@@ -184,14 +184,6 @@ def test_a_long_list_is_learned_in_steps_while_others_use_the_map() -> None:
     assert told[0][100:] == told[1][:99:-1] == all_of(known, brokers)
 
 
-def test_the_kernel_chooses_once_for_each_node() -> None:
-    known, bound = nodes(broker_ports=None)
-    assert known.advertise(5, "a", 1) == ("127.0.0.1", 40_000)
-    assert known.advertise(6, "b", 2) == ("127.0.0.1", 40_001)
-    assert known.advertise(5, "c", 3) == ("127.0.0.1", 40_000)
-    assert bound == [40_000, 40_001]
-
-
 @pytest.mark.parametrize(("pattern", "port"), [("b{node}.kafka.test", 40_000), ("b{node}.kafka.test:443", 443)])
 def test_one_port_for_all_nodes(pattern: str, port: int) -> None:
     """That of --listen, or of the load balancer before it."""

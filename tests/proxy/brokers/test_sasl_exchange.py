@@ -175,13 +175,3 @@ def test_responses_that_are_no_messages_of_sasl(tmp_path: Path) -> None:
     for response in [good[4:at] for at in range(4, len(good))]:
         with pytest.raises(MalformedFrame):
             Login(settings).advance(response)
-
-
-def test_a_key_is_derived_once(tmp_path: Path) -> None:
-    settings = settings_of("SCRAM-SHA-512", tmp_path)
-    converse(Kafka(), settings)
-    before = sasl_exchange._salted.cache_info()
-    for _ in range(3):
-        converse(Kafka(), settings)
-    after = sasl_exchange._salted.cache_info()
-    assert (after.misses, after.hits - before.hits) == (before.misses, 3 + 3 * 2)  # its own, and those of `Kafka`

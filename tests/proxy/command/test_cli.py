@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from proxy.command.commands import _serve, main
 from proxy.command.commands import run as run_command
-from proxy.config.config import GROUPS, Config, ObservabilityOptions
+from proxy.config.config import Config, ObservabilityOptions
 from proxy.config.option_types import Setting
 from proxy.process import server
 from quotas.limit_kinds import LIMIT_KINDS
@@ -44,13 +44,6 @@ def test_each_option_shows_its_default_and_its_variable(option: Setting) -> None
     assert re.search(rf"\[default: [^\[\]]*; env: {option.variables[0]}\]", text)
     assert option.help
     assert option.help.endswith(".")
-
-
-def test_every_option_of_run_is_in_a_group() -> None:
-    assert len(GROUPS) == 8
-    assert "Options:\n" in invoke("--help").output
-    other = invoke("run", "--help").output.split("Other options:")[1]
-    assert re.findall(r"--[a-z-]+", other) == ["--help"]
 
 
 def without_spaces(text: str) -> str:
@@ -158,22 +151,6 @@ def test_exemptions_are_listed(files: Path) -> None:
     assert invoke("check-config", "proxy.toml").stdout.endswith("connections=unlimited\nexempt: and 5 more\n")
 
 
-def test_what_is_wrong_between_files_is_found(files: Path) -> None:
-    (files / "proxy.toml").write_text(
-        'quotas_file = "quotas.toml"\nquota = ["total,total.bytes.in.per.sec.threshold=5MB"]\n'
-    )
-    topic = '[[quota]]\ntopic = "orders"\nbytes.in.per.sec.threshold = "{}MB"\n'
-    group = '[[resource-group]]\nname = "etl"\nclient-id = "spark-*"\nproducer_byte_rate = "50MB"\n'
-    (files / "quotas.toml").write_text(topic.format(5) + group)
-    result = invoke("check-config", "proxy.toml")
-    assert (result.exit_code, "thresholds" in result.stderr) == (0, True), "a warning about long holds"
-    assert "; 3 quota entries (with quotas.toml)" in result.stdout
-    (files / "quotas.toml").write_text(topic.format(6) + group)
-    result = invoke("check-config", "proxy.toml")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: quotas.toml: bytes.in.per.sec.threshold of all topics sums to 6000000")
-
-
 def test_the_file_of_connections_to_brokers_is_checked_too(files: Path) -> None:
     (files / "proxy.toml").write_text('command_config = "client.properties"\n')
     client = files / "client.properties"
@@ -197,16 +174,6 @@ def test_the_file_of_connections_to_brokers_is_checked_too(files: Path) -> None:
         assert result.exit_code == 2
         assert result.stderr.startswith("error: client.properties:7: sasl.pasword: unknown key\n  did you mean")
         assert "hidden" not in result.stderr
-
-
-def test_a_quotas_file_given_by_flag_is_checked_in_place_of_the_named_one(files: Path) -> None:
-    (files / "proxy.toml").write_text('quotas_file = "missing.toml"\n')
-    (files / "new.toml").write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rat = 5\n')
-    result = invoke("check-config", "--quotas-file", "new.toml", "proxy.toml")
-    assert result.exit_code == 2
-    assert re.findall("error: .*", result.stderr) == [
-        "error: new.toml: quota[0].producer_byte_rat: unknown key 'producer_byte_rat'"
-    ]
 
 
 def test_check_config_shows_each_option_with_its_source(files: Path) -> None:

@@ -55,12 +55,6 @@ def test_it_shows_the_page(proxy: str) -> None:
     assert json.loads(fleet("--proxy", proxy, "--json").output) == PAGE
 
 
-def test_another_fleet_is_an_error(proxy: str) -> None:
-    found = fleet("web", "--proxy", proxy)
-    assert found.exit_code == 1
-    assert "this proxy is in fleet etl, not in web" in found.output
-
-
 def test_a_proxy_that_is_not_there_is_named() -> None:
     with HTTPServer(("127.0.0.1", 0), Page) as server:
         port = server.server_port

@@ -62,14 +62,6 @@ def test_each_format_gives_the_same(tmp_path: Path, name: str, text: str) -> Non
     assert (found.ssl.ca, found.ssl.certificate, found.ssl.checks_hostname) == (Pem(authority.read_text()), None, True)
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "scram-sha-256"])
-def test_a_login_in_a_jaas_entry(tmp_path: Path, mechanism: str) -> None:
-    jaas = f'{SCRAM} required serviceName=k username=u password="a\\\\"b\\\\\\\\c\'d;}}" ;'
-    text = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
-    expected = LoginSettings(mechanism=mechanism.upper(), username="u", password="a\"b\\c'd;}")
-    assert good(tmp_path / "a", text).login == expected
-
-
 PASSWORDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp", "Zs"]), min_size=1, max_size=20)
 
 
@@ -203,15 +195,6 @@ def test_a_java_keystore_is_refused_with_the_commands_that_convert_it(
         subprocess.run(command, check=True, capture_output=True)
     good(tmp_path / "a", text.replace("trust.jks", "trust.pem"))
     assert ssl.create_default_context(cafile="trust.pem").cert_store_stats()["x509_ca"] == 1
-
-
-def test_unrelated_keys_are_named_and_have_no_effect(tmp_path: Path) -> None:
-    text = "bootstrap.servers=b:9092\nclient.dns.lookup=use_all_dns_ips\nsession.timeout.ms=45000\nacks=all\n"
-    text += "ssl.truststore.password=x\nsecurity.protocol=SASL_SSL\n"
-    found = good(tmp_path / "a", text)
-    assert found.servers == "b:9092"
-    assert found.ignored == ("client.dns.lookup", "session.timeout.ms", "acks", "ssl.truststore.password")
-    assert found.login is None  # those of clients pass through
 
 
 def test_white_space_around_a_value_is_no_part_of_it(tmp_path: Path) -> None:

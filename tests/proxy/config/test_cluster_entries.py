@@ -157,11 +157,6 @@ def test_without_both_they_do() -> None:
     assert most_told_ms(11, 1, QUOTA * share, Fraction(1), [100_000], [0]) > 0
 
 
-def test_windows_too_short_for_any_share() -> None:
-    shortest = (QuotaOptions(window_num=1), QuotaOptions(window_num=2), QuotaOptions(window_num=3))
-    assert [share_below_brokers(each) for each in shortest] == [Fraction(4, 5)] * 3
-
-
 @pytest.mark.parametrize("algorithm", ["sampled-window", "ewma"])
 def test_other_algorithms_have_no_burst(algorithm: str) -> None:
     quotas = [ClientQuota({"user": "a"}, {"producer_byte_rate": 100.0})]

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from proxy.config.config import ListeningOptions
-from proxy.config.entry_lines import lines_of
 from proxy.config.quotas_file import read_quotas
 from quotas.entity import DEFAULT, Entity
 from quotas.parsing.parse import parse_spec
@@ -25,15 +24,6 @@ producer_byte_rate = "5MB"
 client-id = "etl"
 producer_byte_rate = "5MB"
 """
-
-
-def test_lines_of_tables() -> None:
-    assert lines_of(TEXT) == {"quota[0]": 4, "resource-group[0]": 8, "quota[1]": 13}
-    assert lines_of(TEXT.replace("\n", "\r\n")) == lines_of(TEXT)
-
-
-def test_tables_in_one_line_have_none() -> None:
-    assert lines_of('quota = [{client-id = "a", producer_byte_rate = 1}]') == {}
 
 
 def test_the_source_of_a_limit_has_the_line_of_its_entry(tmp_path: Path) -> None:

@@ -182,17 +182,6 @@ def test_a_port_that_this_proxy_does_not_listen_on(quotas_file: Callable[[str], 
     assert errors(*UPSTREAM, *ports, *in_file) == [f"error: {in_file[1]}: quota[0]: {message}"]
 
 
-@pytest.mark.parametrize("ports", [("--broker-ports", "0"), ("--listen", "127.0.0.1:0")])
-def test_ports_that_the_kernel_chooses_may_be_any(ports: tuple[str, str]) -> None:
-    assert active_limits(*ports, *quotas("listener=40000,connections=1")) == {"listener:40000": {"connections": 1}}
-
-
-@pytest.mark.parametrize("wrong", [("--listen", "foo"), ("--broker-ports", "x"), ("--broker-port", "9=x")])
-def test_where_ports_are_wrong_no_listener_is(wrong: tuple[str, str]) -> None:
-    (message,) = errors(*UPSTREAM, *wrong, *quotas("listener=9102,connections=1"))
-    assert message.startswith(f"error: {wrong[0]} ")
-
-
 # Thresholds
 
 

@@ -82,19 +82,6 @@ def test_what_is_no_address(text: str, hint: str | None) -> None:
         assert raised.value.hint == hint
 
 
-def test_port_zero_only_where_one_listens() -> None:
-    assert parse_address("127.0.0.1:0", zero_port=True) == ("127.0.0.1", 0)
-
-
-def test_several_addresses() -> None:
-    assert parse_addresses("a:1, b:2,a:1") == (("a", 1), ("b", 2))
-    assert parse_addresses("a:1,,b:2,") == (("a", 1), ("b", 2))
-    assert parse_addresses(["a:1", "b:2,c:3"]) == (("a", 1), ("b", 2), ("c", 3))
-    for wrong in ("", ",", "a:1,b", [], ["a:1", 5], 9092, None):
-        with pytest.raises(InvalidValue, match="HOST:PORT"):
-            parse_addresses(wrong)
-
-
 @pytest.mark.parametrize(
     ("parse", "good", "wrong", "message"),
     [

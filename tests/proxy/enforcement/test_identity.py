@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.config import QuotaOptions
-from proxy.enforcement.identity import Identity, Notice, throttle_time_ms
+from proxy.enforcement.identity import Notice, throttle_time_ms
 from proxy.enforcement.report import DEBT
-from quotas.entity import ANONYMOUS
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import without_burst
 from tests.proxy.enforcement.test_throttle_actions import NS_PER_MS, NS_PER_SECOND, QUOTA, Scene, identity
@@ -89,43 +87,6 @@ def test_a_raised_rate_shortens_a_notice_and_a_lower_one_does_not_prolong_it() -
 
 
 # ---- identity
-
-
-def test_a_client_is_unknown_until_its_first_request() -> None:
-    world = World([QUOTA])
-    who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
-    client = who.client
-    assert (client.user, client.client_id, client.peer, who.wire_client_id) == (ANONYMOUS, "", "peer:1", None)
-    assert not who.limits.produce.limits
-    world.registry.replace([], world.clock())
-    who.refresh(world.clock())
-    assert who.wire_client_id is None
-    who.identify("etl", 0)
-    client = who.client
-    assert (client.user, client.client_id, client.peer, who.entity.client_id) == (ANONYMOUS, "etl", "peer:1", "etl")
-
-
-def test_a_client_counts_its_sessions() -> None:
-    world = World([QUOTA])
-    one, other = identity(world), identity(world)
-    entity = one.entity
-    assert (entity is other.entity, entity.sessions) == (True, 2)
-    world.registry.replace([], world.clock())
-    one.refresh(world.clock())
-    assert entity.sessions == 2
-    one.identify("another", 0)
-    assert (entity.sessions, one.entity.sessions) == (1, 1)
-    for _ in range(2):
-        other.leave()
-        other.refresh(world.clock())
-    assert entity.sessions == 0
-
-
-def test_a_fixed_client_id_and_principal_replace_what_clients_say() -> None:
-    world = World(QuotaOptions(entries=(QUOTA,), client_id="etl", principal="alice"))
-    who = identity(world, "whatever")
-    assert (who.client.user, who.client.client_id, who.wire_client_id) == ("alice", "etl", "whatever")
-    assert who.limits.produce.limits
 
 
 def test_a_client_outlives_the_next_client_id() -> None:

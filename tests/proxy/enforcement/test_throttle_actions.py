@@ -17,7 +17,7 @@ from quotas.admission.limit import SOFT_NS, Limit
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.connections import ConnectionVerdict
 from quotas.entity import Entity, EntityKind, Named
-from quotas.limit_options import NO_OPTIONS, LimitOptions
+from quotas.limit_options import LimitOptions
 from quotas.modes import MODES
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
@@ -246,35 +246,6 @@ def test_the_limit_of_the_whole_proxy_is_a_reason() -> None:
     scene.leaves_debt()
     assert scene.who.notice.reason == TOTAL
     assert scene.world.metrics.entities.throttle_reasons[TOTAL] == 1
-
-
-def test_a_change_applies_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    scene = Scene("auto")
-    scene.actions.change("delay", enforces=False)
-    assert scene.leaves_debt() is None
-    scene.actions.change("delay", enforces=True)
-    assert scene.leaves_debt() is not None
-    ((name, fields),) = lines_of(caplog.records)
-    assert (name, fields["mode"]) == ("would_throttle", DELAY)
-
-
-def test_a_debt_is_that_of_the_frame_s_client() -> None:
-    """Though the connection has another client id by the time that its response arrives."""
-    scene = Scene()
-    before = scene.who.client
-    scene.who.identify("another", 0)
-    scene.actions.debt_left(scene.who, before, scene.limit, WAIT_NS, Reply.NOTICE, scene.now_ns, is_counted=False)
-    assert scene.throttled == {("etl", NAME, NOTIFY): 1}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_limit_with_its_own_mode(mode: str) -> None:
-    scene = Scene("auto")
-    for reply in Reply:
-        scene.limit.options = LimitOptions(mode=mode)
-        assert scene.actions.mode_of(scene.limit, reply) == ACTIONS[mode, reply]
-        scene.limit.options = NO_OPTIONS
-        assert scene.actions.mode_of(scene.limit, reply) == ACTIONS["auto", reply]
 
 
 # ---- the soft mark

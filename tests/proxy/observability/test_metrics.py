@@ -46,17 +46,6 @@ def test_a_client_that_is_still_counted_stays(metrics: Metrics, clock: Clock) ->
     assert metrics.entities.of("u", "c") is entity
 
 
-def test_a_client_with_a_session_does_not_expire(metrics: Metrics, clock: Clock) -> None:
-    entity = metrics.entities.of("u", "c")
-    entity.sessions += 1
-    for _ in range(2):
-        expire(metrics, clock, ENTITY_IDLE_NS)
-    assert metrics.entities.of("u", "c") is entity
-    entity.sessions -= 1
-    expire(metrics, clock)
-    assert list(metrics.entities) == []
-
-
 @given(NAMES)
 def test_a_label_is_printable_bounded_and_the_same_when_cut_again(name: str) -> None:
     label = label_value(name)

@@ -18,19 +18,6 @@ def test_what_was_counted_in_the_last_minute() -> None:
     assert past.last(10, now_ns, (1_250, 12)) == (15, (150, 1))
 
 
-def test_before_the_first_snapshot_it_is_all_there_was() -> None:
-    past = Past(7 * S, (10,))
-    assert past.last(60, 9 * S, (30,)) == (2, (20,))
-    assert past.last(60, 7 * S, (10,)).counts == (0,)
-
-
-def test_the_line_has_ten_minutes_of_rates() -> None:
-    past = Past(0, (0,))
-    for number in range(1, 100):
-        past.add(number * SNAPSHOT_NS, (number * 100,))
-    assert list(past.line) == [10.0] * 60
-
-
 def test_the_line_of_a_mean_has_no_figure_where_nothing_was_measured() -> None:
     past = Past(0, (0.0, 0), per=1)
     past.add(SNAPSHOT_NS, (3.0, 6))

@@ -6,7 +6,7 @@ from proxy.config.config import Config, ObservabilityOptions, UsageOptions
 from proxy.observability import topic_traffic
 from proxy.observability.entities import ENTITY_IDLE_NS, Entities
 from proxy.observability.tallies import TopicTraffic
-from proxy.observability.topic_traffic import MAX_NAME, MAX_SERIES, MAX_TOPICS_OF_CLIENT, OTHER_TOPICS
+from proxy.observability.topic_traffic import MAX_NAME, MAX_TOPICS_OF_CLIENT, OTHER_TOPICS
 from tests.proxy.conversation import Clock
 
 Traffic = dict[str, TopicTraffic]
@@ -25,10 +25,6 @@ def traffic_of(entities: Entities, client_id: str) -> Traffic:
 
 def produce(traffic: Traffic, topic: str, size: int = 1) -> None:
     traffic[topic].produce_bytes += size
-
-
-def test_off_there_are_none() -> None:
-    assert Entities(Config(bootstrap_servers=()), Clock()).of("user", "etl").topics is None
 
 
 @pytest.mark.parametrize("topic", ["x" * (MAX_NAME + 1), OTHER_TOPICS])
@@ -51,16 +47,6 @@ def test_topics_that_a_client_invents_leave_room_for_others() -> None:
     assert inventive[OTHER_TOPICS].produce_bytes == 500
     assert sum(each.produce_bytes for each in inventive.values()) == MAX_TOPICS_OF_CLIENT + 500
     assert set(modest) == {"rows"}
-
-
-def test_the_series_of_the_process_are_bounded() -> None:
-    entities = entities_of(100, Clock())
-    for client in range(MAX_SERIES // MAX_TOPICS_OF_CLIENT + 1):
-        traffic = traffic_of(entities, f"client-{client}")
-        for number in range(MAX_TOPICS_OF_CLIENT):
-            produce(traffic, f"topic-{number}")
-    assert set(traffic) == {OTHER_TOPICS}
-    assert sum(len(each.topics or ()) for each in entities) == MAX_SERIES + 1
 
 
 def test_clients_that_expire_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from proxy.config.quota_sources import CLUSTER, Quotas
 from proxy.process.active_config import MOST_REFRESHED
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import OpenStage, Stage, until, without_burst
-from tests.proxy.dialogue import debts, held
+from tests.proxy.dialogue import held
 from tests.proxy.frames import batch, produce, produce_records
 
 SLOW = without_burst("client-id=etl,producer_byte_rate=10")
@@ -104,22 +104,6 @@ async def test_a_signal_switches_until_a_file_decides(
     assert state() == (not is_dry, []), "no change"
     await active.apply(stage.config, replace(active.quotas, dry_run=not is_dry))
     assert state() == switched(is_dry, "file")
-
-
-@pytest.mark.parametrize("is_whole", [False, True])
-async def test_off_charges_a_held_request_once(open_stage: OpenStage, is_whole: bool) -> None:
-    """Also if it is released before all of its bytes have arrived."""
-    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=10000")])
-    client, broker = await stage.pair()
-    await client.send(produce(1, 500))
-    first = await broker.frame()
-    sent = produce(2, 100_000)
-    await client.send(sent if is_whole else sent[:50_000])
-    await held(stage)
-    stage.server.active_config.toggle()
-    await client.send(b"" if is_whole else sent[50_000:])
-    assert await broker.frame() == sent
-    assert list(debts(stage).values()) == [(len(first) + len(sent) - 8) / 10_000]
 
 
 async def test_the_last_of_several_changes_applies_at_the_end(open_stage: OpenStage) -> None:

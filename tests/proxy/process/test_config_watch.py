@@ -93,13 +93,6 @@ async def test_an_unchanged_file_is_applied_only_after_a_signal(watched: Watched
     assert watched.taken == [WITH_FIVE]
 
 
-async def test_a_changed_file_is_applied_whole_with_the_entries_of_the_flags(watched: Watched) -> None:
-    assert await watched.reads(SEVEN + MORE)
-    assert not await watched.looks()
-    assert await watched.reads("# no quotas\n")
-    assert watched.taken == [WITH_SEVEN | {"client-id:more": 9}, {"client-id:flag": 1}]
-
-
 async def test_the_share_of_the_file_is_taken_over_with_its_entries_and_goes_back_to_the_flags(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,15 +116,6 @@ async def test_a_reload_guesses_what_is_too_low_where_no_client_reports(
         watched.metrics.client_reports.record(client, b"process", [("buffer-available-bytes", 1.0)], 0)
     assert await watched.reads(SEVEN)
     assert ("quota_below_floor" in names_of(caplog)) is not has_reports
-
-
-async def test_a_reload_warns_about_entries_that_apply_to_no_client(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    watched = of_quotas(tmp_path / "quotas.toml", client_id="etl")
-    assert await watched.reads(SEVEN.replace('"etl"', '"spark-etl"')), "a change before the first look is not missed"
-    [warned] = [fields for name, fields in lines_of(caplog.records) if name == "quota_never_matches"]
-    assert (warned["entities"], warned["flag"]) == ("client-id:flag, client-id:spark-etl", "--client-id etl")
 
 
 def replaced_by_a_pipe(path: Path) -> None:
@@ -387,25 +371,6 @@ async def end(running: asyncio.Future[None]) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-
-
-async def test_read_again_reads_an_unchanged_file(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.files.file_watch.POLL_SECONDS", 3600)
-    loop, read = asyncio.get_running_loop(), asyncio.Event()
-    watched.path.write_text("[[quota]]\nx = 1\n")
-
-    def reading(config: Config) -> Quotas:
-        loop.call_soon_threadsafe(read.set)
-        return active_quotas(config)
-
-    monkeypatch.setattr("proxy.process.config_watch.active_quotas", reading)
-    running = asyncio.ensure_future(watched.watch.run())
-    for _ in range(3):
-        await read.wait()
-        read.clear()
-        watched.watch.read_files()
-    await read.wait()
-    await end(running)
 
 
 async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_over(watched: Watched) -> None:

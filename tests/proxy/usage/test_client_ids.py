@@ -32,11 +32,6 @@ def test_the_table_of_rules_is_what_they_do() -> None:
     assert {client_id: normalised(client_id) for client_id in table} == table
 
 
-def test_names_that_people_choose_stay() -> None:
-    for name in ("", "etl", "search-etl-12", "orders-2024", "producer", "my-driver-3", "producer-tx-etl-5", "kgo", "*"):
-        assert normalised(name) == name
-
-
 @given(CLIENT_IDS)
 @example(f"{ONE_UUID}-1-StreamThread-3-4")
 def test_rules_do_not_change_their_own_result(client_id: str) -> None:

@@ -265,15 +265,6 @@ def test_all_series_are_sent_every_ten_minutes_and_at_the_end(scene: Scene) -> N
     assert [each["final"] for each in scene.taken] == [False, False, True]
 
 
-def test_clients_that_differ_by_a_counter_have_one_series(scene: Scene) -> None:
-    scene.count("producer-1", "produce", 100)
-    scene.count("producer-2", "produce", 10)
-    scene.count("etl;label.team=a", "produce", 1)
-    scene.report()
-    found = {(each["client_id"], each["labels"].get("team")): each["bytes"] for each in scene.taken}
-    assert found == {("producer-*", None): 110, ("etl", "a"): 1}
-
-
 def test_after_the_bound_series_are_counted_together() -> None:
     scene = Scene(max_series=2)
     for number in range(5):
@@ -356,19 +347,6 @@ def test_memory_is_bounded_and_what_is_lost_is_counted() -> None:
     assert totals(scene.taken) == scene.true
 
 
-def test_after_a_refusal_all_series_are_sent(scene: Scene) -> None:
-    scene.count("etl", "produce", 1)
-    scene.report()
-    scene.count("etl", "fetch", 1)
-    scene.read()
-    scene.collector.drop_all(0)
-    scene.pass_time(10_000)
-    assert len(scene.report()) == 2
-    assert scene.collector.lost == 1
-    assert totals(scene.taken) == scene.true
-    assert scene.report(10_000) == []
-
-
 def test_a_clock_that_goes_back_by_more_begins_all_series_anew(scene: Scene) -> None:
     scene.count("etl", "produce", 100)
     scene.count_topic("etl", "orders", "produce", 60, 1)
@@ -425,24 +403,6 @@ def connected(scene: Scene) -> Identity:
     return who
 
 
-def test_a_session_that_counts_after_its_client_was_idle_loses_nothing(scene: Scene) -> None:
-    world, who = scene.world, connected(scene)
-    scene.report()
-    for _ in range(3):
-        scene.pass_time(ENTITY_IDLE_NS // NS_PER_MS)
-        world.metrics.entities.expire(world.clock())
-        scene.report()
-    who.entity.produce_bytes += 7
-    who.entity.produce_requests += 1
-    who.leave()
-    scene.pass_time(ENTITY_IDLE_NS // NS_PER_MS)
-    world.metrics.entities.expire(world.clock())
-    scene.pass_time(ENTITY_IDLE_NS // NS_PER_MS)
-    world.metrics.entities.expire(world.clock())
-    assert list(world.metrics.entities) == []
-    assert [each["bytes"] for each in scene.report()] == [7]
-
-
 # ---- what limits did
 
 
@@ -491,14 +451,6 @@ def test_a_limit_has_a_series_for_each_client(limited: Limited) -> None:
     assert [each["throttled_ms"] for each in limited.report(10_000)] == [3], "fractions add up"
 
 
-def test_a_dry_run_counts_what_it_would_have_held(limited: Limited) -> None:
-    limited.world.report.is_dry_run = True
-    limited.exceed(500)
-    limited.throttle(10**9)
-    [record] = limited.report()
-    assert (record["throttled_ms"], record["delayed_bytes"], record["would_have_bytes"]) == (0, 0, 500)
-
-
 def test_the_value_of_a_limit_is_the_present_one(limited: Limited) -> None:
     world = limited.world
     limited.exceed(1)
@@ -538,19 +490,6 @@ def test_limits_after_the_bound_are_counted_together() -> None:
         ("u", "c0", "total"): (1, 5),
         (OTHER, OTHER, OTHER): (2, None),
     }
-
-
-def test_a_second_reader_finds_the_same(limited: Limited) -> None:
-    """The counters are cumulative: each reader subtracts what it has seen itself."""
-    second, world = Limited(), limited.world
-    origin = Origin("pod-1", "run-2", "127.0.0.1:19092")
-    second.collector = Collector(origin, world.config.usage, world.metrics.entities, world.registry.is_in_use, START_MS)
-    limited.exceed(500)
-    assert [each["delayed_bytes"] for each in limited.report()] == [500]
-    limited.exceed(30)
-    assert [each["delayed_bytes"] for each in second.report()] == [530]
-    assert [each["delayed_bytes"] for each in limited.report()] == [530]
-    assert limited.report() == second.report() == []
 
 
 def test_tallies_that_count_nothing_for_an_hour_make_room_and_lose_nothing() -> None:
@@ -633,14 +572,6 @@ def test_a_burst_is_seen_by_its_largest_second(scene: Scene) -> None:
     assert peaks(scene.report(SNAPSHOT_MS)) == {"produce": 0, "fetch": 0}
 
 
-def test_a_second_that_a_reading_cuts_counts_whole_after_it(scene: Scene) -> None:
-    scene.count("etl", "produce", 700)
-    assert peaks(scene.report()) == {"produce": 700}
-    scene.count("etl", "produce", 500)
-    end_second(scene)
-    assert peaks(scene.report()) == {"produce": 1_200}
-
-
 def test_a_record_that_is_replaced_before_it_is_written_leaves_its_largest_second(scene: Scene) -> None:
     scene.count("etl", "produce", 5_000)
     end_second(scene)
@@ -674,12 +605,4 @@ def test_a_process_begins_with_an_idle_record_and_writes_one_when_it_has_nothing
     assert [record["time_ms"] for record in scene.idle] == [START_MS, START_MS + 2 * IDLE_MS - 1]
     scene.report(is_last=True)
     assert len(scene.idle) == 2, "its series end it"
-    check_all(scene.written)
-
-
-def test_a_process_without_series_ends_with_an_idle_record() -> None:
-    scene = Scene(begins=True)
-    scene.report()
-    scene.report(is_last=True)
-    assert [record["final"] for record in scene.idle] == [False, True]
     check_all(scene.written)

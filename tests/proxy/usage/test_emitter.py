@@ -72,21 +72,6 @@ def running() -> Running:
     return Running()
 
 
-async def test_what_is_counted_is_written_and_shown(running: Running) -> None:
-    running.start()
-    running.scene.count("etl", "produce", 100)
-    await running.until(lambda: running.sink.records)
-    running.scene.count("etl", "produce", 5)
-    await running.until(lambda: len(running.sink.records) == 2)
-    running.scene.count("etl", "fetch", 7)
-    await running.emitter.close()
-    assert running.sink.is_closed
-    assert totals(running.sink.records) == running.scene.true
-    metrics = running.metrics
-    assert (metrics.sent, metrics.lost, metrics.series, metrics.pending) == (len(running.sink.records), 0, 2, 0)
-    assert metrics.last_success_seconds == running.scene.now_ms / 1000
-
-
 async def test_a_failure_loses_nothing_and_keeps_numbers(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     running.sink.error = SinkFailed("unreachable", "no broker")
     running.start()

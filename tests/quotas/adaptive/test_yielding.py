@@ -75,12 +75,6 @@ def test_three_of_six_windows_cut_once_a_second_by_the_excess() -> None:
     assert rule.cause.broker == "1"
 
 
-def test_the_newest_window_decides_too() -> None:
-    rule = yielding()
-    assert after(rule, *[{"1": each} for each in (SLOW, SLOW, GOOD, SLOW)], used=False) == 75 * MB
-    assert after(rule, {"1": GOOD}, used=False, since=4) == 75 * MB
-
-
 def test_one_slow_broker_is_enough_and_few_requests_to_each_broker_count_together() -> None:
     few, slow = Window(7), Window(7, 7, 7 * TARGET_NS)
     assert after(yielding(), *[{"1": GOOD, "2": SLOW, "3": Window(10_000)}] * 3) == 75 * MB

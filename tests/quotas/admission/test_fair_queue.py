@@ -159,8 +159,3 @@ def test_sessions_that_die_while_nobody_is_served_leave_nothing_behind() -> None
     tracemalloc.stop()
     assert kept < 50_000
     assert [queue.pop() for _ in range(10)] == list(range(-10, 0))
-
-
-def test_a_size_is_not_negative() -> None:
-    with pytest.raises(ValueError, match="must not be negative"):
-        FairQueue[str]().push("a", -1)

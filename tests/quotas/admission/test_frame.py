@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.admission.frame import Verdict, decide, in_order, next_number, room_for, worst_debt
+from quotas.admission.frame import Verdict, decide, in_order, next_number, room_for
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import ALGORITHMS, UNLIMITED, AlgorithmSettings
 from quotas.algorithms.token_bucket import TokenBucket
@@ -45,12 +45,6 @@ def test_own_limits_come_before_shared_ones() -> None:
     assert in_order({}) == []
 
 
-def test_limits_of_one_rank_stay_in_the_order_in_which_they_were_found() -> None:
-    """So all frames of two topics meet their limits in the order of their request."""
-    first, second = (limit_of(Named(EntityKind.TOPIC, name)) for name in ("b", "a"))
-    assert in_order({first: 1, second: 2}) == [(first, 1), (second, 2)]
-
-
 # ---- deciding
 
 
@@ -64,12 +58,6 @@ def test_a_limit_out_of_debt_lets_pass_whose_turn_it_is_and_no_one_else_while_ot
     assert decide(charges, next_number(), limit, 0) == Verdict(1, shared, 0), "a turn at one limit is none at another"
     overdrawn(limit, next_number())
     assert decide(charges, next_number(), limit, 0) == Verdict(0, limit, SECOND), "a turn is no way round a debt"
-
-
-def test_the_number_of_a_frame_is_its_own() -> None:
-    """0 is none: a limit that was never charged, or last by a request that is no frame."""
-    assert 0 < next_number() < next_number()
-    assert limit_of().last_charged_by == 0
 
 
 entities = st.sampled_from([ETL, Entity("alice"), GROUP, TOPIC, TOTAL])
@@ -121,17 +109,6 @@ def test_a_verdict_is_that_of_the_first_limit_that_stops_it_and_changes_nothing(
 # ---- room and debts
 
 
-def test_room_is_what_more_of_such_reads_fit_before_a_limit_is_in_debt() -> None:
-    size, records, number = limit_of(rate=1_000), limit_of(TOPIC, 300), limit_of(name=REQUEST_RATE)
-    number.algorithm.record(99, 0)
-    charges = [(size, 100), (records, 50), (number, 0)]
-    assert room_for(charges, 100, 0) == 600, "each byte has half a byte of records"
-    assert room_for([*charges[:2], (number, 1)], 100, 0) == 100
-    records.enqueue("early", 1)
-    assert room_for(charges, 100, 0) == 0
-    assert room_for([(number, 0)], 100, 0) == room_for([], 0, 0) == UNLIMITED
-
-
 @given(st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 700)), min_size=1, max_size=4), st.integers(1, 1_000))
 def test_room_leaves_no_limit_in_debt(limits: list[tuple[int, int]], size: int) -> None:
     """Of more reads with the same charges for each byte."""
@@ -145,12 +122,3 @@ def test_room_leaves_no_limit_in_debt(limits: list[tuple[int, int]], size: int) 
     shares = [(limit, Fraction(units, size)) for limit, units in charges]
     assert all(share * room <= limit.headroom(0) for limit, share in shares)
     assert any(share * (room + 1) > limit.headroom(0) for limit, share in shares)
-
-
-def test_the_worst_debt_is_the_longest_and_that_of_waiters_counts_as_well() -> None:
-    free, short, long, waited = limit_of(), overdrawn(limit_of(), 1, 150), overdrawn(limit_of(), 1), limit_of()
-    waited.enqueue("early", 1)
-    assert worst_debt([], 0) == worst_debt([free], 0) == (0, None)
-    assert worst_debt([free, short, long, waited], 0) == (SECOND, long)
-    assert worst_debt([free, waited], 0) == (0, waited)
-    assert worst_debt([waited, short], SECOND // 2) == (0, waited)

@@ -23,8 +23,6 @@ from quotas.algorithms.token_bucket import TokenBucket
 from quotas.entity import TOTAL
 from quotas.limit_kinds import (
     CONNECTION_CREATION_RATE,
-    LIMIT_KINDS,
-    LIMIT_NAMES,
     PRODUCER_BYTE_RATE,
     PRODUCER_IDS_RATE,
     REQUEST_RATE,
@@ -57,11 +55,6 @@ def test_the_entrys_algorithm_then_the_limits_then_the_flags(
     algorithm = settings.make(limit_name, 7, own, None)
     assert type(algorithm) is expected
     assert settings.class_of(limit_name, own) is expected
-
-
-def test_without_the_first_window_rule_connections_are_measured_as_in_kafka() -> None:
-    settings = replace(DEFAULTS, first_window=False)
-    assert type(settings.make(CONNECTION_CREATION_RATE, 7, None, None)) is SampledWindow
 
 
 def test_the_flags_numbers_reach_the_algorithms() -> None:
@@ -199,12 +192,6 @@ def test_a_quiet_one_is_small(bound: Callable[[], Algorithm], most: int) -> None
     finally:
         tracemalloc.stop()
     assert (after - before) / many <= most
-
-
-def test_every_limit_that_has_a_rate_can_be_made() -> None:
-    for name in LIMIT_NAMES:
-        assert DEFAULTS.make(name, 5, None, None).headroom(0) > 0
-        assert LIMIT_KINDS[name].name == name
 
 
 @pytest.mark.parametrize("rate", [0, -1, Fraction(-1, 3)])

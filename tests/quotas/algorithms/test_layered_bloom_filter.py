@@ -117,18 +117,6 @@ def test_an_id_is_known_until_the_layer_that_saw_it_last_expires(last_seen_ns: i
     assert not layered.see(1, WINDOW)
 
 
-def test_an_id_of_this_step_is_not_put_in_again_though_its_layer_is_full() -> None:
-    layered = new(ids_per_layer=2)
-    for number in range(4):
-        layered.put(number, number)
-    assert layered.see(0, STEP - 1)
-    assert layered.see(3, STEP - 1), "the newest one knows it"
-    layered.put(2, STEP - 1)
-    assert counts(layered) == [2, 2]
-    assert layered.see(0, STEP)  # its layer is a step old
-    assert counts(layered) == [2, 2, 1]
-
-
 steps = st.lists(
     st.tuples(
         st.sampled_from(["put", "see", "holds", "clean"]),

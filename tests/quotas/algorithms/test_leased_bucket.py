@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.algorithms.leased_bucket import LeasedBucket
-from quotas.algorithms.token_bucket import AMPLE, TokenBucket
+from quotas.algorithms.token_bucket import AMPLE
 from tests.quotas.algorithms.slow_lease import FOR_EVER, SlowLease
 
 SECOND = 1_000_000_000
@@ -183,17 +183,6 @@ def test_the_end_of_a_lease_is_found_whenever_it_is_asked(
         assert asked.rate == now.rate
 
 
-def test_after_its_lease_it_earns_its_floor() -> None:
-    for asked_ns in (2 * SECOND, 2 * SECOND + 1, 3 * SECOND, 1000 * SECOND):
-        bucket = LeasedBucket(100, SECOND)
-        bucket.record(100 + 1_000, 0)
-        bucket.grant(300, SECOND, 2 * SECOND, 10, 0)
-        bucket.debt_ns(asked_ns)
-        assert bucket.debt_ns(2 * SECOND) == 40 * SECOND, "of 1,000 units 600 are earned in two seconds"
-        assert bucket.rate == (300 if asked_ns == 2 * SECOND else 10)
-        assert bucket.headroom(1000 * SECOND) == 10
-
-
 @pytest.mark.parametrize(
     ("rate", "burst_ns", "floor_rate"), [(0, 1, 1), (1, 1, 0), (1, -1, 1), (1, 1, Fraction(-1, 2))]
 )
@@ -204,10 +193,3 @@ def test_what_cannot_be_lent_changes_nothing(rate: int, burst_ns: int, floor_rat
         bucket.grant(rate, burst_ns, 9 * SECOND, floor_rate, 2 * SECOND)
     assert (bucket.headroom(SECOND), bucket.rate) == (500, 500)
     assert bucket.headroom(SECOND + 1) == 10
-
-
-def test_lent_rates_push_none_out_that_many_share() -> None:
-    bucket, plain = LeasedBucket(123, SECOND), TokenBucket(123, SECOND)
-    for rate in range(1, 3_000):
-        bucket.grant(rate, SECOND, FOR_EVER, rate, 0)
-    assert TokenBucket(123, SECOND)._terms is plain._terms

@@ -139,15 +139,6 @@ def test_debt_lasts_until_enough_of_the_head_has_expired() -> None:
     assert quota.debt_ns(3 * MINUTE) == WINDOW
 
 
-def test_what_has_expired_does_not_make_the_next_steps_longer() -> None:
-    quota = new(8)
-    quota.record(8, 0)
-    quota.record(2, WINDOW)
-    quota.record(2, WINDOW + MINUTE)  # a step of its own: the one before holds its share
-    quota.record(6, WINDOW + MINUTE)
-    assert quota.debt_ns(WINDOW + MINUTE) == WINDOW, "the two of the first step are not enough"
-
-
 # ---- live changes
 
 

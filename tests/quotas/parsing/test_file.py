@@ -7,7 +7,6 @@ import pytest
 
 from quotas.entity import DEFAULT, TOTAL, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
-from quotas.exemption import Exemption
 from quotas.limit_kinds import (
     BYTES_THRESHOLD,
     CONNECTIONS,
@@ -89,19 +88,6 @@ def test_the_members_of_a_group_are_names_or_lists() -> None:
     assert entry.entity == Named(EntityKind.RESOURCE_GROUP, "etl")
 
 
-def test_exempt_clients_are_names_or_lists() -> None:
-    [entry] = load("""
-        [[quota]]
-        topic = "orders"
-        bytes_in_rate = "5MB"
-        exempt-client-id = ["backfill", "spark-*"]
-        exempt-user = "alice"
-        """)
-    assert entry.options.exempt == Exemption(("alice",), ("backfill", "spark-*"))
-    [error] = errors_of('[[quota]]\ntopic = "a"\nbytes_in_rate = 1\nexempt-user = ["b", "c*d"]\n')
-    assert error[0] == "quota[0].exempt-user[1]"
-
-
 @pytest.mark.parametrize("quote", ['"', ""])
 def test_thresholds_with_and_without_quotes(quote: str) -> None:
     """TOML makes tables within tables of what has dots and no quotes."""
@@ -120,16 +106,6 @@ def test_thresholds_with_and_without_quotes(quote: str) -> None:
         QuotaEntry(Named(EntityKind.TOPIC, "orders"), {BYTES_THRESHOLD: 5_000_000, MESSAGES_THRESHOLD: 10}),
         QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 50_000_000, TOTAL_MESSAGES_THRESHOLD: 100, CONNECTIONS: 7}),
     ]
-
-
-def test_a_misspelt_threshold_without_quotes_is_named_as_it_is_written() -> None:
-    ((place, message, hint),) = errors_of("""
-        [[quota]]
-        topic = "orders"
-        bytes.in.per.sec.treshold = 5
-        """)
-    assert (place, message) == ("quota[0].bytes.in.per.sec.treshold", "unknown key 'bytes.in.per.sec.treshold'")
-    assert hint == "did you mean 'bytes.in.per.sec.threshold'?"
 
 
 @pytest.mark.parametrize("key", ["bytes", "messages", "total"])

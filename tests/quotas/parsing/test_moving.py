@@ -5,7 +5,6 @@ import tomllib
 import pytest
 
 from quotas.entry import QuotaEntry
-from quotas.exemption import Exemption
 from quotas.limit_options import Yields
 from quotas.parsing.batch import yield_errors
 from quotas.parsing.entry import Reading
@@ -30,14 +29,6 @@ def test_a_spec_and_both_forms_of_a_file_mean_the_same() -> None:
     assert of_file(head + table) == of_file(head + flat) == [spec]
     assert spec.limits == {"producer_byte_rate": 200_000_000}
     assert spec.options.yields == Yields(1_000_000, 50_000_000, "online", is_observed=True)
-
-
-def test_clients_can_be_protected_without_a_group() -> None:
-    [entry] = of_file(
-        '[[resource-group]]\nname = "b"\nuser = "b"\n'
-        'producer_byte_rate = {min = 1, max = 2, yield-to = "client-id:online-*", target = "1s"}'
-    )
-    assert entry.options.yields == Yields(1, 1_000_000_000, "", Exemption((), ("online-*",)))
 
 
 @pytest.mark.parametrize(
@@ -65,11 +56,6 @@ def test_a_wrong_one_has_one_clear_line(rest: str, error: str) -> None:
         parse_spec(GROUP + rest)
     assert error in str(caught.value)
     assert len(caught.value.problems) == 1
-
-
-def test_only_a_resource_group_yields() -> None:
-    with pytest.raises(InvalidValues, match="only a resource-group can yield"):
-        parse_spec("client-id=b,producer_byte_rate=1MB..2MB,yield_to=client-id:x,target=5ms")
 
 
 def entries(*yields: tuple[str, str]) -> list[QuotaEntry]:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quotas.entity import DEFAULT, Entity, EntityKind, Name, Named
+from quotas.entity import DEFAULT, Entity, Name
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import CONNECTION_CREATION_RATE, PRODUCER_BYTE_RATE
+from quotas.limit_kinds import PRODUCER_BYTE_RATE
 from quotas.limit_options import LimitOptions
 from quotas.registry.configured import Configured
 from quotas.registry.registry import Registry
@@ -67,14 +67,3 @@ def test_a_lower_limit_of_the_bounded_source_applies_beside_that_of_flags() -> N
         return sorted(float(limit.rate) for limit in Registry(configured).resolve("u", "c").produce.limits)
 
     assert (rates(2, 9), rates(20, 9), rates(0, 9), rates(2, 0)) == ([2, 9], [9, 20], [9], [2])
-
-
-def test_a_place_has_the_limit_of_the_stronger_source_if_that_has_any_for_it() -> None:
-    def entry(name: Name, rate: int) -> QuotaEntry:
-        return QuotaEntry(Named(EntityKind.IP, name), {CONNECTION_CREATION_RATE: rate})
-
-    sources = {"topic": (entry("10.0.0.1", 500), entry("10.0.0.2", 7)), "flags": (entry(DEFAULT, 20),)}
-    configured = Configured(sources, bounded="topic")
-    assert configured.find(EntityKind.IP, "10.0.0.1")[CONNECTION_CREATION_RATE].rate == 20
-    unbounded = Configured(sources)
-    assert unbounded.find(EntityKind.IP, "10.0.0.1")[CONNECTION_CREATION_RATE].rate == 500

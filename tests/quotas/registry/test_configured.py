@@ -2,28 +2,21 @@
 
 from fractions import Fraction
 
-import pytest
-
-from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, EntityKind, Named
+from quotas.entity import DEFAULT, AnyEntity, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import (
     BYTES_IN_RATE,
-    BYTES_THRESHOLD,
     CONNECTION_CREATION_RATE,
     CONNECTIONS,
-    CONTROLLER_MUTATION_RATE,
     MESSAGES_IN_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_RATE,
-    TOTAL_BYTES_THRESHOLD,
-    TOTAL_MESSAGES_THRESHOLD,
 )
 from quotas.limit_options import LimitOptions
 from quotas.registry.configured import Configured
 from quotas.resource_groups import ResourceGroup
 
 ETL = Entity(client_id="etl")
-IP = Named(EntityKind.IP, "10.0.0.1")
 
 
 def configured_of(*entries: QuotaEntry) -> Configured:
@@ -79,29 +72,3 @@ def test_of_an_entity_given_twice_the_limits_are_merged() -> None:
     assert configured.limits_of(EntityKind.RESOURCE_GROUP, "etl") == {PRODUCER_BYTE_RATE: 2, BYTES_IN_RATE: 4}
     assert configured.groups.groups_of_client("alice", "") == ()
     assert configured.groups.groups_of_client("bob", "") == ("etl",)
-
-
-@pytest.mark.parametrize(
-    ("entity", "limit_name", "records", "mutations"),
-    [
-        (ETL, PRODUCER_BYTE_RATE, False, False),
-        (Named(EntityKind.TOPIC, DEFAULT), BYTES_IN_RATE, True, False),
-        (TOTAL, MESSAGES_IN_RATE, True, False),
-        (TOTAL, TOTAL_BYTES_THRESHOLD, True, False),
-        (TOTAL, TOTAL_MESSAGES_THRESHOLD, True, False),
-        (ETL, CONTROLLER_MUTATION_RATE, False, True),
-    ],
-)
-def test_what_nobody_asks_for_is_not_counted(
-    entity: AnyEntity, limit_name: str, records: bool, mutations: bool
-) -> None:
-    configured = Configured({})
-    assert (configured.counts_records, configured.counts_mutations) == (False, False)
-    configured = configured_of(QuotaEntry(IP, {CONNECTIONS: 5}), QuotaEntry(entity, {limit_name: 5}))
-    assert (configured.counts_records, configured.counts_mutations) == (records, mutations)
-
-
-def test_topics_with_a_threshold_of_their_own() -> None:
-    a, b = Named(EntityKind.TOPIC, "a"), Named(EntityKind.TOPIC, "b")
-    configured = configured_of(QuotaEntry(a, {BYTES_THRESHOLD: 5}), QuotaEntry(b, {BYTES_IN_RATE: 6}))
-    assert dict(configured.topics_with(BYTES_THRESHOLD)) == {"a": 5}

@@ -4,9 +4,9 @@ import pytest
 
 from quotas.admission.client_limits import TopicCharges
 from quotas.admission.limit_set import NO_LIMITS
-from quotas.entity import TOTAL, EntityKind, Named
+from quotas.entity import TOTAL, EntityKind
 from quotas.exemption import Exemption
-from quotas.limit_kinds import BYTES_IN_RATE, BYTES_THRESHOLD, CONNECTIONS
+from quotas.limit_kinds import BYTES_THRESHOLD, CONNECTIONS
 from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
 from tests.quotas.cost import calls_during
@@ -31,15 +31,6 @@ def test_an_entry_lifts_a_limit_of_an_address_and_of_a_topic() -> None:
     assert registry.configured_value(CONNECTIONS, EntityKind.IP, "10.0.0.2") is not None
     assert registry.topic("audit", 0).bytes_in == ()
     assert len(registry.topic("orders", 0).bytes_in) == 1
-
-
-def test_a_bucket_ends_when_its_limit_is_lifted() -> None:
-    registry = registry_of("client-id=<default>,producer_byte_rate=5")
-    [limit] = registry.resolve("u", "c").produce.limits
-    entries = ["client-id=<default>,producer_byte_rate=5", "client-id=c,producer_byte_rate=unlimited"]
-    registry.replace([parse_spec(spec) for spec in entries], 0)
-    assert not registry.is_in_use(limit)
-    assert registry.resolve("u", "c").produce.limits == ()
 
 
 def test_a_topic_and_a_group_do_not_count_exempt_clients() -> None:
@@ -87,20 +78,3 @@ def test_a_look_up_costs_the_same_with_any_number_of_patterns() -> None:
     assert {name: exempt.covers("u", name) for name in covered} == covered
     assert exempt.covers("boss", "d")
     assert calls_during(lambda: exempt.covers("u", "d")) < 10
-
-
-def test_an_exemption_ends_with_its_entry() -> None:
-    registry = registry_of("total,producer_byte_rate=10,exempt-user=u")
-    [limit] = registry.resolve("v", "c").produce.limits
-    assert registry.resolve("u", "c").produce.limits == ()
-    registry.replace([parse_spec("total,producer_byte_rate=10")], 0)
-    assert registry.resolve("u", "c").produce.limits == (limit,)
-    registry.replace([parse_spec("total,producer_byte_rate=10,exempt-user=*")], 0)
-    assert registry.resolve("u", "c").produce.limits == ()
-    assert registry.is_in_use(limit)
-
-
-def test_the_other_scopes_of_a_threshold_are_not_exempt() -> None:
-    registry = registry_of("topic=orders,bytes_in_rate=5,exempt-user=u", "topic=<default>,bytes_in_rate=6")
-    [limit] = charges_of(registry, "c", "audit").bytes_in
-    assert (limit.name, limit.entity) == (BYTES_IN_RATE, Named(EntityKind.TOPIC, "audit"))

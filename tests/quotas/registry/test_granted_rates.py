@@ -8,9 +8,9 @@ import pytest
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import EWMA, SAMPLED_WINDOW, AlgorithmSettings
 from quotas.algorithms.leased_bucket import LeasedBucket
-from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity, EntityKind, Named
+from quotas.entity import DEFAULT, TOTAL, AnyEntity, Entity
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import CONNECTION_CREATION_RATE, CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
+from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
 from quotas.limit_options import LimitOptions
 from quotas.registry.registry import Registry
 from tests.quotas.cost import calls_during
@@ -96,15 +96,6 @@ def test_only_token_buckets_take_a_lent_rate(algorithm: str) -> None:
         assert limit.rate == rate
 
 
-def test_a_rate_that_cannot_be_lent_is_reported_to_no_one() -> None:
-    registry = new()
-    registry.rate_observers.append(lambda limit: pytest.fail(f"nothing has changed: {limit}"))
-    for rate, floor in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match="must be above zero"):
-            registry.set_rate(own_limit(registry), rate, SECOND, SECOND, floor, 0)
-    assert own_limit(registry).headroom(0) == 100
-
-
 class Granter:
     """Lends a tenth of each rate; remembers what it was told."""
 
@@ -155,17 +146,6 @@ def test_nothing_more_is_lent_to_a_limit_that_is_no_longer_shared(after: QuotaEn
     assert (limit.entity, PRODUCER_BYTE_RATE, None) in granter.told
     if after is not None:
         assert own_limit(registry).rate == 1_000
-
-
-def test_limits_of_connections_and_entries_of_the_process_are_its_own() -> None:
-    places = QuotaEntry(
-        Named(EntityKind.IP, "10.0.0.1"), {CONNECTION_CREATION_RATE: 20}, LimitOptions(algorithm="token-bucket")
-    )
-    registry = Registry([entry(1_000, alone=True), places], settings=LEASES)
-    Granter(registry)
-    place = registry.place_limit(CONNECTION_CREATION_RATE, EntityKind.IP, 0, "10.0.0.1")
-    assert place is not None
-    assert (own_limit(registry).rate, place.rate) == (1_000, 20)
 
 
 def test_a_limit_that_ends_is_lent_nothing() -> None:

@@ -7,7 +7,7 @@ from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
 from quotas.connections import ConnectionQuotas
 from quotas.entity import DEFAULT, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import CONNECTION_CREATION_RATE, PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
+from quotas.limit_kinds import CONNECTION_CREATION_RATE, PRODUCER_BYTE_RATE
 from quotas.registry import limit_store
 from quotas.registry.idle import IDLE_NS
 from quotas.registry.registry import Registry
@@ -73,31 +73,12 @@ def test_a_client_in_debt_keeps_its_limit(most: int) -> None:
     assert not registry.is_in_use(kept)
 
 
-def test_a_client_that_sends_keeps_its_limit(most: int) -> None:
-    registry = registry_of()
-    used, quiet = limit_of(registry, "used", 0), limit_of(registry, "quiet", 0)
-    for number in range(100):
-        used.algorithm.record(1, number)
-        flood(registry, 2, number)
-    assert (registry.is_in_use(used), registry.is_in_use(quiet)) == (True, False)
-
-
 def test_a_limit_with_waiters_is_kept(most: int) -> None:
     registry = registry_of()
     kept = limit_of(registry, "etl", 0)
     kept.enqueue("session", 10)
     flood(registry, 100, SECOND)
     assert registry.is_in_use(kept)
-
-
-def test_known_producer_ids_are_kept(most: int) -> None:
-    registry = Registry([QuotaEntry(ANY_USER, {PRODUCER_IDS_RATE: 10, PRODUCER_BYTE_RATE: RATE})])
-    ids = registry.resolve("alice", "c", 0).producer_ids
-    assert ids is not None
-    ids.known.remember([7], 0)
-    for number in range(100):
-        registry.resolve(f"user-{number}", "c", 1)
-    assert registry.is_in_use(ids.limit)
 
 
 def test_where_no_limit_can_go_the_bound_is_exceeded_and_each_new_one_costs_the_same(most: int) -> None:
@@ -109,25 +90,3 @@ def test_where_no_limit_can_go_the_bound_is_exceeded_and_each_new_one_costs_the_
     assert calls_during(lambda: flood(registry, 1, 3, amount=100 * RATE)) < 2 * few
     flood(registry, 300, 200 * SECOND, amount=0)
     assert len(list(registry.limits_in_use())) == most
-
-
-def test_open_sessions_look_up_a_limit_that_was_dropped(most: int) -> None:
-    """At the next `expire`; until then they charge the old one."""
-    registry = registry_of()
-    dropped = limit_of(registry, "etl", 0)
-    flood(registry, 100, SECOND)
-    before = registry.generation
-    assert limit_of(registry, "etl", SECOND) is dropped
-    registry.expire(SECOND)
-    assert registry.generation == before + 1
-    assert limit_of(registry, "etl", SECOND) is not dropped
-    registry.expire(SECOND)
-    registry.expire(SECOND)
-    assert registry.generation <= before + 2
-
-
-def test_without_a_time_nothing_is_dropped(most: int) -> None:
-    registry = registry_of()
-    for number in range(100):
-        registry.resolve("u", f"client-{number}")
-    assert len(list(registry.limits_in_use())) == 100

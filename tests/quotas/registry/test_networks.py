@@ -7,7 +7,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.registry.networks import Networks, is_network
+from quotas.registry.networks import Networks
 from tests.quotas.ip_networks import ADDRESSES, NETWORKS, Network
 
 
@@ -18,16 +18,6 @@ def test_an_address_has_the_names_of_its_networks_the_longest_prefix_first(
     address = at.network_address
     found = sorted((each for each in networks if address in each), key=lambda each: -each.prefixlen)
     assert Networks(map(str, networks)).names_of(str(address)) == (str(address), *map(str, found))
-
-
-def test_without_networks_a_name_is_not_read() -> None:
-    assert Networks(()).names_of("no address") == ("no address",)
-
-
-def test_a_network_has_its_own_name_only() -> None:
-    networks = Networks(["10.0.0.0/8", "10.0.0.0/24"])
-    assert networks.names_of("10.0.0.0/24") == ("10.0.0.0/24",)
-    assert [is_network(name) for name in ("10.0.0.0/24", "10.0.0.0", "::")] == [True, False, False]
 
 
 def test_a_look_up_costs_the_same_in_a_hundred_thousand_networks() -> None:

@@ -83,20 +83,6 @@ def test_debts_are_forgotten_in_steps_and_no_client_sees_an_old_one() -> None:
     assert produce_limit(registry, "u0") is now, "a later change keeps debts again"
 
 
-def test_a_change_while_debts_are_forgotten_keeps_later_ones() -> None:
-    registry = Registry([entry(Entity(DEFAULT), produce=1)])
-    for number in range(2):
-        produce_limit(registry, f"u{number}").algorithm.record(100, 0)
-    registry.forget_debts(0, most=0)
-    first = produce_limit(registry, "u0")
-    first.algorithm.record(50, 0)
-    registry.replace([entry(Entity(DEFAULT), produce=2)], 0, most=0)
-    registry.replace([entry(Entity(DEFAULT), produce=4)], 0, most=0)
-    assert produce_limit(registry, "u0") is first
-    assert (first.rate, first.debt_ns(0)) == (4, 49 * SECOND // 4)
-    assert produce_limit(registry, "u1").debt_ns(0) == 0, "the other one is forgotten still"
-
-
 def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
     thresholds = QuotaEntry(TOTAL, {TOTAL_BYTES_THRESHOLD: 100})
     registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 2}), thresholds])
@@ -118,20 +104,6 @@ def test_new_producer_ids_and_thresholds_of_a_dry_run_are_forgotten() -> None:
         registry.topics.accepted("rows", 10_000, 1, now_ns)
         now_ns += 6 * SECOND
     assert topic.debt_ns(now_ns), "measured anew"
-
-
-def test_entries_that_cannot_be_used_change_nothing() -> None:
-    registry = Registry([entry(ETL, produce=100)])
-    limit, generation = produce_limit(registry), registry.generation
-    with pytest.raises(ValueError, match="share"):
-        registry.replace([entry(ETL, produce=1)], now_ns=0, share=0)
-
-    def broken() -> list[QuotaEntry]:
-        raise OSError("the file went away")
-
-    with pytest.raises(OSError, match="went away"):
-        registry.replace((one for source in [broken] for one in source()), now_ns=0)
-    assert (registry.generation, limit.rate, produce_limit(registry)) == (generation, 100, limit)
 
 
 # ---- all that a client draws on
@@ -207,18 +179,6 @@ def test_a_topic_that_is_forgotten_is_looked_up_again_though_its_limits_are_in_u
     assert registry.topic("rows", IDLE_NS + 2 * MINUTE) is not topic
 
 
-def test_who_owes_or_has_waiters_is_not_forgotten() -> None:
-    registry = Registry([entry(ANYONE, produce=1)])
-    debtor, waited_for = produce_limit(registry, client_id="debtor"), produce_limit(registry, client_id="waited")
-    debtor.algorithm.record(5 * 3600, 0)
-    waited_for.algorithm.record(0, 0)
-    waited_for.enqueue("session", 1)
-    for hour in range(1, 5):
-        assert registry.expire(hour * (IDLE_NS + MINUTE)) == 0
-    waited_for.waiters.discard("session")
-    assert registry.expire(10 * IDLE_NS) == 2
-
-
 def test_producer_ids_are_known_for_any_length_of_their_window() -> None:
     day = AlgorithmSettings(producer_ids_window_ns=24 * IDLE_NS)
     registry = Registry([QuotaEntry(Entity("alice"), {PRODUCER_IDS_RATE: 10})], settings=day)
@@ -247,18 +207,6 @@ def test_a_search_for_idle_limits_costs_what_is_due() -> None:
         return calls_during(lambda: registry.expire(2 * MINUTE))
 
     assert calls(5) == calls(500)
-
-
-def test_a_limit_dropped_by_a_change_is_not_taken_for_its_successor() -> None:
-    registry = Registry([entry(ETL, produce=100)])
-    produce_limit(registry).algorithm.record(1, 0)
-    registry.expire(0)
-    registry.replace([], now_ns=0)
-    registry.replace([entry(ETL, produce=100)], now_ns=0)
-    successor = produce_limit(registry)
-    successor.algorithm.record(1, 70 * MINUTE)
-    assert registry.expire(70 * MINUTE) == 0
-    assert produce_limit(registry) is successor
 
 
 def test_invented_client_ids_are_bounded_and_a_client_in_use_stays_the_same_object() -> None:

@@ -1,7 +1,5 @@
 """What holds for the records of each topic, and how long a topic is remembered."""
 
-from fractions import Fraction
-
 import pytest
 
 from quotas.admission.limit import Limit
@@ -72,28 +70,6 @@ def test_a_topic_draws_on_its_own_limits_its_groups_and_the_total() -> None:
     nobody = registry.topics.unknown_topic()
     assert (nobody.name, nobody.bytes_in, nobody.messages_in) == ("", orders.bytes_in[-1:], orders.messages_in[:1])
     assert registry.learns_topics
-
-
-def test_a_topic_is_looked_up_once_for_each_change() -> None:
-    registry = Registry([QuotaEntry(ORDERS, {BYTES_IN_RATE: 100})])
-    topic = registry.topic("orders", 0)
-    assert registry.topic("orders", 0) is topic
-    limits = topic.bytes_in
-    assert registry.topic("orders", SECOND).bytes_in is limits
-    registry.replace([QuotaEntry(ORDERS, {BYTES_IN_RATE: 100, MESSAGES_IN_RATE: 7})], 0)
-    assert [limit.rate for limit in registry.topic("orders", 0).messages_in] == [7]
-    assert topic.bytes_in == limits
-
-
-@pytest.mark.parametrize("share", [1, 0.5, Fraction(1, 3)])
-def test_the_share_scales_thresholds(share: float | Fraction) -> None:
-    registry = Registry([TOTAL_OF_100, QuotaEntry(ORDERS, {BYTES_THRESHOLD: 40})], share=share)
-    exact = Fraction(str(share)) if isinstance(share, float) else Fraction(share)
-    bytes_in = registry.topics.thresholds[BYTES_THRESHOLD]
-    assert [bytes_in.total, bytes_in.share] == [100 * exact, 60 * exact]
-    assert threshold(registry, "orders").algorithm.rate == 40 * exact
-    registry.replace([TOTAL_OF_100], 0, share=1)
-    assert [bytes_in.total, bytes_in.share] == [100, 100]
 
 
 def test_a_name_takes_no_share_before_it_exists() -> None:
@@ -170,26 +146,6 @@ def test_a_topic_without_records_for_an_hour_has_no_share() -> None:
     assert [limit.entity for limit in registry.limits_in_use()] == [used.entity]
     assert threshold(registry, "gone", IDLE_NS + MINUTE) is not gone
     assert used.rate == 50
-
-
-def test_a_topic_that_comes_back_while_its_old_limit_is_still_in_debt_is_known_again() -> None:
-    """One whose share is nothing owes for half a day, and may be forgotten as a topic before."""
-    vip = Named(EntityKind.TOPIC, "vip")
-    registry = Registry([TOTAL_OF_100, QuotaEntry(vip, {BYTES_THRESHOLD: 100})])
-    old, loud = threshold(registry, "none"), threshold(registry, "vip")
-    accept(old, 1000, 0)
-    registry.expire(0)
-    for minute in range(1, 63):
-        threshold(registry, "vip", minute * MINUTE)
-        accept(loud, 100_000, minute * MINUTE)
-        registry.expire(minute * MINUTE)
-    now_ns = 62 * MINUTE
-    assert old in list(registry.limits_in_use())
-    assert len(registry.topics.thresholds[BYTES_THRESHOLD]._known) == 1
-    again = threshold(registry, "none", now_ns)
-    assert again is not old
-    assert len(registry.topics.thresholds[BYTES_THRESHOLD]._known) == 2
-    assert [limit for limit in registry.limits_in_use() if limit.entity == old.entity] == [again]
 
 
 def test_ten_thousand_names_leave_nothing_behind() -> None:

@@ -17,7 +17,6 @@ AUTHOR = Author("User:alice")
 EXACT, DEFAULT, ANY = range(3)
 ETL: Names = (("client-id", "etl"),)
 ADDRESSES: Names = (("ip", None),)
-TWO_USERS: Names = (("user", "a"), ("user", "b"))
 TOO_LARGE = "Proposed value for connection_creation_rate is too large for an INT."
 PAIR: Names = (("user", "alice"), ("client-id", "etl"))
 
@@ -135,12 +134,6 @@ def test_alterations() -> None:
     assert alter((("user", "CN=me"),), *strimzi) == {"request_percentage": 55.0}
 
 
-def test_what_changes_nothing_succeeds() -> None:
-    assert alter((("user", "nobody"),), removing("producer_byte_rate"), removing("request_percentage")) is None
-    assert alter(PAIR, setting("producer_byte_rate", 2)) is None
-    assert alter(PAIR) is None
-
-
 @pytest.mark.parametrize(
     ("entity", "operation", "message"),
     [
@@ -172,13 +165,6 @@ def test_what_changes_nothing_succeeds() -> None:
 )
 def test_alterations_that_brokers_refuse(entity: Names, operation: Operation, message: str) -> None:
     assert alter(entity, operation) == message
-
-
-def test_duplicates_are_refused_and_others_are_not() -> None:
-    key = setting("producer_byte_rate", 1)
-    assert alter(ETL, key, removing("producer_byte_rate")) == "Duplicate quota key producer_byte_rate not allowed"
-    twice = altered({}, [(PAIR, [key]), (ETL, [key]), (tuple(reversed(PAIR)), [key])], AUTHOR)
-    assert [isinstance(each.outcome, InvalidValue) for each in twice] == [True, False]
 
 
 KEYS = st.sampled_from(

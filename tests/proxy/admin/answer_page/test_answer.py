@@ -165,12 +165,6 @@ def test_the_worst_comes_first_and_what_nobody_waits_for_last() -> None:
         assert other in lines[1]
 
 
-def test_a_name_cannot_make_a_line_of_its_own_nor_fill_the_page() -> None:
-    (line,) = answered([held("x\nYes: \x1b[31m" + 900 * "W")])
-    assert line.isprintable()
-    assert len(line) < 200
-
-
 # ---- the rows that the page draws
 
 
