@@ -16,11 +16,10 @@ from proxy.brokers import sasl_exchange as messages
 from proxy.brokers.readiness import Readiness
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from proxy.config.config import QuotaOptions, SecurityOptions
-from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
 from proxy.sessions.wait_states import bound_of
 from tests.proxy.conversation import PATIENCE_SECONDS, OpenStage, Peer, Stage, lines_of, until, without_burst
-from tests.proxy.frames import correlation_of, fetch, fetched, heartbeat, heartbeat_answer, produce, produced
+from tests.proxy.frames import correlation_of, fetched, heartbeat, heartbeat_answer, produce, produced
 from tests.proxy.sasl_broker import REFUSED, SaslBroker
 from tests.proxy.tls_peer import Certificates, TlsPeer
 
@@ -94,18 +93,6 @@ def timer_of(session: Session) -> asyncio.TimerHandle:
 def stage_of(open_stage: OpenStage) -> OpenStage:
     """A stage whose proxy logs in."""
     return lambda **options: open_stage(upstream=ClientSettings(login=LOGIN), **options)
-
-
-async def test_the_first_request_waits_for_the_login(stage_of: OpenStage) -> None:
-    stage, kafka = stage_of(), KafkaBroker()
-    async with playing(stage, kafka, answers=False) as [client]:
-        await client.send(produce(1))
-        await until(lambda: stage.paused() == {"login": 1})
-        kafka.answers.set()
-        assert await client.frame() == produced(1)
-        assert (kafka.begun, kafka.requests, kafka.wrong) == (1, [produce(1)], [])
-        assert stage.session_of(client).identity.client.user == "etl"
-        assert stage.paused() == {}
 
 
 @pytest.mark.parametrize(("token", "user"), [("e30.eyJhenAiOiAiZXRsIn0.", "etl"), ("opaque", "ANONYMOUS")])
@@ -184,16 +171,6 @@ async def test_a_name_of_the_user_from_elsewhere_stays(stage_of: OpenStage, prin
         assert session.identity.client.user == (principal or "CN=etl")
 
 
-async def test_no_login_follows_the_end_of_a_session(stage_of: OpenStage) -> None:
-    stage = stage_of()
-    async with playing(stage, KafkaBroker(SHORT_MS)) as [client]:
-        await beat(client)
-        session = stage.session_of(client)
-        timer = timer_of(session)
-        session.close()
-        assert timer.cancelled()
-
-
 async def test_the_next_login_begins_in_time(stage_of: OpenStage) -> None:
     """After 70 to 85 % of the session, not at the same time for all connections."""
     stage = stage_of()
@@ -220,19 +197,6 @@ async def test_the_login_is_renewed_while_requests_flow(stage_of: OpenStage, siz
                 number += 1
         assert (kafka.wrong, len(kafka.requests)) == ([], number)
         assert len(stage.sessions) == 1
-
-
-async def test_a_renewal_waits_for_responses_that_come_before(stage_of: OpenStage) -> None:
-    stage, kafka = stage_of(), KafkaBroker(SHORT_MS)
-    async with playing(stage, kafka) as [client]:
-        await beat(client)
-        kafka.answers.clear()
-        await client.send(fetch(2))
-        await until(lambda: stage.paused().get("login"))
-        await client.send(heartbeat(3))
-        kafka.answers.set()
-        assert [await client.frame(), await client.frame()] == [fetched(2), heartbeat_answer(3)]
-        assert kafka.wrong == []
 
 
 async def test_a_login_is_renewed_while_a_frame_is_held(stage_of: OpenStage) -> None:
@@ -327,20 +291,6 @@ async def test_a_client_without_a_request_is_closed_though_the_broker_has_answer
         stage.clock.pass_seconds(31)
         await client.closed()
         assert stage.metrics.connections.closed["handshake_timeout"] == 1
-
-
-async def test_nothing_is_left_of_a_session_that_ends_during_a_login(stage_of: OpenStage) -> None:
-    stage, kafka = stage_of(), KafkaBroker()
-    async with playing(stage, kafka, 2, answers=False) as clients:
-        await until(lambda: kafka.begun == 2)
-        gone, drained = (stage.session_of(client) for client in clients)
-        gone.close()
-        drained.drain()
-        assert drained.state is State.DRAINING
-        kafka.answers.set()
-        assert await clients[1].rest() == b""
-        clients[1].close()
-        await stage.no_sessions()
 
 
 async def test_keys_are_not_derived_in_the_event_loop(stage_of: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,21 +129,6 @@ def test_one_with_too_long_a_wait_is_closed_after_the_longest(caplog: pytest.Log
     assert (fields["reason"], fields["entity"], fields["held_seconds"]) == (RATE, "total", 2.5)
 
 
-def test_those_that_wait_to_be_closed_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """An address above its rate leaves room for others."""
-    door = Door(f"ip=<default>,{RATE}=1", max_refused=3)
-    accepted = [door.arrive() is not None for _ in range(100)]
-    assert accepted == [True] * 5 + [False] * 95
-    assert door.rejected[RATE] == 95
-    [(name, fields)] = lines_of(caplog.records)
-    assert (name, fields["held_seconds"]) == ("connection_rejected", None)
-    other = door.arrive("10.0.0.2")
-    assert [other] == [each for each in door.open[5:] if each.is_served]
-    door.timers.pass_seconds(2)
-    assert door.rejected[RATE] == 98
-    assert door.arrive() is not None
-
-
 def test_a_wait_counts_when_it_ends_and_not_as_a_request() -> None:
     door = Door(ONE, hold_seconds=8)
     _, second, gone = (door.admit() for _ in range(3))
@@ -157,30 +142,6 @@ def test_a_wait_counts_when_it_ends_and_not_as_a_request() -> None:
     [histogram] = entity.throttles.values()
     assert (histogram.count, histogram.sum_seconds) == (1, 2)
     assert entity.window.max_and_mean(entity.requests) == (0, 0)
-
-
-def test_changed_limits_apply_to_the_next_connection() -> None:
-    door = Door(ONE)
-    for _ in range(4):
-        door.arrive()
-    waits = door.waits_seconds()
-    door.change()
-    assert door.waits_seconds() == waits == [2, 2, 2]
-    assert door.admit().is_served
-    door.timers.pass_seconds(2)
-    assert len(door.open) == 3
-    assert door.rejected[RATE] == 2
-
-
-def test_a_wait_goes_on_when_enforcement_is_switched_off() -> None:
-    door = Door(ONE)
-    door.admit()
-    waiting = door.admit()
-    door.enforce(False)
-    later = door.admit()
-    assert (waiting.is_served, later.is_served) == (False, True)
-    door.timers.pass_seconds(2)
-    assert waiting.is_served
 
 
 def test_a_dry_run_serves_all_and_reports_each_of_both_limits(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from quotas.admission.limit import SPARE_NS, Limit
 from quotas.limit_options import LimitOptions
 from quotas.parsing.parse import parse_spec
 from tests.proxy.frames import batch, produce, produce_records
-from tests.proxy.streams.pair import Pair, World, correlation_ids
+from tests.proxy.streams.pair import Pair, World
 
 pytestmark = pytest.mark.claim(
     "enforcement", "clients that share one limit get equal parts, also with large beside small requests"
@@ -64,39 +64,6 @@ def test_connections_on_one_limit_share_it_by_bytes(
             break
         assert max(got) - min(got) <= most_apart, (sizes, got)
     assert max(got) >= TOTAL * 0.85
-
-
-def test_connections_do_not_queue_where_there_is_room_for_all() -> None:
-    """Else clients that never stop sending would queue for each other without end."""
-    world = World([parse_spec(f"client-id=etl,producer_byte_rate={RATE}")])
-    Pair(world).client_sends(produce(0, RATE + 100_000))
-    pairs = [Pair(world) for _ in range(2)]
-    for pair in pairs:
-        pair.client_sends(produce(0, 1_000))
-        assert pair.held is not None
-        pair.client_sends(*(produce(number, 1_000) for number in range(1, 200)))
-    world.clock.pass_seconds(0.9)
-    assert world.loop.next()
-    assert [len(pair.sent()) for pair in pairs] == [200, 200]
-    assert world.throttled()["etl", "producer_byte_rate", "pause"] == 2, "the first of each"
-
-
-def test_each_turn_is_for_one_frame() -> None:
-    """One connection has three frames at hand when its turn comes, and there is a little room: the other is next."""
-    quota = replace(
-        parse_spec("client-id=etl,producer_byte_rate=1MB"), options=LimitOptions(burst_seconds=Fraction(1, 13_000))
-    )
-    world = World([quota])
-    many, one = Pair(world), Pair(world)
-    one.broker.taken = many.to_broker
-    many.client_sends(produce(0, 100_000))
-    many.client_sends(*(produce(number, 5) for number in (1, 2, 3)))
-    one.client_sends(produce(10, 6))
-    world.clock.pass_seconds(60)
-    while world.loop.next():
-        pass
-    assert correlation_ids(many.sent(), requests=True) == [0, 1, 10, 2, 3]
-    assert world.throttled()["etl", "producer_byte_rate", "pause"] == 3, "the third goes with the second"
 
 
 def crowd(number: int, size: int = 6) -> tuple[World, list[Pair]]:

@@ -4,14 +4,11 @@ Limits are given without a burst, so that every frame leaves a debt of its own l
 the loop's timers are short; how much time has passed is for the test to say.
 """
 
-import asyncio
 import re
-import socket
 
 import pytest
 
-from proxy.streams.memory import HEAD_READ_SIZE
-from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, without_burst
 from tests.proxy.dialogue import held
 from tests.proxy.frames import produce, produced
 from tests.proxy.streams.pair import Pair, World
@@ -32,22 +29,6 @@ async def in_debt(stage: Stage, *held_requests: bytes) -> tuple[Peer, Peer]:
     return client, broker
 
 
-async def test_a_held_session_is_not_read(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[FAST])
-    more = produce(2, 30_000) + produce(3, 20)
-    client, broker = await in_debt(stage, more)
-    session = stage.session_of(client)
-    kept = stage.memory.buffered_bytes
-    assert 0 < kept <= HEAD_READ_SIZE
-    await until(lambda: stage.unread(session) == len(more) - kept)  # the rest waits in the kernel
-    stage.clock.pass_seconds(1)
-    assert await broker.frame() == produce(2, 30_000)
-    stage.clock.pass_seconds(1)
-    assert await broker.frame() == produce(3, 20)
-    await until(lambda: not stage.paused())
-    assert stage.memory.buffered_bytes == 0
-
-
 # Clients that hang up while held
 
 
@@ -62,29 +43,6 @@ async def test_a_held_frame_of_a_disconnected_client_is_dropped(open_stage: Open
         await stage.no_sessions()
         assert stage.metrics.connections.dropped_frames == before + 1
         stage.clock.pass_seconds(1)
-
-
-async def test_a_dropped_frame_changes_nothing_else(open_stage: OpenStage) -> None:
-    """The broker has not taken all of the request before, which nobody will send again: that one is finished."""
-    stage = open_stage(quotas=[without_burst("client-id=etl,producer_byte_rate=1GB")])
-    client, broker = await stage.pair()
-    session = stage.session_of(client)
-    assert session.upstream is not None
-    session.upstream._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
-    broker.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
-    first = produce(1, 300_000, acks=0)
-    sending = asyncio.ensure_future(client.send(first + produce(2, 500)))
-    received = b""
-    while session.request_stream.held is None:  # the proxy always has bytes for the broker
-        received += await broker.read(4_000)
-    assert session.requests.writer.pending is not None
-    await sending
-    client.close()
-    stage.clock.pass_seconds(1)
-    await until(lambda: stage.metrics.connections.dropped_frames == 1)
-    assert received + await broker.rest() == first
-    broker.close()
-    await stage.no_sessions()
 
 
 def test_a_long_hold_repeats_its_line_with_the_time_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:

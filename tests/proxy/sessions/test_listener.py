@@ -11,29 +11,7 @@ from proxy.admin.http_server import HttpServer, Response, text_response
 from proxy.config.config import SecurityOptions
 from proxy.sessions.listener import listening_socket
 from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, Stage, lines_of, until
-from tests.proxy.frames import heartbeat, heartbeat_answer
-
-
-async def test_a_storm_of_connections(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    clients = []
-    for _ in range(500):
-        sock = socket.socket()
-        sock.setblocking(False)
-        sock.connect_ex((LOOPBACK, stage.port))
-        clients.append(Peer(sock))
-    stage.clients += clients
-    brokers = [await stage.broker.accept() for _ in clients]
-    await until(lambda: stage.metrics.connections.open == 500)
-    # Which broker connection belongs to which client is told by what comes out of it.
-    for number, client in enumerate(clients):
-        await client.send(heartbeat(number))
-    answers = {heartbeat(number): heartbeat_answer(number) for number in range(500)}
-    for broker in brokers:
-        await broker.send(answers.pop(await broker.frame()))
-    assert not answers
-    for number, client in enumerate(clients):
-        assert await client.frame() == heartbeat_answer(number)
+from tests.proxy.frames import heartbeat
 
 
 async def test_what_is_accepted_keeps_its_options(open_stage: OpenStage) -> None:
@@ -104,22 +82,6 @@ async def test_a_connection_that_was_aborted_in_the_backlog_costs_nothing(open_s
     exhaust(stage, errno.ECONNABORTED, 1)
     await stage.pair()
     assert stage.metrics.errors.accept["aborted"] == 1
-
-
-async def test_closing_while_accepting_rests(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.sessions.listener.PAUSE_SECONDS", 0.002)
-    stage = open_stage()
-    loop = asyncio.get_running_loop()
-    failed: list[object] = []
-    loop.set_exception_handler(lambda _loop, context: failed.append(context))
-    exhaust(stage, errno.EMFILE, 1)
-    await stage.client()
-    await until(lambda: stage.metrics.errors.accept["descriptors_exhausted"] == 1)
-    stage.server.close()
-    later = asyncio.Event()
-    loop.call_later(0.006, later.set)  # behind the timer that is not to be there
-    await later.wait()
-    assert failed == []
 
 
 async def test_a_connection_that_comes_during_a_drain_is_closed(open_stage: OpenStage) -> None:

@@ -116,17 +116,6 @@ def test_partial_writes_change_no_bytes(rooms: list[int], count: int) -> None:
 # ---- steps
 
 
-def test_an_incomplete_head_is_kept() -> None:
-    bench = Bench()
-    bench.client_sends(produce(1)[:9])
-    assert (bench.requests.backlog.kept, bench.requests.backlog.unparsed) == (produce(1)[:9], False)
-    assert bench.world.memory.buffered_bytes == 9
-    assert bench.paused() == {}
-    bench.client_sends(produce(1)[9:])
-    assert bench.to_broker == produce(1)
-    assert bench.world.memory.buffered_bytes == 0
-
-
 @pytest.mark.pure
 def test_a_defect_costs_its_own_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
@@ -172,22 +161,6 @@ def test_a_turn_ends_after_its_time_and_reads_shrink_and_grow() -> None:
     assert bench.requests.backlog.read_limit == READ_SIZE
 
 
-def test_what_is_left_of_a_turn_waits_with_a_hold_of_another_reason() -> None:
-    """Broken off, then paused for something else: its turn comes and reads nothing until that is over."""
-    bench = Bench()
-    bench.world.work.step_ns = SLICE_NS
-    bench.client_sends(alternating(20))
-    bench.requests.pause(MEMORY)
-    taken = len(bench.to_broker)
-    bench.run()
-    assert len(bench.to_broker) == taken
-    assert bench.paused() == {"memory": 1}
-    bench.requests.resume(MEMORY)
-    bench.run()
-    assert bench.to_broker == alternating(20)
-    assert bench.paused() == {}
-
-
 def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decrypted bytes are not known to the loop: the pump has turns until none are left."""
     buffers = property(lambda wire: bool(wire.received), lambda wire, _: None)
@@ -218,20 +191,6 @@ def without_memory() -> tuple[World, Bench]:
     full.client_sends(produce(1, 100_000 + OWN_SIZE))
     assert world.memory.read_size == 0
     return world, full
-
-
-def test_without_memory_long_requests_wait_and_short_ones_pass() -> None:
-    world, full = without_memory()
-    short = Bench(world)
-    short.client_sends(heartbeat(1) + heartbeat(2))
-    assert short.to_broker == heartbeat(1) + heartbeat(2)
-    short.broker.room = 0
-    short.client_sends(produce(3, 5_000))
-    assert short.client.reads[-1] == OWN_SIZE, "what it may hold outside of the pool"
-    assert world.memory.used <= 100_000 + OWN_SIZE
-    full.broker.room = None
-    full.write(full.broker)
-    assert world.memory.read_size > 0
 
 
 def test_a_direction_without_memory_is_read_when_there_is_some() -> None:

@@ -19,10 +19,8 @@ from tests.proxy.conversation import (
     until,
 )
 from tests.proxy.frames import (
-    coordinators_answer,
     fetch,
     fetched,
-    find_coordinator,
     heartbeat,
     heartbeat_answer,
     produce,
@@ -71,17 +69,6 @@ async def test_connecting_client_ends_and_connecting_drains(open_stage: OpenStag
         await stage.no_sessions()
 
 
-async def test_connecting_client_ends_before_the_broker_answers(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client = await stage.client()
-    await client.send(produce(1, acks=0))
-    client.close()
-    broker = await stage.broker.accept()
-    assert await broker.rest() == produce(1, acks=0), "what was sent before is delivered all the same"
-    broker.close()
-    await stage.no_sessions()
-
-
 # OPEN
 
 
@@ -115,39 +102,7 @@ async def test_a_broker_ends_while_its_client_still_reads(open_stage: OpenStage,
     await stage.no_sessions()
 
 
-# DRAINING
-
-
-async def test_draining_closes_when_the_broker_has_taken_the_last_bytes(open_stage: OpenStage) -> None:
-    """acks=0, and a broker that reads slowly: nothing is answered, so only the flush can end it."""
-    stage, client, broker, session = await opened(open_stage)
-    sent = produce(1, 20_000_000, acks=0)
-    sending = asyncio.ensure_future(client.send(sent))
-    await until(lambda: session.requests.writer.pending is not None)
-    session.drain()
-    assert await broker.read(len(sent)) == sent
-    await sending
-    assert await client.rest() == b""
-    client.close()
-    assert await broker.rest() == b""
-    broker.close()
-    await stage.no_sessions()
-
-
 # FLUSHING
-
-
-async def test_data_without_acknowledgement_sent_right_before_the_close_arrives(open_stage: OpenStage) -> None:
-    stage, client, broker, session = await opened(open_stage)
-    sent = b"".join(produce(number, 50_000, acks=0) for number in range(60))
-    receiving = asyncio.ensure_future(broker.rest())
-    await client.send(sent)
-    session = stage.session_of(client)
-    client.close()
-    assert await receiving == sent
-    assert session.state is State.FLUSHING, "the broker's end of stream says that it has read everything"
-    broker.close()
-    await stage.no_sessions()
 
 
 async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arrives(open_stage: OpenStage) -> None:
@@ -165,31 +120,6 @@ async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arr
     assert await broker.rest() == sent
     broker.close()
     await stage.no_sessions()
-
-
-async def test_a_close_while_bytes_wait_for_either_side(open_stage: OpenStage) -> None:
-    """Both sockets are registered for writing then; on uvloop a forgotten one would end the process."""
-    stage = open_stage()
-    client, broker, _ = await a_client_that_does_not_read(stage)
-    session = stage.session_of(client)
-    sending = asyncio.ensure_future(client.send(produce(2, 30_000_000, acks=0)))
-    await until(lambda: session.requests.writer.pending is not None)
-    assert stage.memory.buffered_bytes > 0
-    session.close()
-    assert stage.memory.buffered_bytes == 0
-    with pytest.raises((ConnectionResetError, BrokenPipeError)):
-        await sending
-    await broker.closed()
-
-
-@pytest.mark.parametrize("size", [100, 6])
-async def test_a_broker_that_ends_while_its_response_is_collected(open_stage: OpenStage, size: int) -> None:
-    stage, client, broker, _ = await opened(open_stage, find_coordinator(1))
-    await broker.send(coordinators_answer(1, 20)[:size])
-    await until(lambda: stage.memory.buffered_bytes >= size - 4)
-    broker.close()
-    assert await client.rest() == b""
-    assert stage.metrics.errors.upstream["closed_mid_frame"] == 1
 
 
 # Writing to a peer that is gone, in the middle of looking at what was read

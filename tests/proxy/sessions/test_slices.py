@@ -62,32 +62,6 @@ def test_heavy_connections_share_their_part_of_a_round_in_order() -> None:
         assert order == heavy[: number * most]
 
 
-def test_light_connections_are_read_while_heavy_ones_wait() -> None:
-    loop, (*heavy, light), order = some(SLICE_NS, 10, HEAVY_NS)
-    for each in heavy:
-        each.is_heavy = True
-        each.on_readable()
-    light.on_readable()
-    assert order[-1] is light
-    loop.round()
-    light.on_readable()
-    assert order.count(light) == 2
-
-
-def test_handshakes_and_expensive_connections_do_not_wait_for_the_queue_of_the_others() -> None:
-    loop, (*handshakes, first, second), order = some(SLICE_NS, 10, SLICE_NS, SLICE_NS)
-    for each in handshakes:
-        each.slices.wait_for_handshake(each)
-    for each in (first, second):
-        each.is_heavy = True
-        each.slices.wait(each)
-    for _ in range(2):
-        loop.round()
-    assert order == [handshakes[0], first, handshakes[1], second]
-    loop.round()
-    assert order[4:] == handshakes[2:4], "all that is left of the round is theirs"
-
-
 def test_no_round_is_begun_for_little_work() -> None:
     loop, [light], _ = some(1_000, 1)
     light.on_readable()

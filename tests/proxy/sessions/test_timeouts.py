@@ -19,9 +19,7 @@ from tests.proxy.frames import (
     produce_records,
     produced,
     share_fetch,
-    share_fetched,
 )
-from tests.proxy.mutation_frames import create
 from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.proxy.streams.test_authenticate import chosen, handshake, sasl
 
@@ -83,13 +81,6 @@ async def test_without_a_complete_request_a_connection_is_closed(
     [(name, fields)] = lines_of(caplog.records)
     assert (name, fields["reason"], fields["timeout_seconds"]) == ("connection_closed", "handshake_timeout", 30)
     assert fields["peer"] == session.identity.client.peer
-
-
-def test_a_request_that_is_collected_is_not_complete() -> None:
-    pair = Pair(World([parse_spec("total,controller_mutation_rate=10")]))
-    pair.client_sends(create(1, {"topic": 1})[:-1])
-    assert pair.requests.backlog.kept
-    assert lacks_request(pair, 30)
 
 
 @pytest.mark.parametrize(
@@ -189,27 +180,6 @@ async def test_an_idle_connection_is_closed(open_stage: OpenStage, caplog: pytes
     await client.closed()
     name, fields = lines_of(caplog.records)[-1]
     assert (name, fields["reason"], fields["timeout_seconds"]) == ("connection_closed", "max_idle", 600)
-
-
-@pytest.mark.parametrize("security", [SecurityOptions(), SecurityOptions(handshake_timeout_seconds=0)])
-async def test_without_the_option_none_is(open_stage: OpenStage, security: SecurityOptions) -> None:
-    stage = open_stage(security=security)
-    client, broker = await stage.pair()
-    if security.handshake_timeout_seconds:
-        await exchange(client, broker, *BEAT)
-    assert swept(stage, 86_400) == {}
-
-
-async def test_a_part_of_a_request_is_traffic_once(open_stage: OpenStage) -> None:
-    stage = open_stage(security=IDLE)
-    client, broker = await stage.pair()
-    await exchange(client, broker, *BEAT)
-    data = heartbeat(2)
-    for nth in range(4):
-        await client.send(data[nth : nth + 1])
-        await until(lambda: not stage.unread(next(iter(stage.sessions))))
-        assert swept(stage, 599) == {}
-    assert swept(stage, 1) == {"max_idle": 1}
 
 
 @pytest.mark.parametrize("is_held", [True, False])
@@ -347,16 +317,6 @@ def test_what_would_lose_its_order_or_its_records_does_not_end(sent: bytes, is_l
     assert pair.to_broker == sent
     world.clock.pass_seconds(111)
     assert pair.session.timeouts.is_old(world.clock()) is ends
-
-
-def test_a_share_session_ends_with_the_proxy() -> None:
-    """When what is in flight is answered, as any other."""
-    pair = Pair(World([], listening=AGE))
-    pair.client_sends(share_fetch(1))
-    pair.session.drain()
-    states = [pair.session.state]
-    pair.broker_sends(share_fetched(1))
-    assert [*states, pair.session.state] == [State.DRAINING, State.LINGERING]
 
 
 async def test_a_connection_that_logs_in_has_no_age_yet(open_stage: OpenStage) -> None:

@@ -7,7 +7,7 @@ import datetime
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from ipaddress import ip_network
 from itertools import repeat
 from pathlib import Path
@@ -30,9 +30,7 @@ from tests.proxy.conversation import (
     exchange,
     lines_of,
     until,
-    without_burst,
 )
-from tests.proxy.dialogue import held
 from tests.proxy.frames import (
     api_versions,
     coordinator_answer,
@@ -158,19 +156,6 @@ async def test_a_route_knows_the_server_name_of_the_handshake(
     await client.send(produce(1), sizes)
     assert await stage.broker.first_frame() == produce(1)
     assert asked == [server_name]
-
-
-async def test_a_broker_that_is_learned_during_a_handshake(
-    open_stage: OpenStage, open_broker: OpenBroker, certificates: Certificates
-) -> None:
-    """The connection goes to the node that its port has then."""
-    stage, learned = opened(open_stage, certificates, "client"), open_broker()
-    client = TlsPeer(await stage.client(stage.context.nodes.port_of(3)), certificates.of_client())
-    await until(lambda: bool(stage.sessions))
-    stage.context.nodes.advertise(3, *learned.address)
-    await client.handshake()
-    await client.send(heartbeat(1))
-    assert await learned.first_frame() == heartbeat(1)
 
 
 @pytest.mark.claim(
@@ -410,30 +395,6 @@ async def test_client_certificates(
     await until(lambda: stage.metrics.errors.protocol["tls_handshake"] == 1)
 
 
-def test_a_handshake_that_waits_to_write() -> None:
-    calls: list[str] = []
-
-    class Wire:
-        is_server, has_begun = True, True
-        handshake: Handshake | None = None
-        steps = iter([ssl.SSLWantWriteError(), BlockingIOError(), ssl.SSLWantReadError(), None])
-
-        def step(self) -> None:
-            if (error := next(self.steps)) is not None:
-                raise error
-
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            return lambda *_: calls.append(name)
-
-    turns = Slices(None, WorkClock(1))  # type: ignore[arg-type]
-    wire = Wire()
-    wire.handshake = handshake = Handshake(wire, turns, lambda: calls.append("done"), lambda *_: calls.append("failed"))  # type: ignore[arg-type]
-    for _ in range(4):
-        handshake.on_ready()
-    waits = ["when_writable", "when_readable", "when_readable", "done"]
-    assert calls == [name for wait in waits for name in ("stop_reading", "stop_writing", wait)]
-
-
 @pytest.mark.claim("security", "many handshakes at once take turns with other clients")
 @pytest.mark.pure
 async def test_many_handshakes_take_turns(
@@ -542,30 +503,3 @@ async def test_without_a_check_of_the_name(open_stage: OpenStage, certificates: 
     assert broker.tls.getpeercert() is not None
     await client.send(heartbeat(1))
     assert await broker.frame() == heartbeat(1)
-
-
-async def test_a_client_that_is_held_for_long_receives_the_same_bytes(
-    open_stage: OpenStage, certificates: Certificates
-) -> None:
-    """The first byte of its response early, in a record of its own (`test_clients_that_left`)."""
-    quota = without_burst("client-id=etl,producer_byte_rate=100")
-    stage = opened(open_stage, certificates, "client", quotas=[quota])
-    client, broker = await pair(stage, certificates, "client")
-    await client.send(produce(1, 10_000))
-    await broker.frame()
-    await broker.send(produced(1))
-    await client.frame()
-    await client.send(produce(2))
-    await held(stage)
-    stage.clock.pass_seconds(66)
-    stage.sweep()
-    assert [session.responses.writer.has_probed for session in stage.sessions] == [True]
-    stage.clock.pass_seconds(1_000)
-    stage.shared.wakeups.limits_changed()
-    assert await broker.frame() == produce(2)
-    await broker.send(produced(2))
-    await client.send(heartbeat(3))
-    await broker.frame()
-    await broker.send(heartbeat_answer(3))
-    assert len(await client.frame()) == len(produced(2))
-    assert await client.frame() == heartbeat_answer(3)

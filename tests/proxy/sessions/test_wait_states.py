@@ -1,7 +1,6 @@
 """Where the time of a connection goes: each state of `proxy.observability.client_times`, and that nothing is lost."""
 
 import logging
-import uuid
 from collections.abc import Callable
 
 import pytest
@@ -176,18 +175,6 @@ def test_the_time_before_a_broker_is_connected_is_the_clients_and_then_the_broke
     assert spent == {"client": 3, "broker": 7}
 
 
-def test_a_held_request_waits_for_its_limit() -> None:
-    scene = Scene("client-id=etl,producer_byte_rate=1000")
-    scene.play(asks(produce(1, 2_000)), 100, asks(produce(2, 10)))
-    before = scene.world.clock()
-    pass_holds(scene.world)
-    held_ms = (scene.world.clock() - before) / MS
-    scene.play(50, says(produced(1), produced(2)))
-    assert held_ms > 1_000
-    assert scene.spent() == {"broker": 150, "limit": held_ms}
-    assert scene.limits() == {("producer_byte_rate", "client-id:etl"): held_ms}
-
-
 @pytest.mark.parametrize("throttle_ms", [0, 200])
 def test_a_client_keeps_the_notice_of_its_limit(throttle_ms: int) -> None:
     """Also where the broker's own throttle time ends earlier."""
@@ -198,13 +185,6 @@ def test_a_client_keeps_the_notice_of_its_limit(throttle_ms: int) -> None:
     at_limit, rest = pytest.approx(debt_ms - 10, abs=1), pytest.approx(100, abs=1)
     assert scene.spent() == {"broker": 10, "limit": at_limit, "client": rest}
     assert list(scene.limits()) == [("producer_byte_rate", "client-id:etl")]
-
-
-def test_a_client_that_does_not_keep_its_notice_is_not_at_the_limit_for_longer() -> None:
-    scene = Scene("client-id=etl,consumer_byte_rate=1000")
-    scene.play(asks(fetch(1)), says(fetched(1, size=3_000)), 30, asks(heartbeat(2)), 20, says(heartbeat_answer(2)))
-    scene.play(asks(heartbeat(3)), 20)
-    assert scene.spent() == {"limit": 30, "broker": 40}
 
 
 @pytest.mark.parametrize("version", [7, 9, 12])
@@ -280,24 +260,6 @@ def test_many_requests_in_flight_wait_by_name_and_the_log_has_the_same_time(
     assert (second["held_seconds"], second["of"]) == (5.0, 5.0)
 
 
-def test_requests_behind_those_in_flight_wait_for_a_limit_and_the_broker_is_timed_all_the_same() -> None:
-    """A producer that pipelines at its limit, as librdkafka does: a request waits for it at each moment."""
-    scene = Scene("client-id=etl,producer_byte_rate=1000")
-    scene.pair.client_sends(produce(0, 300))
-    for number in range(1, 6):
-        scene.look()
-        scene.pair.client_sends(produce(number, 300))
-        assert scene.world.metrics.connections.paused["quota"] == 1
-        pass_holds(scene.world)
-        scene.wait(15)
-        scene.pair.client_sends(produce(100 + number, 300))
-        scene.pair.broker_sends(produced(number - 1 if number == 1 else 99 + number), produced(number))
-        pass_holds(scene.world)
-    times = scene.times()
-    assert times.produce.count >= 4
-    assert times.produce.sum_seconds / times.produce.count == pytest.approx(0.015)
-
-
 NOT_TIMED: dict[str, list[Step]] = {
     # Brokers before KIP-219 send it when the throttle time in it is over.
     "delayed for the quota of the broker": [asks(heartbeat(1)), 400, says(heartbeat_answer(1, throttle_ms=400))],
@@ -320,15 +282,6 @@ def test_a_broker_is_timed_from_the_end_of_a_request() -> None:
     scene.play(*CASES["a request that arrives slowly"][0])
     assert scene.times().produce.count == 1
     assert scene.times().produce.sum_seconds == pytest.approx(0.03)
-
-
-def test_a_request_that_is_timed_answers_for_itself() -> None:
-    scene = Scene("topic=orders,bytes_in_rate=1000")
-    topic_id = uuid.UUID(int=7)
-    scene.play(look, asks(metadata(1)), 10)
-    scene.play(says(metadata_answer(1, {1: ("broker", 9092)}, named={"orders": topic_id})))
-    assert scene.times().others.count == 1
-    assert scene.world.context.topics.name_of(topic_id.bytes) == "orders"
 
 
 STEPS: dict[str, Callable[[Scene, int], None]] = {

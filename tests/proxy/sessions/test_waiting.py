@@ -199,15 +199,6 @@ def test_while_a_frame_waits_another_connection_passes_as_many_bytes_and_one_fra
     assert max(queued.values(), default=0) <= 1
 
 
-@pytest.mark.parametrize("case", [A_RING, A_PAIR, A_KNOT])
-@pytest.mark.parametrize("read_size", [7, 1_000])
-def test_everybody_gets_through_under_constant_pressure(case: Case, read_size: int) -> None:
-    scene, senders = Case(case.rates, case.clients, read_size).build(frames=1_500)
-    scene.run()
-    passed = [sender.passed for sender in senders]
-    assert min(passed) >= 5, passed
-
-
 # ---- one limit
 
 
@@ -245,24 +236,6 @@ def test_connections_of_one_limit_differ_by_one_frame_of_each(
                 ahead[one, other] = max(ahead[one, other], passed[one] - passed[other])
                 more = max(largest[one], largest[other]) if any(late_ns) else 0
                 assert ahead[one, other] + ahead[other, one] <= largest[one] + largest[other] + more
-
-
-def test_every_second_is_at_the_rate_for_every_client() -> None:
-    """Within one frame: the largest may end just before or after."""
-    frames = (MB, 1_000, 16_384)
-    case = Case({"A": (5 * MB, SECOND)}, tuple(Client("A", (size,)) for size in frames), read_size=131_072)
-    scene, senders = case.build(frames=1 << 30)
-    begin_ns = scene.clock()
-    while scene.clock() < begin_ns + 20 * SECOND:
-        scene.loop.next()
-    steady = [charge for charge in scene.charges if SECOND <= charge[0] - begin_ns < 20 * SECOND]
-    for second in range(1, 20):
-        total = sum(units for at_ns, _, _, units in steady if (at_ns - begin_ns) // SECOND == second)
-        assert abs(total - 5 * MB) <= MB + 5 * MB // 1_000, second
-    assert abs(sum(units for _, _, _, units in steady) - 19 * 5 * MB) <= MB
-    for sender in senders:
-        share = sum(units for _, by, _, units in steady if by is sender)
-        assert abs(share - 19 * 5 * MB / 3) <= MB
 
 
 # ---- nothing of the rate is lost
@@ -326,12 +299,3 @@ def test_a_waiter_passes_when_the_debt_is_paid_at_the_rate_of_now(
         assert len(scene.loop.pending) <= 2, "one timer, and the change"
         scene.loop.next()
     assert scene.charges[1][0] - begin_ns == passes_at_ms * NS_PER_MS
-
-
-def test_a_rate_without_waiters_needs_no_timer() -> None:
-    limit = limit_of("A", 100, 0)
-    scene = Scene([limit])
-    Sender(scene, (limit,), iter([1_000]))
-    scene.run()
-    scene.grant(limit, 7, 0, SECOND, 1)
-    assert scene.loop.pending == []

@@ -326,13 +326,6 @@ def test_where_brokers_require_a_login_nothing_is_charged_before_it(mechanism: s
     assert len(world.levels()) == (mechanism == "GSSAPI")
 
 
-def test_after_a_login_requests_pass_where_brokers_require_one() -> None:
-    pair = Pair(World([], upstream=ClientSettings(protocol="SASL_PLAINTEXT")))
-    log_in(pair, "alice")
-    pair.client_sends(produce(4, 1_000))
-    assert pair.sent()[-1] == produce(4, 1_000)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "handshake_error", "error"),
     [

@@ -12,7 +12,7 @@ from protocol.wire import encode_varint
 from proxy.brokers.nodes import Nodes
 from proxy.config.addresses import Address
 from proxy.config.config import EnforcementOptions, ListeningOptions, SecurityOptions
-from proxy.sessions.pump_set import IN_FLIGHT, RESPONSE_MEMORY
+from proxy.sessions.pump_set import IN_FLIGHT
 from proxy.streams.handlers.produce import ProduceRequest
 from proxy.streams.memory import ResponseTooLarge
 from proxy.streams.pending import MAX_OWED_BYTES
@@ -102,14 +102,6 @@ def test_topics_kept_for_responses_are_bounded() -> None:
     assert accepted.count == counted + 70 * MAX_REMEMBERED, "the others counted when they passed"
 
 
-def test_requests_without_a_response_enter_no_queue() -> None:
-    pair = Pair(World())
-    pair.client_sends(*(produce(number, acks=0) for number in range(3 * MAX_IN_FLIGHT)))
-    assert len(pair.sent()) == 3 * MAX_IN_FLIGHT
-    assert not pair.response_stream.in_flight
-    assert pair.connection.sent_unanswered
-
-
 def test_bytes_of_own_responses_are_bounded() -> None:
     """A refused CreateTopics is answered with all its names: the answers wait behind a response that does not come."""
     pair = Pair(World([without_burst("client-id=etl,controller_mutation_rate=1")]))
@@ -170,26 +162,6 @@ def test_a_response_above_a_quarter_of_the_pool_is_refused() -> None:
         pair.broker_sends((250_001).to_bytes(4, "big") + (1).to_bytes(4, "big"))
     assert (caught.value.length, caught.value.limit) == (250_001, 250_000)
     assert world.memory.used == 0
-
-
-def test_responses_that_wait_for_memory_are_granted_in_order() -> None:
-    """Four have a quarter each; the fifth and sixth wait unread, and the memory of the first is the fifth's."""
-    world = World(security=SecurityOptions(max_buffered_bytes=400_000))
-    answer = frames.coordinators_answer(1, 3_500)
-    assert 90_000 < len(answer) - 4 < 100_000
-    pairs = [Pair(world) for _ in range(6)]
-    for pair in pairs:
-        pair.client_sends(frames.find_coordinator(1))
-        pair.broker_sends(answer[:100])
-    assert [pair.responses.paused for pair in pairs] == [0] * 4 + [RESPONSE_MEMORY] * 2
-    pairs[0].broker_sends(answer[100:])
-    assert len(pairs[0].received()) == 1
-    assert [pair.responses.paused for pair in pairs[4:]] == [0, RESPONSE_MEMORY]
-    pairs[1].hang_up()
-    for pair in pairs[2:]:
-        pair.broker_sends(answer[100:])
-        assert len(pair.received()) == 1
-    assert world.memory.used == world.memory.buffered_bytes == 0
 
 
 def many_brokers(count: int) -> bytes:
@@ -253,21 +225,3 @@ def test_a_response_without_a_correlation_id() -> None:
     pair.client_sends(produce(1))
     with pytest.raises(MalformedFrame):
         pair.broker_sends((3).to_bytes(4, "big") + bytes(4))
-
-
-@pytest.mark.parametrize(
-    ("sent", "answer"),
-    [
-        (produce(1, version=12), b"\x00\x7f" + bytes(20)),
-        (frames.fetch(1, 17), b"\x00" + bytes(10) + b"\x05" + bytes(20)),
-        (frames.metadata(1), b"\x00" + bytes(4) + b"\x7f" + bytes(30)),
-        (frames.find_coordinator(1), b"\xff" * 30),
-        (api_versions(1, 3), b"\x00\x00\x7f" + bytes(3)),
-    ],
-    ids=["produce", "fetch", "metadata", "find coordinator", "api versions"],
-)
-def test_bytes_that_are_no_response(sent: bytes, answer: bytes) -> None:
-    pair = Pair(World())
-    pair.client_sends(sent)
-    with pytest.raises(MalformedFrame):
-        pair.broker_sends(frames.frame((1).to_bytes(4) + answer))

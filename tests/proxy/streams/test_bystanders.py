@@ -8,7 +8,7 @@ import pytest
 
 from quotas.parsing.parse import parse_spec
 from quotas.registry import client_table, limit_store
-from tests.proxy.frames import correlation_of, fetch, fetch_max_bytes, fetched, produce, share_fetch, share_fetched
+from tests.proxy.frames import fetch, fetched, produce
 from tests.proxy.streams.pair import Pair, World, run_until
 
 SECOND = 1_000_000_000
@@ -68,21 +68,11 @@ class Producer:
 
 
 class Consumer:
-    """It always asks for more, and its broker has it at once: `size` bytes for each fetch."""
+    """It always asks for more, and its broker has it at once."""
 
-    def __init__(
-        self,
-        world: World,
-        size: int = 2_000,
-        asks: Callable[..., bytes] = fetch,
-        client_id: str = "innocent",
-        passed: Passed | None = None,
-    ) -> None:
+    def __init__(self, world: World) -> None:
         self.pair = Pair(world)
-        self.passed = Passed(world) if passed is None else passed
-        self.size = size
-        self.asks = asks
-        self.client_id = client_id
+        self.passed = Passed(world)
         self.number = self.answered = self.received = 0
         self.of_response = 0
 
@@ -91,17 +81,11 @@ class Consumer:
         for _ in range(20):
             if self.number == self.answered == self.received:
                 self.number += 1
-                pair.client_sends(
-                    fetch(self.number, client_id=self.client_id) if self.asks is fetch else share_fetch(self.number)
-                )
+                pair.client_sends(fetch(self.number, client_id="innocent"))
             if self.answered < self.number and pair.to_broker:
                 pair.to_broker.clear()
                 self.answered = self.number
-                answer = (
-                    fetched(self.number, size=self.size)
-                    if self.asks is fetch
-                    else share_fetched(self.number, record_bytes=self.size)
-                )
+                answer = fetched(self.number, size=2_000)
                 self.of_response = len(answer)
                 pair.broker_sends(answer)
             self.of_response -= len(pair.to_client)
@@ -201,64 +185,3 @@ def test_stalled_requests_of_which_the_limit_is_pushed_out_by_other_client_ids(m
         run_until(world, world.clock() + STEP_NS)
     assert passed.above <= RATE + len(sent) + RATE // 10
     assert passed.total >= passed.earned
-
-
-def test_thirty_share_consumers_of_one_client_keep_to_its_limit() -> None:
-    """Each always has a ShareFetch request under way, and its broker more records than its share: a second of the rate.
-    And a plain fetch passes.
-    """
-    world = World([parse_spec(f"client-id=etl,consumer_byte_rate={RATE}")])
-    passed = Passed(world)
-    size = RATE
-    shares = [Consumer(world, size, share_fetch, passed=passed) for _ in range(30)]
-    plain = Consumer(world, size, client_id="etl", passed=passed)
-    ends_ns = world.clock() + 200 * SECOND
-    while world.clock() < ends_ns:
-        for consumer in (*shares, plain):
-            consumer.go_on()
-        world.loop.pass_seconds(STEP_NS / SECOND)
-    assert passed.above <= RATE + size + RATE // 10
-    assert passed.total >= 0.98 * passed.earned
-    received = [each.received for each in shares]
-    assert max(received) - min(received) <= 2 + RATE // size, "the first one had the burst"
-    assert plain.received >= min(received) // 2
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_forty_idle_consumers_of_one_client_bring_no_more_than_its_limit(together: bool) -> None:
-    """Long polls without data; then data for all: as much as they asked for. Each polls again when its answer is there,
-    or all begin at the same time.
-    """
-    world = World([parse_spec(f"client-id=etl,consumer_byte_rate={RATE}")])
-    pairs = [Pair(world) for _ in range(40)]
-    for pair in pairs:
-        pair.client_sends(fetch(1))
-    for number in range(2, 90):
-        run_until(world, world.clock() + SECOND // 2)
-        forwarded = [pair for pair in pairs if pair.to_broker]
-        for steps in ("answer", "ask") if together else ("answer, ask",):
-            for pair in forwarded:
-                if "answer" in steps:
-                    pair.broker_sends(fetched(correlation_of(pair.sent()[-1]), size=30))
-                    pair.to_client.clear()
-                    pair.to_broker.clear()
-                if "ask" in steps:
-                    pair.client_sends(fetch(number))
-    run_until(world, world.clock() + SECOND // 2)
-    assert all(pair.to_broker for pair in pairs)
-    passed = Passed(world)
-    asked = [pair.sent()[-1] for pair in pairs]
-    answers = [fetched(correlation_of(each), size=fetch_max_bytes(each)) for each in asked]
-    size, largest = sum(len(answer) for answer in answers), max(len(answer) for answer in answers)
-    for pair, answer in zip(pairs, answers, strict=True):
-        pair.broker_sends(answer)
-        take(pair.to_client, passed)
-    while passed.total < size:
-        run_until(world, world.clock() + STEP_NS)
-        for pair in pairs:
-            take(pair.to_client, passed)
-        assert passed.earned <= 60 * RATE
-    assert passed.above <= RATE + largest + RATE // 10
-    at_once = sum(1 / each for each in range(1, 41))
-    assert size <= RATE * (at_once if together else 1) + 40 * 40, "each has a share of what is left, of those then open"
-    assert passed.earned <= size, "so none waits for longer than a client does for an answer"

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.apis import CREATE_TOPICS
-from proxy.config.config import EnforcementOptions
 from quotas.entry import QuotaEntry
 from quotas.limit_options import LimitOptions
 from quotas.parsing.parse import parse_spec
@@ -16,7 +15,7 @@ from tests.proxy import frames
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, heartbeat, produce, produce_records, produced
 from tests.proxy.mutation_frames import create, created, told
-from tests.proxy.streams.exchanges import heartbeat_answered, negotiate
+from tests.proxy.streams.exchanges import heartbeat_answered
 from tests.proxy.streams.pair import Pair, World, pass_holds, pass_one_hold
 
 PRODUCE = "producer_byte_rate"
@@ -43,18 +42,6 @@ def test_what_never_came_is_not_charged(arrived: int) -> None:
     assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
     pair.hang_up()
     assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
-
-
-@pytest.mark.parametrize("also", ["", ",request_rate=1000000"])
-def test_what_has_not_arrived_of_the_last_request_in_a_batch_is_charged_when_it_comes(also: str) -> None:
-    world = World([parse_spec(f"client-id=etl,{PRODUCE}=1GB{also}")])
-    pair = Pair(world)
-    sent = produce(1) + produce(2) + produce(3, 10_000)
-    for end in (len(sent) - 8_000, len(sent) - 10, len(sent)):
-        pair.client_sends(sent[len(pair.to_broker) : end])
-        assert pair.to_broker == sent[:end]
-        assert world.passed()[ETL] == end - 3 * 4
-        assert pair.connection.identity.entity.produce_bytes == end - 3 * 4
 
 
 @given(
@@ -107,17 +94,6 @@ def test_a_request_is_charged_its_bytes_or_its_cost_however_it_arrives(
     assert passed[ETL] == sum(max(2_000, size) for size in sizes)
     assert passed["total", PRODUCE] == sum(max(5_000, size) for size in sizes)
     assert passed["resource-group:g", PRODUCE] == pair.connection.identity.entity.produce_bytes == sum(sizes)
-
-
-def test_a_held_request_counts_its_cost_once_in_the_queue() -> None:
-    """Not in proportion to what has arrived of it, or sessions with longer requests would be served less."""
-    world = World([quota(f"{PRODUCE}=1000,request_cost=20kB")])
-    Pair(world).client_sends(produce(1))
-    pair = Pair(world)
-    pair.client_sends(long_frame()[:500])
-    assert pair.held is not None
-    assert pair.held.hold is not None
-    assert pair.held.hold[2] == 20_000
 
 
 SEVERAL: dict[frames.Topic, list[bytes | None]] = {
@@ -231,15 +207,6 @@ def test_responses_of_control_requests_carry_the_wait_where_they_have_the_field(
     assert pair.received()[-1] == heartbeat_answered(5, 7), "the wait is over: the broker's own stands"
 
 
-def test_api_versions_carry_the_wait_too() -> None:
-    pair = Pair(World([quota("request_rate=10")]))
-    exchange = negotiate(1)
-    pair.client_sends(heartbeat(0), exchange.request)
-    pair.broker_sends(heartbeat_answered(0), exchange.response)
-    assert exchange.returned is not None
-    assert pair.received()[1] == exchange.returned[:-5] + (100).to_bytes(4, "big") + b"\x00"
-
-
 # ---- one count for each request
 
 
@@ -275,17 +242,6 @@ def test_a_request_counts_once(limits: list[QuotaEntry], sent: list[bytes], coun
     assert {mode: count for (_, _, mode), count in world.throttled().items()} == counted
 
 
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_each_fetch_counts_once_in_a_dry_run_too(dry_run: bool) -> None:
-    world = World([quota("consumer_byte_rate=1000")], enforcement=EnforcementOptions(dry_run=dry_run))
-    pair = Pair(world)
-    for number in range(1, 6):
-        pair.client_sends(frames.fetch(number))
-        pass_holds(world)
-        pair.broker_sends(frames.fetched(number, size=3_000))
-        assert sum(world.throttled().values()) == number
-
-
 def test_a_control_request_counts_once() -> None:
     world = World([quota("request_rate=1,controller_mutation_rate=1")])
     pair = Pair(world)
@@ -316,13 +272,3 @@ def test_the_limits_of_a_topic_are_looked_up_again_after_a_change_and_an_idle_ho
     world.clock.pass_seconds(1)
     pair.client_sends(sent, produce_records(2, {"cols": [batch(1, 900)]}))
     assert world.levels() == {("topic:rows", "bytes_in_rate"): (0, 100), ("topic:cols", "bytes_in_rate"): (0, 4_100)}
-
-
-def test_a_frame_leaves_no_throttle_time_for_a_limit_that_is_gone_when_its_end_arrives() -> None:
-    world = World([quota(f"{PRODUCE}=1000")])
-    pair = Pair(world)
-    pair.client_sends(long_frame()[:5_000])
-    world.registry.replace([], world.clock())
-    pair.client_sends(long_frame()[5_000:])
-    pair.broker_sends(produced(1))
-    assert pair.received() == [produced(1)]

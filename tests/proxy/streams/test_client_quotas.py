@@ -119,15 +119,6 @@ def test_a_change_is_answered_once_it_is_in_force_and_in_order(version: int) -> 
     assert [int.from_bytes(each[4:8], "big") for each in pair.received()] == [1, 2, 3]
 
 
-def test_a_change_that_is_answered_before_an_earlier_response_waits_for_it() -> None:
-    pair = connected(topic=(topic := Topic()))
-    pair.client_sends(heartbeat(1), alter(2, "producer_byte_rate"))
-    finish(pair, topic)
-    assert not pair.to_client
-    pair.broker_sends(heartbeat_answer(1))
-    assert [int.from_bytes(each[4:8], "big") for each in pair.received()] == [1, 2]
-
-
 def test_a_change_that_is_not_read_back_times_out() -> None:
     pair = connected(topic=(topic := Topic()))
     pair.client_sends(alter(1, "producer_byte_rate"))

@@ -7,7 +7,6 @@ import pytest
 
 from proxy.config.config import EnforcementOptions
 from proxy.sessions.pump_set import DELAY
-from proxy.streams.pending import CAREFUL_READ_SIZE
 from quotas.modes import MODES
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
@@ -55,19 +54,6 @@ def test_old_versions_of_produce_are_answered_late(version: int) -> None:
         assert produce_throttle_ms(pair.received()[0], version) == debt_ms(pair)
 
 
-def test_after_a_delay_the_next_one_keeps_few_bytes() -> None:
-    pair = Pair(World([replace(QUOTA, options=replace(QUOTA.options, mode="delay"))]))
-    for number in (1, 2):
-        pair.client_sends(fetch(number))
-        pass_holds(pair.world)
-        pair.broker_sends(fetched(number, size=300_000))
-        assert pair.responses.paused == DELAY
-        assert len(pair.responses.backlog.kept) > CAREFUL_READ_SIZE or number == 2
-        if number == 1:
-            pair.end_delay()
-    assert len(pair.responses.backlog.kept) <= CAREFUL_READ_SIZE
-
-
 @pytest.mark.parametrize("version", [0, 1, 7, 8, 12])
 def test_a_fetch_response_that_leaves_debt_is_late(version: int) -> None:
     """It is charged once, though it is decided twice."""
@@ -112,19 +98,6 @@ def test_control_requests_and_share_fetches_are_never_held(mode: str) -> None:
     assert pair.sent()[1:-1] == sent
     assert correlation_ids(pair.sent(), requests=True)[-1] == 3
     assert pair.held is not None, "the fetch"
-
-
-def test_debt_of_a_long_held_request_delays_its_own_response() -> None:
-    pair = answered(3, 1_000)
-    pair.client_sends(produce(2, 130_000, 3))
-    assert pair.held is not None
-    pass_holds(pair.world)
-    pair.client_sends(heartbeat(3))
-    assert len(pair.sent()) == 3
-    pair.end_delay()
-    pair.broker_sends(produced(2, 3))
-    assert pair.responses.paused == DELAY
-    assert len(pair.received()) == 1
 
 
 @pytest.mark.parametrize("version", [4, 12])

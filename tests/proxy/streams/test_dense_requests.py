@@ -11,10 +11,8 @@ from proxy.streams.steps import PIECES_PER_STEP
 from proxy.streams.topic_charges import PIECES
 from quotas.limit_kinds import BYTES_THRESHOLD
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, frame, heartbeat, produce_records, produced
-from tests.proxy.streams.pair import Pair, World, pass_one_hold
-from tests.proxy.streams.waiting import holder
+from tests.proxy.streams.pair import Pair, World
 
 ANY_TOPIC = parse_spec("topic=<default>,bytes_in_rate=1GB")
 TOTAL = parse_spec("total=true,total.bytes.in.per.sec.threshold=1GB")
@@ -93,31 +91,3 @@ def test_whatever_a_read_is_full_of(pieces: list[int], data: bytes, records: int
     assert accepted(world) == 70 * records
     assert max(pieces) <= MOST_PIECES
     assert len(pieces) >= least_steps
-
-
-def test_a_topic_of_a_later_step_holds_the_request_in_its_middle() -> None:
-    """And is charged once."""
-    last = f"t{TOPICS - 1:x}"
-    world = World([without_burst(f"topic={last},bytes_in_rate=1000"), ANY_TOPIC])
-    Pair(world).client_sends(produce_records(1, {last: [b"abc"]}))
-    pair = Pair(world)
-    pair.client_sends(dense(1) + dense(2, 3))
-    assert holder(pair) == (f"topic:{last}", "bytes_in_rate")
-    assert len(dense(1)) - len(pair.to_broker) < PIECES * 20
-    pass_one_hold(world)
-    assert pair.sent() == [dense(1), dense(2, 3)]
-    assert world.debts() == {(f"topic:{last}", "bytes_in_rate"): 0.003}
-
-
-def test_what_one_step_read_does_not_count_against_the_next() -> None:
-    """Each request is decided with as many pieces as any."""
-    world = World([without_burst("topic=hot,bytes_in_rate=1"), ANY_TOPIC])
-    Pair(world).client_sends(produce_records(1, {"hot": [batch(1, 70)]}))
-    pair = Pair(world)
-    first = dense(1, PIECES // 2 - 2) + heartbeat(2)
-    pair.client_sends(first)
-    assert pair.to_broker == first
-    records = [batch(1, 70)]
-    pair.client_sends(heartbeat(3) + produce_records(4, {"a": records, "b": records, "c": records, "hot": records}))
-    assert pair.is_held
-    assert pair.to_broker == first + heartbeat(3)

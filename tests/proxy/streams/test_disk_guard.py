@@ -17,7 +17,7 @@ from quotas.exemption import Exemption
 from quotas.limit_kinds import DISK_GUARD
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent, produce_body
-from tests.proxy.frames import heartbeat, produced, request
+from tests.proxy.frames import heartbeat, request
 from tests.proxy.streams.pair import Pair, World, frames_of
 from tests.proxy.streams.test_refusals import CUTS, errors_of
 
@@ -221,13 +221,3 @@ def test_open_transactions_are_bounded_in_bytes_and_time(spare: int, seconds: fl
     pair = Pair(world)
     pair.client_sends(batch(1, name="tx"))
     assert pair.is_held
-
-
-def test_an_answer_of_the_broker_passes_while_the_next_request_is_held() -> None:
-    world = World()
-    pair = Pair(world)
-    pair.client_sends(batch(1))
-    guarded(world)
-    pair.client_sends(batch(2))
-    pair.broker_sends(produced(1))
-    assert (pair.received()[0][4:8], pair.is_held) == (produced(1)[4:8], True)

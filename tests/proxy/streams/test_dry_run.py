@@ -160,20 +160,6 @@ def test_the_excess_is_that_under_enforcement(
     assert close(sum(rehearsed.values()), sum(real.values()), slack)
 
 
-@pytest.mark.parametrize("options", [DRY_RUN, EnforcementOptions()], ids=["dry run", "enforced"])
-def test_the_excess_of_a_fetch_is_its_response(options: EnforcementOptions) -> None:
-    """Of one that finds debt: the first one leaves it."""
-    world = World([without_burst("client-id=etl,consumer_byte_rate=1000")], enforcement=options, usage=USAGE)
-    pair = Pair(world)
-    for number, size in ((1, 300), (2, 200)):
-        pair.client_sends(fetch(number))
-        run_until(world, world.clock() + 1)
-        if pair.held is not None:
-            run_until(world, world.clock() + 1_000_000_000)
-        pair.broker_sends(fetched(number, size=size))
-    assert excess(world) == {"consumer_byte_rate": len(fetched(2, size=200))}
-
-
 @pytest.mark.parametrize("algorithm", ["token-bucket", "sampled-window"])
 @pytest.mark.parametrize("sends", [True, False], ids=["produce", "fetch"])
 def test_the_debt_of_a_dry_run_is_bounded(sends: bool, algorithm: str) -> None:

@@ -1,8 +1,6 @@
 """What fetches ask for, how they queue, and when they and their responses wait."""
 
 from functools import partial
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -13,13 +11,12 @@ from kio.static.constants import EntityType
 from protocol.apis import SHARE_FETCH
 from protocol.messages import decode
 from proxy.streams.handlers.fetch import FetchRequest
-from quotas.admission.limit import Limit
 from quotas.parsing.parse import parse_spec
 from tests.proxy import frames
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import fetch, fetch_max_bytes, fetched, heartbeat, metadata, share_fetch, share_fetched
-from tests.proxy.streams.pair import Pair, World, correlation_ids, pass_holds, pass_one_hold, run_until
-from tests.proxy.streams.waiting import CUTS, holder, replace_quotas, wait
+from tests.proxy.frames import fetch, fetch_max_bytes, fetched, share_fetch, share_fetched
+from tests.proxy.streams.pair import Pair, World, pass_holds, pass_one_hold, run_until
+from tests.proxy.streams.waiting import replace_quotas, wait
 
 RATE = 1_000_000
 QUOTA = parse_spec("client-id=<default>,consumer_byte_rate=1MB")
@@ -27,11 +24,6 @@ QUOTA = parse_spec("client-id=<default>,consumer_byte_rate=1MB")
 FAST = without_burst("client-id=etl,consumer_byte_rate=1MB")
 SLOW = without_burst("client-id=etl,consumer_byte_rate=1")
 OWED = ("client-id:etl", "consumer_byte_rate")
-
-
-def one_limit(world: World) -> Limit:
-    [limit] = world.registry.limits_in_use()
-    return limit
 
 
 def open_fetches(world: World, client_id: str = "etl") -> int:
@@ -146,15 +138,6 @@ def test_a_share_fetch_asks_for_its_share_of_bytes_and_records() -> None:
 # ---- several at a time
 
 
-@pytest.mark.parametrize("request_of", [fetch, share_fetch])
-def test_fetches_of_a_connection_are_pipelined(request_of: Any) -> None:
-    for quotas in ([FAST], []):
-        pair = Pair(World(quotas))
-        pair.client_sends(request_of(1), request_of(2), heartbeat(3), request_of(4))
-        assert correlation_ids(pair.sent(), requests=True) == [1, 2, 3, 4]
-        assert not pair.requests.paused
-
-
 @pytest.mark.claim("enforcement", "what is announced and does not come takes nothing from others")
 def test_connections_that_ask_and_go_keep_nothing_from_another() -> None:
     world = World([parse_spec("total,consumer_byte_rate=1MB")])
@@ -170,47 +153,6 @@ def test_connections_that_ask_and_go_keep_nothing_from_another() -> None:
         for pair in new:
             pair.hang_up()
     assert world.debts() == {}
-
-
-@pytest.mark.parametrize("cuts", CUTS)
-def test_a_response_is_charged_as_it_passes_and_the_next_fetch_waits_for_its_debt(cuts: list[int]) -> None:
-    world = World([SLOW])
-    pair = Pair(world, cuts=cuts)
-    pair.client_sends(fetch(1))
-    assert world.debts() == {}
-    response = fetched(1, size=700)
-    pair.broker_sends(response[:300])
-    assert world.debts() == {OWED: 300}
-    pair.broker_sends(response[300:])
-    assert world.debts() == {OWED: len(response)}
-    pair.client_sends(fetch(2))
-    assert holder(pair) == OWED
-    wait(world, len(response) - 1)
-    assert pair.is_held
-    wait(world, 1)
-    assert len(pair.sent()) == 2
-
-
-def test_open_fetches_pass_one_response_at_a_time() -> None:
-    """Any number of them may be open: the response that overdraws the limit goes on, the others wait, each in turn."""
-    world = World([FAST])
-    pairs = [Pair(world) for _ in range(4)]
-    for pair in pairs:
-        pair.client_sends(fetch(1), fetch(2))
-    first, second = fetched(1, size=100_000), fetched(2, size=100_000)
-    for pair in pairs:
-        pair.broker_sends(first[:50_000])
-    assert [len(pair.to_client) for pair in pairs] == [50_000, 0, 0, 0]
-    assert [pair.held_response is not None for pair in pairs] == [False, True, True, True]
-    for pair in pairs:
-        pair.broker_sends(first[50_000:] + second)
-    assert len(pairs[0].to_client) == len(first), "the second response is another frame"
-    ends_ns = []
-    for _ in range(7):
-        pass_one_hold(world)
-        ends_ns.append(world.clock())
-    assert {len(pair.to_client) for pair in pairs} == {len(first + second)}
-    assert all(later - earlier >= len(first) * 1_000 for earlier, later in pairwise(ends_ns))
 
 
 # ---- how a held fetch, and its response, count in the queue
@@ -315,19 +257,6 @@ def throttle_ms_of(pair: Pair) -> int:
 # ---- which of them wait
 
 
-@pytest.mark.parametrize("max_bytes", [0, -1, 1, 50_000_000])
-@pytest.mark.parametrize("limit", ["consumer_byte_rate=1MB", "request_rate=1"])
-def test_a_fetch_for_no_bytes_is_held_as_any_other(limit: str, max_bytes: int) -> None:
-    """Brokers return its first batch whole."""
-    world = World([without_burst(f"client-id=etl,{limit}")])
-    first, second = Pair(world), Pair(world)
-    first.client_sends(fetch(1, max_bytes=max_bytes))
-    assert len(first.sent()) == 1
-    first.broker_sends(fetched(1))
-    second.client_sends(fetch(2, max_bytes=max_bytes))
-    assert second.held is not None
-
-
 @pytest.mark.claim("enforcement", "a ShareFetch request always passes, since it acknowledges; its response waits")
 @pytest.mark.parametrize("max_bytes", [0, -1, 1, 50_000_000])
 @pytest.mark.parametrize("limit", ["consumer_byte_rate=1MB", "request_rate=1"])
@@ -374,28 +303,6 @@ def test_records_that_come_near_the_end_of_their_lock_are_reported(caplog: pytes
 
 
 # ---- limits that change, and that are lifted
-
-
-@pytest.mark.parametrize("is_held", [False, True])
-def test_limits_that_come_and_go_while_fetches_are_open(is_held: bool) -> None:
-    world = World([SLOW])
-    pair, other = Pair(world), Pair(world)
-    pair.client_sends(fetch(2))
-    response = fetched(2, size=100)
-    if is_held:
-        other.client_sends(fetch(1))
-        other.broker_sends(fetched(1))
-        pair.broker_sends(response[:50])
-        assert pair.held_response is not None
-    replace_quotas(world, [])
-    pair.client_sends(heartbeat(3))
-    assert pair.to_client == response[: 50 * is_held]
-    replace_quotas(world, [parse_spec("total=true,consumer_byte_rate=1GB")])
-    pair.client_sends(metadata(4))
-    pair.broker_sends(response[50 * is_held :])
-    total = one_limit(world)
-    assert total.algorithm.passed == len(response) - 50 * is_held, "charged to the limits of now"
-    assert pair.received() == [response]
 
 
 def test_a_lifted_limit_is_in_no_later_response() -> None:

@@ -21,7 +21,7 @@ from proxy.streams.handlers.mutations import MutationRequestTooLarge
 from proxy.streams.memory import HEAD_READ_SIZE, Holding
 from quotas.parsing.parse import parse_spec
 from tests.proxy.conversation import lines_of, without_burst
-from tests.proxy.frames import heartbeat, heartbeat_answer, noise, produce, produced, request
+from tests.proxy.frames import heartbeat, heartbeat_answer, noise, produce, request
 from tests.proxy.mutation_frames import PASSED, REFUSED, Told, create, created, deletion, done, mutation, told
 from tests.proxy.streams.pair import Pair, World
 
@@ -29,7 +29,6 @@ SPEC = "client-id=etl,controller_mutation_rate=10"
 QUOTA = without_burst(SPEC)
 MS_OF_ONE = 100
 OWED = ("client-id:etl", "controller_mutation_rate")
-DRY_RUN = EnforcementOptions(dry_run=True)
 STRICT = [(CREATE_TOPICS, 6), (CREATE_TOPICS, 7), (DELETE_TOPICS, 5), (DELETE_TOPICS, 6), (CREATE_PARTITIONS, 3)]
 PERMISSIVE = [(CREATE_TOPICS, each) for each in (2, 3, 4, 5)]
 PERMISSIVE += [(DELETE_TOPICS, each) for each in (1, 2, 3, 4)] + [(CREATE_PARTITIONS, each) for each in (0, 1, 2)]
@@ -86,19 +85,6 @@ def test_topics_are_counted_and_refused_by_id() -> None:
 # ---- permissive versions
 
 
-@pytest.mark.parametrize(("api", "version"), WITHOUT_THROTTLE_TIME)
-def test_versions_without_a_throttle_time_are_charged(api: int, version: int) -> None:
-    world = World([QUOTA])
-    pair = Pair(world)
-    sent = mutation(api, version, 1, TOPICS)
-    answer = struct.pack(">ii", 24, 1) + noise(20)
-    pair.client_sends(sent)
-    pair.broker_sends(answer)
-    assert (bytes(pair.to_broker), bytes(pair.to_client)) == (sent, answer)
-    assert world.debts()[OWED] == COUNTED[api] * MS_OF_ONE / 1_000
-    assert world.throttled() == {}
-
-
 def test_these_are_all_versions() -> None:
     listed = {(key, version) for key in COUNTED for version in range(APIS[key].max_version + 1)}
     assert listed == {*STRICT, *PERMISSIVE, *WITHOUT_THROTTLE_TIME, (CREATE_TOPICS, 0)}
@@ -138,28 +124,6 @@ def test_refusals_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> No
         "mode": "reject",
     }
     assert world.counts()["requests"] == {("CreateTopics", "7"): 2}
-
-
-@pytest.mark.parametrize(("version", "mode"), [(7, "reject"), (4, "notify")])
-def test_a_dry_run_counts_and_changes_no_byte(version: int, mode: str) -> None:
-    world = World([QUOTA], enforcement=DRY_RUN)
-    pair = in_debt(world)
-    sent, answer = mutation(CREATE_TOPICS, version, 7, TOPICS), done(CREATE_TOPICS, version, 7, TOPICS, 3)
-    pair.client_sends(sent)
-    pair.broker_sends(answer)
-    assert (bytes(pair.to_broker), bytes(pair.to_client)) == (sent, answer)
-    assert world.throttled() == {("etl", "controller_mutation_rate", mode): 1}
-
-
-def test_data_is_not_held_and_gets_no_throttle_time() -> None:
-    pair = in_debt(World([QUOTA]))
-    sent = produce(1, 500) + deletion(4, 2, ["a"]) + produce(3, 500)
-    pair.client_sends(sent)
-    assert bytes(pair.to_broker) == sent
-    pair.broker_sends(produced(1), done(DELETE_TOPICS, 4, 2, ["a"]), produced(3))
-    first, second, third = pair.received()
-    assert (first, third) == (produced(1), produced(3))
-    assert told(DELETE_TOPICS, 4, second) == Told(2, 400, {"a": PASSED})
 
 
 def test_limits_that_change_while_the_broker_answers() -> None:

@@ -26,7 +26,7 @@ from proxy.streams.handlers.reject.refusals import MAX_REFUSED_NS, OutOfOrder
 from quotas.parsing.parse import parse_spec
 from tests.protocol.kafka_messages import idempotent
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import TOPIC_ID, Topic, api_versions, produce_records, produced, refused
+from tests.proxy.frames import Topic, api_versions, produce_records, produced, refused
 from tests.proxy.streams.pair import Pair, World, pass_holds, release_due
 
 NOISY, QUIET = "noisy", "quiet"
@@ -132,15 +132,6 @@ def test_a_long_request_is_discarded_as_it_arrives(cuts: tuple[int, ...]) -> Non
     assert pair.sent() == []
 
 
-def test_topics_by_id() -> None:
-    world = world_of()
-    world.context.topics.learn([TopicPartitions(NOISY, TOPIC_ID.bytes, 2)])
-    pair = pair_of(world)
-    topics: dict[Topic, list[bytes | None]] = {TOPIC_ID: [idempotent(4)]}
-    pair.client_sends(produce_records(2, topics, 13))
-    assert errors_of(pair.received()[0], 13)[0] == [(TOPIC_ID, 0, 89, message_of(SIZE))]
-
-
 @pytest.mark.parametrize("error", [89, 0])
 def test_unknown_ids_are_refused_until_they_are_known_and_keep_their_order(error: int) -> None:
     """Also where the client's software is not known to retry: brokers answer so, too."""
@@ -159,17 +150,6 @@ def test_unknown_ids_are_refused_until_they_are_known_and_keep_their_order(error
     assert pair.sent() == [other, back, later], "each topic in its order"
     [(_, _, code, _)], _ = errors_of(pair.received()[2], 13)
     assert code == (error or 100)
-
-
-def test_a_request_with_another_topic_is_held_as_a_whole() -> None:
-    world = world_of()
-    pair = pair_of(world)
-    mixed = produce_records(2, {QUIET: [idempotent(0, producer_id=8)], NOISY: [idempotent(4)]})
-    pair.client_sends(mixed)
-    assert (pair.sent(), pair.received(), pair.held is not None) == ([], [], True)
-    pass_holds(world)
-    assert pair.sent() == [mixed]
-    assert world.clock() >= SIZE * 1_000_000
 
 
 # ---- order

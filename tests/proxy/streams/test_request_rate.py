@@ -6,8 +6,6 @@ from tests.proxy.conversation import without_burst
 from tests.proxy.frames import (
     api_versions,
     fetch,
-    fetch_max_bytes,
-    fetched,
     heartbeat,
     metadata,
     produce,
@@ -63,13 +61,3 @@ def test_only_data_is_held(cuts: list[int], data: bytes) -> None:
     wait(world, 0.001)
     assert correlation_ids(pair.sent(), requests=True) == [1, 2, 3, 9]
     assert world.debts() == {OWED: 0.001}
-
-
-def test_a_fetch_is_counted_at_its_request() -> None:
-    world = World([SLOW])
-    pair = Pair(world)
-    pair.client_sends(fetch(1))
-    assert fetch_max_bytes(pair.sent()[0]) == 50_000_000, "requests say nothing about its size"
-    assert world.debts() == {OWED: 1}
-    pair.broker_sends(fetched(1, size=5_000))
-    assert world.debts() == {OWED: 1}

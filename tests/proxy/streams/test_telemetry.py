@@ -145,15 +145,6 @@ def test_a_broker_that_takes_metrics_gets_them(keys: tuple[int, ...], is_on: boo
     assert world.metrics.client_reports.reported(pair.session.identity.entity) == {}
 
 
-def test_without_the_option_nothing_is_offered() -> None:
-    pair = Pair(World())
-    pair.client_sends(api_versions(1, 3, *JAVA))
-    pair.broker_sends(negotiated(1, 0, 3, 18))
-    assert pair.to_client == negotiated(1, 0, 3, 18)
-    pair.client_sends(subscribe(2))
-    assert pair.sent()[-1] == subscribe(2)
-
-
 @pytest.mark.parametrize(
     ("software", "asked"),
     [

@@ -138,21 +138,6 @@ def test_a_topic_without_a_name_is_another(partitions: int, cuts: list[int]) -> 
     assert produced_of(world) == {OTHER_TOPICS: (300 * partitions, 4 * partitions)}
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
-def test_several_clients_of_several_connections(partitions: int) -> None:
-    """Each is counted for its own client, and a topic under its name as soon as that is known."""
-    world = world_with()
-    first, second = Pair(world), Pair(world)
-    for number in range(6):
-        if number == 4:
-            world.context.topics.learn([TopicPartitions("cols", COLS_ID.bytes, 3)])
-        for pair, name in ((second, "web"), (first, "etl"), (second, "etl")):
-            pair.client_sends(produce_records(number, {COLS_ID: [batch(1, 100)] * partitions}, 13, client_id=name))
-    counts = {OTHER_TOPICS: 8 * partitions, "cols": 4 * partitions}
-    assert produced_of(world) == {topic: (100 * count, count) for topic, count in counts.items()}
-    assert world.topics()["web", "cols"] == (200 * partitions, 2 * partitions, 0)
-
-
 @pytest.mark.parametrize("first", ["", "topic=other,bytes_in_rate=1GB", "topic=<default>,bytes_in_rate=1GB"])
 def test_records_are_forwarded_and_counted_as_they_arrive(first: str) -> None:
     """But for the beginning of a batch: its header says how many messages it has."""
@@ -241,17 +226,6 @@ def test_an_unknown_id_is_counted_as_other_and_learnt_from_metadata() -> None:
     pair.broker_sends(frames.metadata_answer(2, {7: (frames.REAL_HOST, frames.REAL_PORT)}, named=ids))
     fetched(pair, 17, records, [])
     assert world.topics() == {("etl", OTHER_TOPICS): (100, 1, 300), ("etl", "cols"): (0, 0, 300)}
-
-
-def test_a_broker_that_closes_within_a_response() -> None:
-    world = world_with()
-    pair = Pair(world)
-    response = frames.frame(fetch_response(12, [[batch(4, 3_000)], [batch(1, 500)]]))
-    pair.client_sends(frames.fetch(CORRELATION, 12))
-    pair.broker_sends(response[:2_000])
-    pair.hang_up()
-    assert world.topics() == {("etl", "topic-0"): (0, 0, 3_000)}
-    check_totals(world)
 
 
 def test_a_large_response_is_not_kept() -> None:
@@ -351,22 +325,6 @@ def test_one_refused_request_of_many_in_flight(version: int, partitions: int) ->
     accepted = {n: partitions - errors.get(n, []).count(BUSY) for n in range(40)}
     size = 2 * sum((200 + n) * count for n, count in accepted.items())
     assert produced_of(world) == {"rows": (size, 2 * sum(n % 7 * count for n, count in accepted.items()))}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_of_several_topics_one_is_refused(version: int) -> None:
-    """Also of one whose name was not known when its records passed, and is now."""
-    world = world_with()
-    pair = Pair(world)
-    here, there = rows(version), COLS_ID if version >= 13 else "cols"
-    for number in range(3):
-        sent = {here: [batch(1, 100), batch(2, 200)], there: [batch(4, 400)]}
-        pair.client_sends(produce_records(number, sent, version))
-    world.context.topics.learn([TopicPartitions("cols", COLS_ID.bytes, 3)])
-    for number in range(2):
-        pair.broker_sends(frames.refused(number, {there: [BUSY], here: [NONE, BUSY]}, version))
-    counts = {"rows": (500, 5), OTHER_TOPICS if version >= 13 else "cols": (400, 4)}
-    assert produced_of(world) == counts
 
 
 def test_without_a_response_records_count_as_sent() -> None:
