@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,7 +62,7 @@ def test_one_command_changes_the_quota_of_all(
     own = f"client-id=own,{PRODUCED}=1MB"
     with (
         ProxyProcess(kafka_cluster.bootstrap_servers, *flags) as one,
-        ProxyProcess(kafka_cluster.bootstrap_servers, *flags, quotas=[own]) as other,
+        ProxyProcess(kafka_cluster.bootstrap_servers, *flags, "--sidecar-name", "pod-2", quotas=[own]) as other,
     ):
         assert one.events[0]["event"] == "quotas_topic_read", "before it listens"
         with Flood(one.bootstrap_servers, client_id, client_id):
@@ -70,6 +72,12 @@ def test_one_command_changes_the_quota_of_all(
             [line] = quotas("set", f"client-id={client_id}", f"{PRODUCED}=6MB")
             assert line.startswith("# in force at 2 of 2 members after ")
             eventually(lambda: rate(one, client_id) == 6e6, DEADLINE_SECONDS, "on an open connection")
+            os.kill(other.pid, signal.SIGSTOP)
+            lines = quotas("set", f"client-id={client_id}", f"{PRODUCED}=5MB", "--timeout", "2s", code=None)
+            os.kill(other.pid, signal.SIGCONT)
+            [missing] = [line for line in lines if line.startswith(("# missing: pod-2/", "# silent, "))]
+            assert "pod-2/" in missing
+            quotas("set", f"client-id={client_id}", f"{PRODUCED}=6MB")
             file = tmp_path / "quotas.toml"
             file.write_text(f'[[quota]]\nclient-id = "{client_id}"\n{PRODUCED} = "7MB"\n')
             difference = [
