@@ -57,8 +57,9 @@ class Found(NamedTuple):
 class Differences:
     """Each difference is reported once, after `PATIENCE_NS`.
 
-    own       the limits of this member
-    lacking   the members that lack some of these, and which
+    own        the limits of this member
+    lacking    the members that lack some of these, and which
+    forgeries  lines that anyone who can write to the topic can cause
     """
 
     def __init__(self, member: Member) -> None:
@@ -68,7 +69,7 @@ class Differences:
         self._entries: Iterable[QuotaEntry] = ()
         self._describing: Task[None] | None = None
         self._shares = RateLimited(SAME_SHARE_NS)
-        self._refused = RateLimited(SAME_RECORD_NS)
+        self.forgeries = RateLimited(SAME_RECORD_NS)
         #: Limits for which a lower quota was advertised.
         self._lower: dict[str, SharedLimit] = {}
         self._compared: dict[str, Comparison] = {}
@@ -133,7 +134,7 @@ class Differences:
         effect, hint = _REFUSED[reason]
         about = {"reason": reason, "record": record[:SHOWN_BYTES].decode(errors="replace"), "effect": effect}
         fleet = self._member.caps.fleet
-        self._refused.event(_log.warning, "fleet_record_refused", reason, now_ns, fleet=fleet, **about, hint=hint)
+        self.forgeries.event(_log.warning, "fleet_record_refused", reason, now_ns, fleet=fleet, **about, hint=hint)
 
     def report_small_share(self, shared: SharedLimit, now_ns: int) -> None:
         """One line for all names of a `<default>`."""

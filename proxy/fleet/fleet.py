@@ -273,7 +273,8 @@ class Fleet:
         self._name = self.member.caps.name
         effect = "another process wrote a record under this name; this proxy continues from its floor, under a new name"
         hint = "a copy of this machine or container may be running, or another program writes to the topic"
-        _log.error("fleet_name_clash", fleet=self.member.caps.fleet, **names, effect=effect, hint=hint)
+        about = {"fleet": self.member.caps.fleet, **names, "effect": effect, "hint": hint}
+        self.differences.forgeries.event(_log.error, "fleet_name_clash", "clash", self.clock(), **about)
 
 
 def fleet_of(config: Config, registry: Registry, host: Host, log: Log | None = None) -> Fleet | None:

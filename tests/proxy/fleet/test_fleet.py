@@ -360,6 +360,12 @@ def test_a_record_in_its_name_that_it_did_not_write_ends_that_name(log: pytest.L
         [clash] = fields_of(log, "fleet_name_clash")
         assert (clash["member"], clash["now"]) == (name, one.member.caps.name)
         world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 2 * JOIN_SECONDS)
+        forged["m"] = one.member.caps.name
+        world.excess = 0.5
+        world.topic.append(json.dumps(forged).encode())
+        world.pass_seconds(1)
+        assert one.member.caps.name != forged["m"]
+        assert fields_of(log, "fleet_name_clash") == [clash], "once, however often someone does this"
 
 
 def test_the_lowest_stated_quota_counts_and_the_log_names_who_states_it(log: pytest.LogCaptureFixture) -> None:
