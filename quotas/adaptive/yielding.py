@@ -17,12 +17,10 @@ one broker is slow, its own windows exceed. The excess is the mean time above th
 longer. If protected clients send to other brokers than before, because leaders have moved, the windows so far are
 forgotten: the rate stays, and is not raised until there are as many new ones.
 
-A rate that is raised until it is felt, cut, and raised again would be felt half of the time. So each cut
-delays the next raise by a minute, five at most, unless hardly any response takes longer than half of the target: then
-there is room.
-
-A rate climbs by 15 % a second while there is room and it is below half of the rate that was last cut, or never was cut.
-Otherwise, one that begins at a hundredth of what is left would need two minutes to use it.
+A rate that is raised until it is felt, cut, and raised again would be felt half of the time. So a rate rests for a
+minute after each cut, five at most: it is raised only if there is room, which means that hardly any response takes
+longer than half of the target. If it does not rest and there is room, it is raised by 15 %. Otherwise a rate that
+begins at a hundredth of what is left would need two minutes to use it.
 
 The numbers are those of cake-autorate, which shapes an Internet line by the delay of its packets, with the threshold of
 Netflix's concurrency limits for the least number of samples. Times are integer nanoseconds.
@@ -45,7 +43,7 @@ EXCEEDED: Final = 3
 LARGEST_CUT: Final = 0.25
 RAISE: Final = 1.04
 CLIMB: Final = 1.15
-"""Instead of `RAISE`, before the first cut and below half of the rate that was last cut, like TCP's slow start."""
+"""Instead of `RAISE`, while there is room and the rest after the last cut is over."""
 DRIFT: Final = 1.01
 USED: Final = 0.75
 CUT_GAP_NS: Final = NS_PER_SECOND - NS_PER_SECOND // 20
@@ -184,7 +182,6 @@ class Yielding:
         self.cause: Cause | None = None
         self.cut_ns = now_ns
         self.cuts = self.exceeded = 0
-        self._climbs_to = math.inf
         self.seen_ns: int | None = None
         self._history: dict[str, deque[bool]] = {}
         #: Responses in the last window, by broker.
@@ -214,8 +211,8 @@ class Yielding:
             self._lower(self.rate * (1 - LARGEST_CUT * min(1, excess)), State.CUT, Cause(now_ns, shown, windows[shown]))
         elif not self.watches(now_ns):
             self._raise(DRIFT, State.DRIFTS)
-        elif is_used and self._may_raise(windows.values(), now_ns):
-            self._raise(self._pace(windows.values()), State.RAISED)
+        elif is_used and (pace := self._pace(windows.values(), now_ns)) > 1:
+            self._raise(pace, State.RAISED)
         else:
             self.state = State.HELD
         self.move_to(self.rate)
@@ -225,23 +222,20 @@ class Yielding:
         """Another rule than the windows sets the rate."""
         self.rate = min(max(rate, self.terms.least), self.terms.most)
 
-    def _may_raise(self, windows: Collection[Window], now_ns: int) -> bool:
+    def _pace(self, windows: Collection[Window], now_ns: int) -> float:
+        """By how much a rate that is used is raised; 1: it stays."""
         found = {each.exceeds for each in windows}
         if True in found or False not in found or now_ns - self._forgot_ns < WINDOWS * NS_PER_SECOND:
-            return False
-        return now_ns >= self._rests_until_ns or all(each.has_room for each in windows)
-
-    def _pace(self, windows: Iterable[Window]) -> float:
-        """By how much a rate that may be raised is raised."""
-        return CLIMB if self.rate < self._climbs_to and all(each.has_room for each in windows) else RAISE
+            return 1.0
+        has_room, has_rested = all(each.has_room for each in windows), now_ns >= self._rests_until_ns
+        return CLIMB if has_room and has_rested else RAISE if has_room or has_rested else 1.0
 
     def _lower(self, rate: float, state: State, cause: Cause) -> None:
         self.state, self.cause, self.cut_ns = state, cause, cause.at_ns
+        now_ns = cause.at_ns
         if self.rate > self.terms.least:
             self.cuts += 1
-            self._climbs_to = self.rate / 2
-        now_ns = cause.at_ns
-        self._rests_until_ns = min(max(self._rests_until_ns, now_ns) + REST_NS, now_ns + MOST_REST_NS)
+            self._rests_until_ns = min(max(self._rests_until_ns, now_ns) + REST_NS, now_ns + MOST_REST_NS)
         self.rate = rate
 
     def _raise(self, factor: float, state: State) -> None:

@@ -99,17 +99,14 @@ def test_after_a_cut_it_is_raised_when_there_is_room_or_after_a_rest() -> None:
     assert after(other, {"1": GOOD}, since=3) == 78 * MB
 
 
-def test_it_climbs_until_there_is_no_room_and_later_below_half_of_what_was_cut_last() -> None:
+def test_it_climbs_while_there_is_room_and_no_cut_in_the_minute_before() -> None:
     rule, near = yielding(10 * MB), {"1": Window(100, near=10)}
     assert after(rule, *[{"1": GOOD}] * 5) == pytest.approx(10 * MB * 1.15**5)
     assert after(rule, near, since=5) == pytest.approx(10 * MB * 1.15**5 * 1.04)
-    rule = yielding()
+    rule = yielding(10 * MB)
     after(rule, *[{"1": SLOW}] * 3)
-    assert rule.rate == 75 * MB
-    assert after(rule, {"1": GOOD}, since=3) == pytest.approx(75 * MB * 1.04), "100 MB/s were cut"
-    after(rule, {"1": Window(waits_ns=SILENT_NS)}, since=4)
-    assert rule.rate == 1 * MB
-    assert after(rule, {"1": GOOD}, since=5) == pytest.approx(1.15 * MB)
+    assert after(rule, *[{"1": GOOD}] * 59, since=3) == pytest.approx(7.5 * MB * 1.04**59)
+    assert after(rule, {"1": GOOD}, since=62) == pytest.approx(7.5 * MB * 1.04**59 * 1.15)
     slow_at_floor = yielding(1 * MB)
     after(slow_at_floor, *[{"1": SLOW}] * 3)
     assert after(slow_at_floor, {"1": GOOD}, since=3) == pytest.approx(1.15 * MB), "nothing was cut"
