@@ -1,8 +1,8 @@
 """A backfill beside an online producer, once for real: three brokers, one proxy, Kafka's ProducerPerformance.
 
-    python -m bench.yielding_brokers --gigabytes 3 --picture docs/yielding.png
+    python -m bench.yielding_brokers --gigabytes 2 --picture docs/yielding.png
 
-In each round the online producer is alone, then beside a backfill without a limit, then beside one of the same size
+In each round the online producer is alone, then next to a backfill without a limit, then next to one of the same size
 that yields. The target is `MARGIN` times the 99th percentile of the online producer alone.
 """
 
@@ -37,7 +37,7 @@ ONLINE, BACKFILL, PARTITIONS = "online", "backfill-1", 6
 PER_SECOND, RECORD_BYTES = 200, 1_000
 ALONE_SECONDS, MOST_SECONDS = 20, 240
 MARGIN, LEAST_TARGET_MS = 4, 20
-ALONE, UNLIMITED, YIELDS = "alone", "beside a backfill without a limit", "beside a backfill that yields"
+ALONE, UNLIMITED, YIELDS = "alone", "next to a backfill without a limit", "next to a backfill that yields"
 #: Little is kept, so that the disk does not fill up.
 OVERRIDES = {
     "log.segment.bytes": str(64 << 20), "log.retention.bytes": str(128 << 20),
@@ -133,7 +133,7 @@ class Scene:
 
 
 def table(phases: list[Phase], target_ms: int) -> Iterator[str]:
-    yield f"| the online producer is | p50 | p99 | p99.9 | longer than {target_ms} ms | backfill | in |"
+    yield f"| the online producer is | p50 | p99 | p99.9 | longer than {target_ms} ms | rate of the backfill | time |"
     yield "|---|---|---|---|---|---|---|"
     for name in (ALONE, UNLIMITED, YIELDS):
         found = [each for each in phases if each.name == name]
@@ -172,7 +172,7 @@ def draw(phases: list[Phase], target_ms: int, path: Path) -> None:
 
 
 @click.command()
-@click.option("--gigabytes", default=3.0, show_default=True, help="Of each backfill.")
+@click.option("--gigabytes", default=2.0, show_default=True, help="Of each backfill.")
 @click.option("--rounds", default=2, show_default=True)
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw all rounds into this PNG.")
 def main(gigabytes: float, rounds: int, picture: Path | None) -> None:
