@@ -65,41 +65,7 @@ TOGETHER: Final = ""
 """Stands for all brokers together."""
 
 
-class Signal:
-    """The responses of one broker to protected clients in the present window."""
-
-    __slots__ = ("_above", "_count", "_excess_ns", "_near", "_since_ns", "_target_ns", "_waits_ns")
-
-    def __init__(self, target_ns: int) -> None:
-        self._target_ns = target_ns
-        self._since_ns = 0
-        self._count = self._near = self._above = self._excess_ns = self._waits_ns = 0
-
-    def answered(self, sent_ns: int, took_ns: int) -> None:
-        """A response: when its request was sent, and how long it took."""
-        if sent_ns > self._since_ns:
-            self._count += 1
-            excess_ns = took_ns - self._target_ns
-            if excess_ns > 0:
-                self._above += 1
-                self._excess_ns += excess_ns
-            if 2 * took_ns > self._target_ns:
-                self._near += 1
-
-    def waits(self, waits_ns: int) -> None:
-        """A request has had no response for this long."""
-        if waits_ns > self._waits_ns:
-            self._waits_ns = waits_ns
-
-    def take(self, since_ns: int, target_ns: int) -> "Window":
-        """End the window. In the next one, requests count that are sent after `since_ns`."""
-        window = Window(self._count, self._above, self._excess_ns, self._waits_ns, self._near)
-        self._since_ns, self._target_ns = since_ns, target_ns
-        self._count = self._near = self._above = self._excess_ns = self._waits_ns = 0
-        return window
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Window:
     """The responses of a window, how many were above the target, and the sum of what they were above it. `waits_ns`:
     the longest that a request waits for its response. `near`: the responses above half the target.
@@ -136,7 +102,35 @@ class Window:
         return self.excess_ns / self.above if self.above else 0.0
 
 
-_NOTHING: Final = Window()
+class Signal:
+    """The responses of one broker to protected clients in the present window."""
+
+    __slots__ = ("_since_ns", "_target_ns", "_window")
+
+    def __init__(self, target_ns: int) -> None:
+        self._target_ns, self._since_ns = target_ns, 0
+        self._window = Window()
+
+    def answered(self, sent_ns: int, took_ns: int) -> None:
+        """A response: when its request was sent, and how long it took."""
+        if sent_ns > self._since_ns:
+            window, excess_ns = self._window, took_ns - self._target_ns
+            window.count += 1
+            if excess_ns > 0:
+                window.above += 1
+                window.excess_ns += excess_ns
+            if 2 * took_ns > self._target_ns:
+                window.near += 1
+
+    def waits(self, waits_ns: int) -> None:
+        """A request has had no response for this long."""
+        self._window.waits_ns = max(self._window.waits_ns, waits_ns)
+
+    def take(self, since_ns: int, target_ns: int) -> Window:
+        """End the window. In the next one, requests count that are sent after `since_ns`."""
+        window, self._window = self._window, Window()
+        self._since_ns, self._target_ns = since_ns, target_ns
+        return window
 
 
 class State(Enum):
@@ -184,8 +178,8 @@ class Yielding:
         self.cuts = self.exceeded = 0
         self.seen_ns: int | None = None
         self._history: dict[str, deque[bool]] = {}
-        #: Responses in the last window, by broker.
-        self._counts: dict[str, int] = {}
+        #: Of the last windows: the brokers with requests, and those with enough of them.
+        self._brokers: tuple[set[str], set[str]] = set(), set()
         self._forgot_ns = now_ns - FORGET_NS
         self._rests_until_ns = now_ns
 
@@ -252,15 +246,11 @@ class Yielding:
 
     def _forget_if_moved(self, windows: Mapping[str, Window], now_ns: int) -> None:
         """Forget all windows if protected clients send to other brokers than before, while some of them stay."""
-        before, self._counts = self._counts, {name: each.count for name, each in windows.items() if name}
-        after = self._counts
-        stays = any(count >= LEAST_SAMPLES <= after.get(name, 0) for name, count in before.items())
-        came = any(count >= LEAST_SAMPLES and not before.get(name) for name, count in after.items())
-        went = any(
-            count >= LEAST_SAMPLES and not after.get(name) and not windows.get(name, _NOTHING).waits_ns
-            for name, count in before.items()
-        )
-        if stays and (came or went) and now_ns - self._forgot_ns >= FORGET_NS:
+        used = {name for name, each in windows.items() if name and (each.count or each.waits_ns)}
+        busy = {name for name in used if windows[name].count >= LEAST_SAMPLES}
+        (used_before, busy_before), self._brokers = self._brokers, (used, busy)
+        have_moved = busy - used_before or busy_before - used
+        if busy & busy_before and have_moved and now_ns - self._forgot_ns >= FORGET_NS:
             self._forgot_ns = now_ns
             self._history.clear()
 

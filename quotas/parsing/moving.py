@@ -26,6 +26,7 @@ YIELD_KEYS: Final = (YIELD_TO, TARGET, OBSERVE)
 MAX_TARGET_NS: Final = 60 * NS_PER_SECOND
 _BOUNDS: Final = ("min", "max")
 _EXAMPLE: Final = "1MB..200MB"
+_PROTECTED: Final = f"for example {YIELD_TO}={RESOURCE_GROUP}:online, or {YIELD_TO}={CLIENT_ID}:online-*"
 _TARGET: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)", re.ASCII)
 _SWITCH: Final = {"true": True, "false": False}
 
@@ -87,7 +88,7 @@ class Moving:
             yield PRODUCER_BYTE_RATE, InvalidValue("only a resource-group can yield", "make its clients members of one")
         if YIELD_TO not in self.given:
             message = "yield_to is missing: the clients to protect"
-            yield TARGET if TARGET in self.given else PRODUCER_BYTE_RATE, InvalidValue(message, _protected_hint())
+            yield TARGET if TARGET in self.given else PRODUCER_BYTE_RATE, InvalidValue(message, _PROTECTED)
         elif TARGET not in self.given:
             message = "target is missing: how long a Produce response of the protected clients should take at most"
             yield PRODUCER_BYTE_RATE, InvalidValue(message, "for example target=50ms")
@@ -104,14 +105,10 @@ class Moving:
         return Yields(int(self.least), self.given[TARGET], group, clients, is_observed=is_observed)
 
 
-def _protected_hint() -> str:
-    return f"for example {YIELD_TO}={RESOURCE_GROUP}:online, or {YIELD_TO}={CLIENT_ID}:online-*"
-
-
 def _protected(value: object) -> tuple[str, Exemption]:
     kind, colon, name = str(value).partition(":")
     if not isinstance(value, str) or not colon or not name or kind not in {RESOURCE_GROUP, CLIENT_ID, USER}:
-        raise InvalidValue(f"expected the clients to protect, not {value!r}", _protected_hint())
+        raise InvalidValue(f"expected the clients to protect, not {value!r}", _PROTECTED)
     if kind == RESOURCE_GROUP:
         return name, Exemption()
     parse_pattern(name)
@@ -129,7 +126,7 @@ def _target(value: object) -> int:
 
 
 def _switch(value: object) -> bool:
-    found = value if isinstance(value, bool) else _SWITCH.get(str(value))
+    found = _SWITCH.get(str(value).lower())
     if found is None:
         raise InvalidValue(f"expected true or false, not {value!r}")
     return found
