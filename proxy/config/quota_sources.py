@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Final
 
 from proxy.config.exemptions import exemptions_of
+from quotas.entity import Entity
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import THRESHOLDS
 from quotas.parsing.batch import threshold_errors
@@ -81,19 +82,24 @@ class Quotas:
 
 
 def merged(sources: QuotaSources) -> QuotaSources:
-    """The sources without the limits that a stronger one has for the same entity. Empty entries are dropped."""
+    """The sources without the limits that a stronger one has for the same entity, except lower ones of clients in the
+    topic. Empty entries are dropped.
+    """
     found: dict[str, tuple[QuotaEntry, ...]] = {}
     for name in reversed(list(sources)):
-        found[name] = _without(sources[name], chain.from_iterable(found.values())) if found else sources[name]
+        stronger = chain.from_iterable(found.values())
+        found[name] = _without(sources[name], stronger, lowers=name == TOPIC) if found else sources[name]
     return {name: found[name] for name in sources}
 
 
-def _without(entries: Iterable[QuotaEntry], stronger: Iterable[QuotaEntry]) -> tuple[QuotaEntry, ...]:
+def _without(entries: Iterable[QuotaEntry], stronger: Iterable[QuotaEntry], *, lowers: bool) -> tuple[QuotaEntry, ...]:
     left = {entry.entity: entry for entry in entries}
     for entry in stronger:
         weaker = left.get(entry.entity)
         if weaker is not None:
-            replaced = {*entry.limits, *entry.unlimited}
+            may_lower = lowers and isinstance(entry.entity, Entity)
+            kept = {name for name, rate in weaker.limits.items() if may_lower and rate < entry.limits.get(name, 0)}
+            replaced = {*entry.limits, *entry.unlimited} - kept
             limits = {name: rate for name, rate in weaker.limits.items() if name not in replaced}
             unlimited = tuple(name for name in weaker.unlimited if name not in replaced)
             left[entry.entity] = replace(weaker, limits=limits, unlimited=unlimited, group=entry.group)

@@ -83,15 +83,18 @@ def apply(
     entity: AnyEntity,
     origin: AnyEntity,
     sources: Container[str] | None = None,
+    bounded: str = "",
 ) -> None:
     """Add to `found` the limits of this override that are in neither mapping, and to `lifted` those that it lifts; only
-    those of these sources, unless that is None.
+    those of these sources, unless that is None. `bounded`: the source that may lower what others have for this entity.
     """
     part, *rates = override
     if sources is None or part.source in sources:
         for name, rate in zip(part.names, rates, strict=True):
             if name not in found and name not in lifted:
                 found[name] = Applies(rate, part.options, entity, origin, part.source)
+            elif part.source == bounded and name in found and found[name].origin == origin and rate < found[name].rate:
+                found[name] = replace(found[name], rate=rate, source=bounded)
         lifted.update(part.unlimited)
     if part.earlier is not None:
-        apply(part.earlier, found, lifted, entity, origin, sources)
+        apply(part.earlier, found, lifted, entity, origin, sources, bounded)

@@ -89,7 +89,7 @@ class QuotaTable:
             override = self._overrides.get(_key(origin))
             if override is not None:
                 entity = bucket if origin == bucket else origin  # one object: memory
-                apply(override, found, lifted, bucket, entity, sources)
+                apply(override, found, lifted, bucket, entity, sources, self._bounded)
         return found
 
 

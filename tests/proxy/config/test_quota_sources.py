@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.config.quota_sources import CLUSTER, Quotas, QuotaSources, merged
+from proxy.config.quota_sources import CLUSTER, TOPIC, Quotas, QuotaSources, merged
 from quotas.entity import DEFAULT, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
 from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_RATE
@@ -23,6 +23,14 @@ def test_the_cluster_is_the_weakest_source() -> None:
     assert quotas.sources[CLUSTER] == (QuotaEntry(ETL, {CONSUMER_BYTE_RATE: 2}), others)
     assert list(quotas.own_entries) == list(own.entries)
     assert {"configured", "exemptions"} <= vars(quotas).keys(), "prepared, outside of the event loop"
+
+
+def test_the_topic_lowers_limits_of_flags_and_raises_none() -> None:
+    own = Quotas({"--quota": (QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 10, CONSUMER_BYTE_RATE: 10}),)}, 1.0)
+    quotas = own.over({TOPIC: (QuotaEntry(ETL, {PRODUCER_BYTE_RATE: 3, CONSUMER_BYTE_RATE: 30}),)})
+    found, _ = quotas.configured.clients.find("", "etl")
+    rates = {name: (each.rate, each.source) for name, each in found.items()}
+    assert rates == {PRODUCER_BYTE_RATE: (3, TOPIC), CONSUMER_BYTE_RATE: (10, "--quota")}
 
 
 def test_the_members_of_a_group_are_those_of_the_strongest_source() -> None:

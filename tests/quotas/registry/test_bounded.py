@@ -67,3 +67,11 @@ def test_a_lower_limit_of_the_bounded_source_applies_beside_that_of_flags() -> N
         return sorted(float(limit.rate) for limit in Registry(configured).resolve("u", "c").produce.limits)
 
     assert (rates(2, 9), rates(20, 9), rates(0, 9), rates(2, 0)) == ([2, 9], [9, 20], [9], [2])
+
+
+@pytest.mark.parametrize(("topic", "own", "rate", "source"), [(2, 9, 2, "topic"), (20, 9, 9, "flags")])
+def test_a_limit_of_the_same_entity_is_only_lowered(topic: int, own: int, rate: int, source: str) -> None:
+    """With the burst of the stronger source."""
+    sources = {"topic": of((("u", "c"), topic)), "flags": (client_entry(("u", "c"), own, 3_600),)}
+    [found] = Configured(sources, bounded="topic").clients.find("u", "c")[0].values()
+    assert (found.rate, found.source, found.options.burst_seconds) == (rate, source, 3_600)
