@@ -51,7 +51,7 @@ TOGETHER = {
     "a broker that goes": (f"{_INTEGRATION}test_broker_down.py",),
     "a Spark job": (f"{_INTEGRATION}test_spark.py", f"{_INTEGRATION}test_sink.py"),
     "the demo": ("tests/demo/test_demo.py",),
-    "brokers of the playground": ("tests/deploy/test_cluster.py", "tests/deploy/test_command.py"),
+    "a broker of the playground": ("tests/deploy/test_command.py",),
     **{
         each: (f"{_INTEGRATION}test_{each}.py",)
         for each in (
