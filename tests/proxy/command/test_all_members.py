@@ -88,7 +88,7 @@ def serving(*ways: str) -> Iterator[list[Member]]:
     with ExitStack() as ending:
         members = [ending.enter_context(Member(f"pod-{number}/{number}", way)) for number, way in enumerate(ways)]
         for member in members:
-            thread = threading.Thread(target=member.serve_forever)
+            thread = threading.Thread(target=member.serve_forever, args=(0.01,))
             thread.start()
             ending.callback(thread.join)
             ending.callback(member.shutdown)

@@ -33,7 +33,7 @@ class Page(BaseHTTPRequestHandler):
 @pytest.fixture
 def proxy() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
