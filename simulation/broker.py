@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import unpack_from
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from simulation import kafka
 from simulation.cluster import Cluster, batches_of
@@ -12,7 +12,6 @@ from simulation.kernel import MS, SECOND, Kernel, nothing
 from simulation.network import Address, Network, SimSocket
 from simulation.stream import Stream
 
-POLL_SECONDS: Final = 0.05
 Values = tuple[Any, ...]
 Answer = Values | None | Callable[[], Values | None]
 """The values of a response, None for no response, or what returns the values once they are ready."""
@@ -66,14 +65,17 @@ class Connection(Stream):
         if callable(answer):
             values = answer()
             if values is None:
-                kernel.after(POLL_SECONDS, partial(self._respond, request, answer))
+                kernel.after(broker.poll_seconds, partial(self._respond, request, answer))
                 return
             answer = values
         if answer is not None:
             body = kafka.response(request.api, request.version).encode(answer)
             tags = bytes(kafka.has_tags(request.api, request.version))
             self._send(request.correlation.to_bytes(4, "big") + tags + body)
-        kernel.at(max(kernel.now_ns, self.muted_ns), self._next)
+        if self.muted_ns > kernel.now_ns:
+            kernel.at(self.muted_ns, self._next)
+        else:
+            self._next()
 
     def _send(self, payload: bytes) -> None:
         broker = self.broker
@@ -98,9 +100,12 @@ class Broker:
 
     is_frozen        it accepts and reads, and answers nothing
     slow_factor      its work takes that many times as long
+    poll_seconds     how often it looks for records that a fetch waits for
     quota            bytes per second of Produce that it lets each client id have (KIP-219); 0: no limit
     on_append        called with the topic and the size of each batch that it receives
     """
+
+    poll_seconds = 0.25
 
     def __init__(self, kernel: Kernel, network: Network, cluster: Cluster, number: int, address: Address) -> None:
         self.kernel, self.network, self.cluster = kernel, network, cluster

@@ -114,6 +114,8 @@ class Partition:
 
     def read(self, offset: int, most_bytes: int, end: int) -> list[tuple[int, Batch, int]]:
         """Batches from this offset, at least one if there is one before `end`."""
+        if offset >= end:
+            return []
         first = bisect_right(self.log, offset, key=lambda each: each[0] + each[1].size)
         found: list[tuple[int, Batch, int]] = []
         size = 0

@@ -232,7 +232,7 @@ class _Run:
         network.buffer_bytes = SOCKET_BYTES
         topics = {topic: 1 for demand in demands for topic in _topics_of(demand)}
         self.cluster = Cluster(topics, 1)
-        Broker(kernel, network, self.cluster, 0, BROKER)
+        Broker(kernel, network, self.cluster, 0, BROKER).poll_seconds = 0.05
         config = Config(
             bootstrap_servers=(BROKER,),
             listening=ListeningOptions(address=(HOST, 19092), advertised_host=HOST),

@@ -9,6 +9,7 @@ the models use the same tuples for all versions.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -98,15 +99,31 @@ def _sized(length: Type, *, is_text: bool) -> Type:
     return Type(encode, decode)
 
 
-def _structure(fields: Sequence[Type]) -> Type:
+def _structure(codes: Sequence[str], types: Mapping[str, Type]) -> Type:
+    """Numbers that follow each other are read and written at once."""
+    groups: list[tuple[int, Struct | None, Type]] = []
+    end = 0
+    for is_number, group in groupby(codes, lambda code: code in _NUMBERS):
+        for each in ["".join(group)] if is_number else group:
+            end += len(each) if is_number else 1
+            groups.append((end, Struct(">" + each) if is_number else None, types.get(each, _ABSENT)))
+
     def encode(values: Sequence[Any]) -> bytes:
-        return b"".join([field.encode(value) for field, value in zip(fields, values, strict=True)])
+        parts, at = [], 0
+        for end, form, one in groups:
+            parts.append(one.encode(values[at]) if form is None else form.pack(*values[at:end]))
+            at = end
+        return b"".join(parts)
 
     def decode(data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
-        values = []
-        for field in fields:
-            value, at = field.decode(data, at)
-            values.append(value)
+        values: list[Any] = []
+        for _, form, one in groups:
+            if form is None:
+                value, at = one.decode(data, at)
+                values.append(value)
+            else:
+                values += form.unpack_from(data, at)
+                at += form.size
         return tuple(values), at
 
     return Type(encode, decode)
@@ -163,19 +180,23 @@ class _Reader:
 
     def structure(self) -> Type:
         """Up to the end of an array, or of the layout. An array of one field has values, not structures."""
-        found: list[Type] = []
+        codes: list[str] = []
+        types = dict(self._types)
         is_array = False
         for since, code in self._tokens:
             if code == "]":
                 is_array = True
                 break
-            field = _array(self._length, self.structure()) if code == "[" else self._types[code]
-            found.append(field if int(since or 0) <= self._version else _ABSENT)
-        if is_array and len(found) == 1:
-            return found[0]
-        if self._has_tags and found[-1:] != [_TAGS]:
-            return _without(_structure([*found, _TAGS]))
-        return _structure(found)
+            name = code
+            if code == "[":
+                name = f"array {len(codes)}"
+                types[name] = _array(self._length, self.structure())
+            codes.append(name if int(since or 0) <= self._version else "absent")
+        if is_array and len(codes) == 1:
+            return types[codes[0]]
+        if self._has_tags and codes[-1:] != ["t"]:
+            return _without(_structure([*codes, "t"], types))
+        return _structure(codes, types)
 
 
 def _without(whole: Type) -> Type:

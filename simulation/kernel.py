@@ -32,19 +32,21 @@ class Event:
 class Kernel:
     """Time in nanoseconds, and the only source of randomness.
 
-    trace   hash of what has happened; it is the same for the same seed and options
+    trace   hash of the times of all events, and of what was noted; it is the same for the same seed and options
     """
 
     def __init__(self, seed: int | str) -> None:
         self.random = Random(seed)  # noqa: S311 - a seed must give the same run
         self.now_ns = START_NS
-        self._events: list[tuple[int, float, int, Event]] = []
-        self._count = 0
-        self._trace = blake2b(digest_size=8)
+        self._events: list[tuple[int, float, Event]] = []
+        self._times = 0
+        self._notes = blake2b(digest_size=8)
 
     @property
     def trace(self) -> str:
-        return self._trace.hexdigest()
+        notes = self._notes.copy()
+        notes.update(b"%d" % self._times)
+        return notes.hexdigest()
 
     @property
     def seconds(self) -> float:
@@ -56,12 +58,11 @@ class Kernel:
 
     def note(self, *what: object) -> None:
         """Make this part of the trace."""
-        self._trace.update(repr((self.now_ns, *what)).encode())
+        self._notes.update(repr((self.now_ns, *what)).encode())
 
     def at(self, at_ns: int, call: Callable[[], object]) -> Event:
         event = Event(call)
-        self._count += 1
-        heappush(self._events, (max(at_ns, self.now_ns), self.random.random(), self._count, event))
+        heappush(self._events, (max(at_ns, self.now_ns), self.random.random(), event))
         return event
 
     def after(self, seconds: float, call: Callable[[], object]) -> Event:
@@ -79,21 +80,21 @@ class Kernel:
         self.after(seconds, again)
         return ticks
 
-    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+    def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
         """Let this much time pass, or less: `until` is asked after each event. Returns what it answered last."""
         end_ns = self.now_ns + int(seconds * SECOND)
         events = self._events
         while events and events[0][0] <= end_ns:
-            at_ns, _, _, event = heappop(events)
+            at_ns, _, event = heappop(events)
             call = event.call
-            if call is None:
-                continue
-            self.now_ns = at_ns
-            call()
-            if until():
-                return True
+            if call is not None:
+                self.now_ns = at_ns
+                self._times += at_ns
+                call()
+                if until is not None and until():
+                    return True
         self.now_ns = end_ns
-        return until()
+        return until is not None and until()
 
 
 class MachineClock:

@@ -46,20 +46,26 @@ class SimSelector(selectors.BaseSelector):
     def close(self) -> None:
         self._keys.clear()
 
-    def select(self, _timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    def ready(self) -> list[tuple[selectors.SelectorKey, int]]:
         found = []
         for fd in list(self.changed):
             key, sock = self._keys.get(fd), self._sockets.get(fd)
-            ready = 0
             if key is not None and sock is not None:
-                ready = key.events & (_READ * sock.is_readable | _WRITE * sock.is_writable)
-            if key is not None and ready:
-                found.append((key, ready))
-            else:
-                del self.changed[fd]
-        random = self._kernel.random
-        random.shuffle(found)
-        return found[: random.randint(1, len(found))] if found and random.random() < 0.1 else found
+                ready = (key.events & _READ and sock.is_readable) | (key.events & _WRITE and 2 * sock.is_writable)
+                if ready:
+                    found.append((key, ready))
+                    continue
+            del self.changed[fd]
+        return found
+
+    def select(self, _timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = self.ready()
+        if len(found) > 1:
+            random = self._kernel.random
+            random.shuffle(found)
+            if random.random() < 0.1:
+                del found[random.randint(1, len(found)) :]
+        return found
 
 
 class SimLoop(asyncio.SelectorEventLoop):
@@ -127,7 +133,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def plan(self) -> None:
         """Wake up when there is something to do. A round takes a little time."""
-        if self._ready or self._changes.changed:
+        if self._ready or self._changes.ready():
             self.wake(self._kernel.now_ns + self._kernel.random.randint(1_000, 50_000))
         elif self._scheduled:
             self.wake(int(self._scheduled[0]._when * SECOND) + 1)

@@ -10,7 +10,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from struct import Struct
 from typing import Any, Final
@@ -23,6 +23,7 @@ FIRST_FD: Final = 1 << 20
 FIRST_PORT: Final = 32_768
 _ESTABLISHED, _CLOSE, _CLOSE_WAIT, _FIN_WAIT = 1, 7, 8, 4
 _info: Final = Struct("=B23xI92xQQ8xI")
+_PEEK: Final = int(socket.MSG_PEEK)
 
 
 def _error(code: int) -> OSError:
@@ -30,19 +31,57 @@ def _error(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
 
-@dataclass(slots=True, eq=False)
 class Channel:
     """One direction of a connection. `arrived`: what the receiver has not read yet."""
 
-    sender: "SimSocket"
-    receiver: "SimSocket"
-    delay_ns: int
-    arrived: bytearray = field(default_factory=bytearray)
-    in_flight: int = 0
-    arrives_ns: int = 0
-    total: int = 0
-    ends: bool = False
-    has_ended: bool = False
+    __slots__ = (
+        "arrived", "arrives_ns", "delay_ns", "ends", "has_ended", "in_flight", "network", "receiver", "sender", "total",
+    )  # fmt: skip
+
+    def __init__(self, sender: "SimSocket", receiver: "SimSocket", delay_ns: int) -> None:
+        self.network, self.sender, self.receiver, self.delay_ns = sender.network, sender, receiver, delay_ns
+        self.arrived = bytearray()
+        self.in_flight = self.arrives_ns = self.total = 0
+        self.ends = self.has_ended = False
+
+    @property
+    def room(self) -> int:
+        return self.network.buffer_bytes - len(self.arrived) - self.in_flight
+
+    def send(self, data: bytes) -> None:
+        self.total += len(data)
+        self.in_flight += len(data)
+        self._then(partial(self._arrive, data))
+
+    def end(self) -> None:
+        """The end of the stream is behind its data."""
+        if not self.ends:
+            self.ends = True
+            self._then(self._end)
+
+    def reset(self) -> None:
+        """At once: data on the way is lost."""
+        self.ends = True
+        kernel = self.network.kernel
+        kernel.at(kernel.now_ns + self.delay_ns, partial(self.receiver.fail, errno.ECONNRESET))
+
+    def _then(self, call: Callable[[], object]) -> None:
+        kernel = self.network.kernel
+        self.arrives_ns = max(self.arrives_ns + 1, kernel.now_ns + self.delay_ns)
+        kernel.at(self.arrives_ns, call)
+
+    def _arrive(self, data: bytes) -> None:
+        self.in_flight -= len(data)
+        receiver = self.receiver
+        if receiver.is_closed:
+            self.sender.fail(errno.ECONNRESET)
+        elif not receiver.error:
+            self.arrived += data
+            receiver.on_ready()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        self.receiver.on_ready()
 
 
 class SimSocket:
@@ -69,7 +108,7 @@ class SimSocket:
         self.error = 0
         self.is_closed = False
         self.on_ready: Callable[[], object] = nothing
-        self.on_sent: Callable[[memoryview], object] | None = None
+        self.on_sent: Callable[[bytes], object] | None = None
         network.owners.get(host, nothing)(self)
 
     # ---- what asyncio asks
@@ -148,7 +187,7 @@ class SimSocket:
         outgoing = self.outgoing
         if self.is_closed:
             return False
-        return bool(self.error) or (outgoing is not None and self.network.room(outgoing) > 0)
+        return bool(self.error) or (outgoing is not None and outgoing.room > 0)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         incoming = self._connected(self.incoming)
@@ -158,19 +197,20 @@ class SimSocket:
                 raise _error(self.error)
             if incoming.has_ended:
                 return b""
-            raise _error(errno.EAGAIN)
-        data = bytes(arrived[: self.network.drawn(min(size, len(arrived)))])
-        if not flags & socket.MSG_PEEK:
-            was_full = self.network.room(incoming) <= 0
-            del arrived[: len(data)]
+            raise BlockingIOError(errno.EAGAIN, "nothing has arrived")
+        network = self.network
+        size = network.drawn(min(size, len(arrived)))
+        data = bytes(arrived) if size == len(arrived) else bytes(arrived[:size])
+        if not flags & _PEEK:
+            was_full = incoming.room <= 0
+            del arrived[:size]
             if was_full:
-                self.network.later(incoming.sender.notify)
+                network.kernel.at(network.kernel.now_ns + network.delay_ns[0], incoming.sender.notify)
         return data
 
     def recv_into(self, buffer: Any, size: int = 0) -> int:
-        view = memoryview(buffer)
-        data = self.recv(min(size or len(view), len(view)))
-        view[: len(data)] = data
+        data = self.recv(size or len(buffer))
+        memoryview(buffer)[: len(data)] = data
         return len(data)
 
     def send(self, data: Any, _flags: int = 0) -> int:
@@ -180,22 +220,22 @@ class SimSocket:
             raise _error(error)
         if outgoing.ends:
             raise _error(errno.EPIPE)
-        view = memoryview(data).cast("B")
-        size = min(len(view), self.network.room(outgoing))
+        network = self.network
+        size = min(len(data), outgoing.room)
         if size <= 0:
-            raise _error(errno.EAGAIN)
-        size = self.network.drawn(size)
-        self.network.transmit(outgoing, memoryview(bytes(view[:size])))
+            raise BlockingIOError(errno.EAGAIN, "buffers are full")
+        size = network.drawn(size)
+        sent = bytes(memoryview(data)[:size])
+        if self.on_sent is not None:
+            self.on_sent(sent)
+        outgoing.send(sent)
         return size
 
     def sendmsg(self, buffers: Any) -> int:
         return self.send(b"".join(buffers))
 
     def shutdown(self, _how: int) -> None:
-        outgoing = self._connected(self.outgoing)
-        if not outgoing.ends:
-            outgoing.ends = True
-            self.network.end(outgoing)
+        self._connected(self.outgoing).end()
 
     def close(self) -> None:
         if self.is_closed:
@@ -207,21 +247,23 @@ class SimSocket:
         if incoming is None or outgoing is None:
             return
         if incoming.arrived or self.error:
-            self.network.reset(outgoing)
-        elif not outgoing.ends:
-            outgoing.ends = True
-            self.network.end(outgoing)
+            outgoing.reset()
+        else:
+            outgoing.end()
 
     def abort(self) -> None:
         """Close it with a reset."""
-        outgoing = self.outgoing
-        if outgoing is not None and not self.is_closed:
-            self.network.reset(outgoing)
-            outgoing.ends = True
+        if self.outgoing is not None and not self.is_closed:
+            self.outgoing.reset()
         self.close()
 
     def notify(self) -> None:
         self.on_ready()
+
+    def fail(self, error: int) -> None:
+        if not self.is_closed and not self.error:
+            self.error = error
+            self.on_ready()
 
     def _connected(self, channel: Channel | None) -> Channel:
         if self.is_closed:
@@ -301,7 +343,7 @@ class Network:
                 return
             listener = self._listeners.get(address)
             if listener is None or listener.backlog is None:
-                self.kernel.at(self.kernel.now_ns + delay_ns, lambda: fail(errno.ECONNREFUSED))
+                self.kernel.at(self.kernel.now_ns + delay_ns, partial(sock.fail, errno.ECONNREFUSED))
                 return
             there = SimSocket(self, listener.host)
             there.name, there.peer_name = address, sock.name
@@ -311,71 +353,12 @@ class Network:
             there.outgoing = sock.incoming = Channel(there, sock, delay_ns)
             self.on_connection(sock, there)
             listener.backlog.append(there)
-            listener.notify()
+            listener.on_ready()
             self.kernel.at(self.kernel.now_ns + delay_ns, sock.notify)
 
-        def fail(error: int) -> None:
-            sock.error = error
-            sock.notify()
-
         self.kernel.at(self.kernel.now_ns + delay_ns, arrive)
-
-    def room(self, channel: Channel) -> int:
-        return self.buffer_bytes - len(channel.arrived) - channel.in_flight
 
     def drawn(self, size: int) -> int:
         """How much of this a call reads or writes."""
         random = self.kernel.random
         return random.randint(1, size) if size > 1 and self.partial and random.random() < self.partial else size
-
-    def later(self, call: Callable[[], object]) -> None:
-        self.kernel.at(self.kernel.now_ns + self.delay_ns[0], call)
-
-    def transmit(self, channel: Channel, data: memoryview) -> None:
-        on_sent = channel.sender.on_sent
-        if on_sent is not None:
-            on_sent(data)
-        channel.total += len(data)
-        channel.in_flight += len(data)
-        self._then(channel, lambda: self._arrive(channel, data))
-
-    def end(self, channel: Channel) -> None:
-        """The end of the stream, behind its data."""
-        self._then(channel, lambda: self._end(channel))
-
-    def reset(self, channel: Channel) -> None:
-        """At once: data on the way is lost."""
-        receiver = channel.receiver
-
-        def arrive() -> None:
-            if not receiver.is_closed and not receiver.error:
-                receiver.error = errno.ECONNRESET
-                self.kernel.note("reset", receiver.name)
-                receiver.notify()
-
-        self.kernel.at(self.kernel.now_ns + channel.delay_ns, arrive)
-
-    def _then(self, channel: Channel, call: Callable[[], object]) -> None:
-        channel.arrives_ns = max(channel.arrives_ns + 1, self.kernel.now_ns + channel.delay_ns)
-        self.kernel.at(channel.arrives_ns, call)
-
-    def _arrive(self, channel: Channel, data: memoryview) -> None:
-        channel.in_flight -= len(data)
-        receiver = channel.receiver
-        self.kernel.note(receiver.name, len(data))
-        if receiver.is_closed:
-            sender = channel.sender
-            if not sender.is_closed and not sender.error:
-                sender.error = errno.ECONNRESET
-                sender.notify()
-            return
-        if receiver.error:
-            return
-        channel.arrived += data
-        receiver.notify()
-
-    def _end(self, channel: Channel) -> None:
-        channel.has_ended = True
-        self.kernel.note(channel.receiver.name, "end")
-        if not channel.receiver.is_closed:
-            channel.receiver.notify()

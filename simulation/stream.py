@@ -1,12 +1,11 @@
 """A model's side of a connection: whole frames in, whole frames out, at the pace of the model."""
 
-from collections.abc import Callable
 from struct import pack
 from typing import Final
 
 from simulation.network import SimSocket
 
-READ_BYTES: Final = 65_536
+READ_BYTES: Final = 1 << 20
 
 
 class Stream:
@@ -35,43 +34,39 @@ class Stream:
 
     def send_raw(self, data: bytes) -> None:
         self.unsent += data
-        self._attempt(self._flush)
+        self._flush()
 
     def resume(self) -> None:
         self.is_reading = True
         self._take()
         self.on_ready()
 
-    def on_ready(self) -> None:
-        if self.unsent:
-            self._attempt(self._flush)
-        self._attempt(self._read)
-
-    def _attempt(self, call: Callable[[], object]) -> None:
+    def _flush(self) -> None:
+        sock = self.sock
         try:
-            call()
-        except BlockingIOError:
-            pass
+            while self.unsent and sock.is_writable:
+                del self.unsent[: sock.send(self.unsent)]
         except OSError as error:
             self.close(type(error).__name__)
 
-    def _flush(self) -> None:
-        while self.unsent:
-            del self.unsent[: self.sock.send(self.unsent)]
-
-    def _read(self) -> None:
-        while self.is_reading and not self.is_closed:
-            data = self.sock.recv(READ_BYTES)
-            if not data:
-                self.close("end")
-            self._received += data
-            self._take()
+    def on_ready(self) -> None:
+        sock = self.sock
+        self._flush()
+        try:
+            while self.is_reading and not self.is_closed and sock.is_readable:
+                data = sock.recv(READ_BYTES)
+                if not data:
+                    self.close("end")
+                self._received += data
+                self._take()
+        except OSError as error:
+            self.close(type(error).__name__)
 
     def _take(self) -> None:
         received, at = self._received, 0
-        while self.is_reading and not self.is_closed and len(received) - at >= 4:
+        while self.is_reading and len(received) - at >= 4:
             end = at + 4 + int.from_bytes(received[at : at + 4], "big")
-            if len(received) < end:
+            if len(received) < end or self.is_closed:
                 break
             frame = bytes(received[at + 4 : end])
             at = end

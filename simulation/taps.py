@@ -10,7 +10,9 @@ from simulation.network import SimSocket
 
 LENGTH_BYTES: Final = 4
 """In front of a frame; the proxy does not count it."""
-_MOST_HEAD: Final = 10 + 64
+_REQUEST_BYTES: Final = 14
+"""Length, api, version, correlation id, and the length of the client id."""
+_MOST_NAME: Final = 64
 MOST_BYTES: Final = 100_000_000
 """A longer frame is a lie."""
 
@@ -75,7 +77,7 @@ class Line:
         self._passed = passed
         self.longest = self.announced = 0
         self.is_broken = False
-        self._head = bytearray()
+        self._head = b""
         self._left = self._length = 0
         self._is_data = False
 
@@ -84,41 +86,37 @@ class Line:
         """What has passed of a frame with data whose rest did not come."""
         return self._length - self._left if self._left and self._is_data else 0
 
-    def feed(self, data: memoryview) -> None:
+    def feed(self, data: bytes) -> None:
         at = 0
         while at < len(data) and not self.is_broken:
-            if self._left:
-                size = min(self._left, len(data) - at)
-                self._left -= size
-                self._pass(size)
+            if not self._left:
+                before = len(self._head)
+                head = self._head + data[at : at + _REQUEST_BYTES + _MOST_NAME - before]
+                size = self._read(head)
+                if size > len(head) or self.is_broken:
+                    self._head = head
+                    return
+                self._head = b""
+                [self._length] = unpack_from(">i", head)
+                self._left = self._length + LENGTH_BYTES
+                if self._is_data:
+                    self.announced = max(self.announced, self._length)
+                self._pass(size, LENGTH_BYTES)
+                at += size - before
             else:
-                size = min(self._needed() - len(self._head), len(data) - at)
-                self._head += data[at : at + size]
-                if len(self._head) == self._needed() and not self.is_broken:
-                    self._begin()
-            at += size
+                size = min(self._left, len(data) - at)
+                self._pass(size)
+                at += size
 
-    def _begin(self) -> None:
-        head, self._head = bytes(self._head), bytearray()
-        [self._length] = unpack_from(">i", head)
-        passed = len(head) - LENGTH_BYTES
-        self._left = self._length - passed
-        self._is_data = self._read(head)
-        if self._is_data:
-            self.announced = max(self.announced, self._length)
-        self._pass(passed)
-
-    def _pass(self, size: int) -> None:
+    def _pass(self, size: int, uncounted: int = 0) -> None:
+        self._left -= size
+        size -= uncounted
         if self._is_data:
             self.longest = max(self.longest, self._length - self._left)
             self._passed(self, size)
 
-    def _needed(self) -> int:
-        """How many bytes are looked at."""
-        raise NotImplementedError
-
-    def _read(self, head: bytes) -> bool:
-        """Whether this frame carries data."""
+    def _read(self, head: bytes) -> int:
+        """Look at the beginning of a frame: whether it carries data. Returns how many bytes of it are needed."""
         raise NotImplementedError
 
 
@@ -129,21 +127,18 @@ class Requests(Line):
         super().__init__(sock, passed)
         self.apis: dict[int, int] = {}
 
-    def _needed(self) -> int:
-        """Length, api, version, correlation id, and the length of the client id; then the client id."""
-        head = self._head
-        if len(head) < 14:
-            return 14
-        [length], [size] = unpack_from(">i", head), unpack_from(">h", head, 12)
-        if not 10 <= length <= MOST_BYTES or size > min(_MOST_HEAD, length - 10):
+    def _read(self, head: bytes) -> int:
+        if len(head) < _REQUEST_BYTES:
+            return _REQUEST_BYTES
+        length, api, _, correlation, size = unpack_from(">ihhih", head)
+        end: int = _REQUEST_BYTES + max(0, size)
+        if not 10 <= length <= MOST_BYTES or size > min(_MOST_NAME, length - 10):
             self.is_broken = True
-        return 14 + max(0, int(size))
-
-    def _read(self, head: bytes) -> bool:
-        api, _, correlation = unpack_from(">hhi", head, 4)
-        self.apis[correlation] = api
-        self.client_id = head[14:].decode(errors="replace")
-        return bool(api == PRODUCE)
+        elif len(head) >= end:
+            self.apis[correlation] = api
+            self.client_id = head[_REQUEST_BYTES:end].decode(errors="replace")
+            self._is_data = api == PRODUCE
+        return end
 
 
 class Responses(Line):
@@ -159,9 +154,8 @@ class Responses(Line):
     def client_id(self) -> str:  # type: ignore[override]
         return self._requests.client_id
 
-    def _needed(self) -> int:
+    def _read(self, head: bytes) -> int:
+        if len(head) >= 8:
+            [correlation] = unpack_from(">i", head, 4)
+            self._is_data = self._requests.apis.pop(correlation, None) == FETCH
         return 8
-
-    def _read(self, head: bytes) -> bool:
-        [correlation] = unpack_from(">i", head, 4)
-        return self._requests.apis.pop(correlation, None) == FETCH

@@ -77,7 +77,7 @@ def what_is_announced_is_charged(patch: Patch) -> None:
     patch.setattr(ProduceRequest, "_charge_chunk", charging)
 
 
-@_mutant(seed=1)
+@_mutant(seed=7)
 def what_is_asked_for_is_charged(patch: Patch) -> None:
     """A fetch is charged for all that it may bring."""
     decide = FetchRequest.decide
@@ -97,7 +97,7 @@ def a_notice_is_never_dropped(patch: Patch) -> None:
     patch.setattr(Notice, "renew", lambda self, registry, now_ns: None)
 
 
-@_mutant(seed=4)
+@_mutant(seed=5)
 def a_late_topic_does_not_ask(patch: Patch) -> None:
     """A topic that is found in the middle of a frame is charged without asking."""
     _decide(patch, lambda limit, number, now_ns: limit.name == "bytes_in_rate")
@@ -139,7 +139,7 @@ def who_waited_for_seconds_passes(patch: Patch) -> None:
     patch.setattr(LimitedRequest, "pass_limits", passing)
 
 
-@_mutant(seed=4)
+@_mutant(seed=5)
 def every_other_frame_passes_limits_in_debt(patch: Patch) -> None:
     """Frames go on that did not take a limit into debt."""
     goes_on: dict[int, bool] = {}
@@ -193,7 +193,7 @@ def a_bucket_earns_twice_after_a_reload(patch: Patch) -> None:
 
     def changing(self: TokenBucket, new: Any, now_ns: int) -> None:
         change_terms(self, new, now_ns)
-        self._level = 4 * self._terms.full
+        self._level = 16 * self._terms.full
 
     patch.setattr(TokenBucket, "change_terms", changing)
 
@@ -235,7 +235,7 @@ def memory_is_not_given_back(patch: Patch) -> None:
     patch.setattr(Server, "_on_closed", closing)
 
 
-@_mutant(seed=30)
+@_mutant(seed=4)
 def a_queue_serves_the_last_one_first(patch: Patch) -> None:
     """The newest waiter of a queue goes first: others may wait for ever."""
     push = FairQueue.push
@@ -268,7 +268,7 @@ def waiters_are_forgotten(patch: Patch) -> None:
     patch.setattr(Wakeups, "_pass", passing)
 
 
-@_mutant(seed=4)
+@_mutant(seed=5)
 def what_was_announced_is_waited_for(patch: Patch) -> None:
     """The throttle time contains all that is announced in a queue."""
     patch.setattr(Limit, "queued_ns", lambda self, own_ns: self.expected_time_of(self.waiters.queued))
