@@ -268,14 +268,14 @@ _BYTES: Final = Checked("BYTES", parse_size)
 @cloup.option(
     "--mode", type=click.Choice(MODES), default="auto", help="The throttle mode of the limit.", show_default=True
 )
-@cloup.option("--buffer-memory", type=_BYTES, help="Keep the producer's buffer at this size.")
-@cloup.option("--batch-size", type=_BYTES, help="Keep this size of a batch.")
+@cloup.option("--buffer-memory", type=_BYTES, help="Keep the size of the producer's buffer.")
+@cloup.option("--batch-size", type=_BYTES, help="Keep the batch size.")
 @cloup.option(
     "--request-cost",
     type=Checked("BYTES", parse_request_cost),
     help="The request_cost of the limit: batches are at least as large.",
 )
-@cloup.option("--delivery-timeout", type=Checked("DURATION", parse_duration), help="Keep this delivery timeout.")
+@cloup.option("--delivery-timeout", type=Checked("DURATION", parse_duration), help="Keep the delivery timeout.")
 @cloup.option("--record-size", type=_BYTES, default="1000", help="Average size of a record.", show_default=True)
 @cloup.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context

@@ -36,9 +36,9 @@ _CONNECTING: Final = {
     "--config": ("FILE.toml", "Read these options, and all others of run, from the file of --config."),
     "--bootstrap-servers": ("HOST:PORT[,HOST:PORT...]", "Brokers of the cluster, not the proxy."),
     "--command-config": ("FILE", "How to connect to brokers, as for run."),
-    "--own-client-config": ("FILE", "The same for internal clients, as for run: it takes precedence."),
+    "--own-client-config": ("FILE", "How internal clients connect, as for run; overrides --command-config."),
     "--quotas-topic": ("NAME", "The topic that the proxies follow."),
-    "--fleet-topic": ("TOPIC", "The topic of the fleets that are waited for."),
+    "--fleet-topic": ("TOPIC", "The topic of the fleets whose members the command waits for."),
 }
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ def quotas() -> None:
 @cloup.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...", help="Limits and options of a SPEC.")
 @click.pass_context
 def set_limits(ctx: click.Context, /, entity: str, settings: tuple[str, ...], timeout: float, **given: Any) -> None:
-    """Set limits and options of one entity; its other ones stay. Members of a resource group are replaced key by key.
+    """Set limits and options of one entity, and keep its others. Members of a resource group are replaced key by key.
 
     \b
       kafka-quota-proxy quotas set 'user=alice,client-id=<default>' consumer_byte_rate=5MB burst_seconds=0.5
@@ -202,7 +202,7 @@ def set_limits(ctx: click.Context, /, entity: str, settings: tuple[str, ...], ti
 @cloup.argument("keys", nargs=-1, metavar="[KEY...]", help="What to remove; without any key, all.")
 @click.pass_context
 def unset(ctx: click.Context, /, entity: str, keys: tuple[str, ...], timeout: float, **given: Any) -> None:
-    """Remove limits and options of one entity. Removing what is not there succeeds."""
+    """Remove limits and options of one entity. It is not an error if they are not set."""
     from proxy.command.quotas_topic import author_of
     from proxy.config.host_names import HostNames
     from quotas.parsing.text import split_spec
@@ -231,7 +231,7 @@ def unset(ctx: click.Context, /, entity: str, keys: tuple[str, ...], timeout: fl
 @cloup.option("--json", "as_json", is_flag=True, help="Print a JSON list of records, for programs.")
 @click.pass_context
 def list_quotas(ctx: click.Context, /, *, as_json: bool, **given: Any) -> None:
-    """Show the quotas in the topic, one line for each entity, and who has set them last."""
+    """Show the quotas in the topic, one line for each entity, and who set them last."""
     from quotas.stored.changes import shown
     from quotas.stored.record import as_json as json_of
 

@@ -65,7 +65,7 @@ def unresolved(names: Iterable[str]) -> list[Caution]:
     if not shown:
         return []
     rest = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
-    effect = "not resolved yet: their limits start once they are; all others apply"
+    effect = "not resolved yet: their limits apply once they are; all others apply now"
     return [("host_names_pending", {"entities": ", ".join(shown[:MAX_LISTED]) + rest, "effect": effect})]
 
 
@@ -102,13 +102,13 @@ def quota_warnings(config: Config, quotas: Quotas) -> list[Caution]:
             long,
             "requests to topics over their thresholds are refused if the producer resends them, and otherwise held "
             "until a one-minute average drops: for 45, 100 or 140 s after 2, 5 or 10 times the threshold",
-            hint="bytes_in_rate limits smoothly",
+            hint="for an even rate, use bytes_in_rate",
         ),
         *_about(
             "limits_not_shared",
             [entry.entity for entry in entries if _has_rate(entry)] if is_alone else (),
             "with --reuse-port each process has its own limits, so N processes together pass N times as much",
-            hint="--fleet NAME, the same for all",
+            hint="set the same --fleet NAME in all of them",
         ),
         *_of_other_names(config, quotas),
     ]

@@ -135,7 +135,7 @@ class ListeningOptions:
     )
     drain_timeout_seconds: float = option(
         Checked("DURATION", values.parse_duration, default="20s"),
-        "Time for requests in flight to finish after SIGTERM. 500ms, 20s, 2m.",
+        "Time for requests in flight to finish after SIGTERM, such as 500ms, 20s or 2m.",
         flags="--drain-timeout",
     )
 
@@ -185,14 +185,14 @@ class QuotaOptions:
     topic: str | None = option(
         Checked("NAME", values.parse_topic, shown="none, off"),
         "Follow the quotas in this compacted topic of the real brokers, which all proxies share: a change by "
-        "kafka-quota-proxy quotas applies within 2 s, also to open connections. Stronger than --cluster-quotas, and "
+        "kafka-quota-proxy quotas applies within 2 s, also to open connections. Overrides --cluster-quotas, but "
         "never raises what --quota and the --quotas-file allow a client. The topic is created if it is missing.",
         flags="--quotas-topic",
     )
     api: str | None = option(
         one_of(OFF, PROXY, CLUSTER, shown="proxy with --quotas-topic, otherwise cluster"),
-        "Who answers DescribeClientQuotas and AlterClientQuotas (kafka-configs, Admin clients): the proxy, for the "
-        "--quotas-topic; the cluster, whose own quotas these are; or no one.",
+        "Who answers DescribeClientQuotas and AlterClientQuotas (kafka-configs, Admin clients). proxy: the proxy, with "
+        "the quotas of --quotas-topic; cluster: the cluster, with its own quotas; off: no one.",
         flags="--quota-api",
     )
     admins: tuple[str, ...] = option(
@@ -307,8 +307,9 @@ class EnforcementOptions:
     )
     disk_guard: DiskMarks | None = option(
         Checked("SOFT..HARD", values.parse_disk_marks, shown="none, off"),
-        "Slow down all producers between these marks of any disk of any broker, so that no disk passes HARD; there, "
-        "Produce requests wait, and then get KAFKA_STORAGE_ERROR. Used shares, 85%..95%, or free bytes, 50GB..20GB. "
+        "Slow down all producers while any broker's disk is between these marks, so that no disk passes HARD. At HARD, "
+        "Produce requests wait, and then get KAFKA_STORAGE_ERROR. Marks are used shares (85%..95%) or free bytes "
+        "(50GB..20GB). "
         "Needs Describe on the cluster and Kafka 3.3.",
     )
     disk_guard_exempt: tuple[Exemption, ...] = option(
@@ -345,7 +346,7 @@ class ObservabilityOptions:
         "'other'.",
     )
     client_telemetry: bool = switch(
-        "Ask clients for their metrics (KIP-714): Java since 3.7 and librdkafka since 2.5 push them every 10 s, "
+        "Ask clients for their metrics (KIP-714): Java since 3.7 and librdkafka since 2.5.3 push them every 10 s, "
         "including buffer usage, times and errors. If the brokers accept these metrics, they are forwarded instead."
     )
     log_format: str = option(
@@ -432,7 +433,7 @@ class SecurityOptions:
     max_buffered_bytes: int = option(
         Checked("BYTES", partial(values.parse_size, smallest=_ONE_REQUEST), default="256MiB"),
         "Memory for bytes that are not forwarded yet, for all connections together. When it is used up, connections "
-        "are not read, and /readyz reports it. At least 1MiB, one request of most clients.",
+        "are not read, and /readyz reports it. At least 1MiB, which most clients need for one request.",
     )
     max_pending_requests: int = option(
         Checked("N", values.whole_number(1, 100_000), default="1000"),
@@ -442,7 +443,7 @@ class SecurityOptions:
     stalled_client_timeout_seconds: float = option(
         Checked("DURATION", values.parse_duration, default="30s"),
         "While the memory for buffered bytes is used up, close connections whose peer has read nothing for this long,"
-        " those with the most buffered bytes first. 500ms, 30s, 2m.",
+        " those with the most buffered bytes first.",
         flags="--stalled-client-timeout",
     )
     handshake_timeout_seconds: float = option(
@@ -524,7 +525,7 @@ class Config:
         callback=lambda ctx, _param, value: take_defaults_from(ctx, value),
         flags="--config",
     )
-    event_loop: str = option(one_of("uvloop", "asyncio", default="uvloop"), "uvloop is faster.")
+    event_loop: str = option(one_of("uvloop", "asyncio", default="uvloop"), "The event loop; uvloop is faster.")
     sources: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
 

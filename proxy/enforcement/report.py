@@ -177,7 +177,7 @@ class Report:
             user=client.user,
             peer=client.peer,
             throttle_ms=throttle_ms,
-            effect="the client waits for a quota that the broker has for it, not this proxy",
+            effect="the client waits because of the broker's quota, not because of this proxy",
             hint="kafka-configs.sh --describe --entity-type clients (or users) shows it",
         )
 
@@ -192,7 +192,7 @@ class Report:
             held_ms=held_ns // NS_PER_MS,
             lock_timeout_ms=lock_timeout_ms,
             effect="records come too late and are delivered again",
-            hint="raise the limit, or group.share.record.lock.duration.ms of the brokers, or have fewer members",
+            hint="raise the limit, raise group.share.record.lock.duration.ms of the brokers, or use fewer members",
         )
 
     def exceeded(self, client: Client, limit: Limit, size: int) -> None:

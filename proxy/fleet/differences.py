@@ -31,8 +31,8 @@ SHOWN_BYTES: Final = 100
 _REFUSED: Final = {
     "void": ("it is ignored", "check who may write to the topic; compressed and very long records are shown as empty"),
     "missed": (
-        "it repeats what this proxy has not read, so the proxy starts over at its floor",
-        "check who may write to the topic, if this does not follow a restart of proxies",
+        "it refers to records that this proxy has not read, so the proxy starts over at its floor",
+        "unless proxies were just restarted, check who may write to the topic",
     ),
 }
 _SAME_FILE: Final = "give all members the same quotas"
@@ -191,7 +191,7 @@ class Differences:
                 _log.warning("fleet_overflow", fleet=fleet, effect=effect, hint=hint)
             case "left out":
                 effect = (
-                    f"at most {member.most_keys} busy limits can have more than their floor, by the number of members"
+                    f"with this many members, at most {member.most_keys} busy limits can have more than their floor"
                 )
                 hint = "use fewer members or limits for each fleet"
                 _log.warning("fleet_limits_left_out", fleet=fleet, limits=member.left_out, effect=effect, hint=hint)
@@ -213,7 +213,7 @@ class Differences:
         limit = {"limit": shared.limit.name, "entity": str(shared.limit.entity)}
         rates = {"here": float(shared.configured), "applies": float(rate_of(key.least))}
         hint = f"the lowest quota applies to all members: {_SAME_FILE}"
-        _log.warning("fleet_quotas_differ", **limit, **rates, stated_by=names, hint=hint)
+        _log.warning("fleet_quotas_differ", **limit, **rates, advertised_by=names, hint=hint)
 
 
 def named(names: Sequence[str]) -> str:

@@ -89,7 +89,7 @@ class Fleet:
                         await self._topic.append(record)
             except (LogFailed, TimeoutError) as error:
                 _log.warning(
-                    "fleet_left_unheard", error=str(error), effect="the other members use its share after 16 s"
+                    "fleet_leave_failed", error=str(error), effect="the other members use its share after 16 s"
                 )
         tasks = [task for task in (self._following, *self._sending) if task is not None]
         for task in tasks:

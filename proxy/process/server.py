@@ -191,7 +191,7 @@ class Server:
             watch.read_files()
         else:
             if cluster is None:
-                _log.info("nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file; none is set")
+                _log.info("nothing_to_reload", hint="SIGHUP reloads --config and --quotas-file, and neither is set")
             supervisor.reloaded(ok=True)
 
     async def _quotas_topic(self, ending: AsyncExitStack, stop: asyncio.Event) -> "QuotasTopic | None":

@@ -116,7 +116,7 @@ class Sweep:
             and now_ns - session.timeouts.stalled_since_ns >= self._stalled_ns
         ]
         stalled.sort(key=lambda session: session.timeouts.stalled_bytes, reverse=True)
-        hint = "memory is used up and this connection took none of what is held for it"
+        hint = "memory is used up, and this peer has read nothing of what is held for it"
         for session in stalled:
             if not memory.is_full and not memory.keeps_much:
                 break

@@ -34,8 +34,7 @@ OPTIONS: Final = (
     ("burst_seconds=", "Size of the token bucket as seconds of the rate, 1 by default."),
     (
         "request_cost=",
-        "Bytes that each Produce request is charged at least by producer_byte_rate, for example 16KB; by default, "
-        "those that it has.",
+        "The least that producer_byte_rate charges for a Produce request, for example 16KB; by default, its bytes.",
     ),
     (
         "yield_to=, target=, observe=",

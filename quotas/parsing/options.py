@@ -90,7 +90,7 @@ class GivenOptions:
                 return "connections over a limit are delayed or closed, without a throttle notice"
         elif key == REQUEST_COST:
             if all(kind.name != PRODUCER_BYTE_RATE for kind in kinds):
-                return f"it is what each request is charged at least by {PRODUCER_BYTE_RATE}"
+                return f"it is the least that {PRODUCER_BYTE_RATE} charges for a request"
         elif key == "scope":
             if measures <= _PER_PROCESS:
                 return "such limits always apply to one process"

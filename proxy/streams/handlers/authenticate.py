@@ -102,7 +102,7 @@ class Authenticate(Forward):
         at = {"user": user or None, "mechanism": mechanism, "peer": client.peer, "client_id": client.client_id}
         hint = "see sasl.mechanism, the name and the password of the client, and security.protocol"
         if error == ErrorCode.illegal_sasl_state.name:  # from a listener without SASL
-            hint = "the broker's listener takes no logins: set security.protocol=PLAINTEXT or SSL in the client"
+            hint = "the broker's listener accepts no logins: set security.protocol=PLAINTEXT or SSL in the client"
         fields = {**at, "error": error, "hint": hint}
         self.context.metrics.errors.latest["login"] = now_ns, fields
         self._lines.event(_log.warning, "client_login_refused", error, now_ns, **fields)
@@ -111,6 +111,6 @@ class Authenticate(Forward):
         """Report, once, a mechanism whose names cannot be read."""
         if mechanism not in self._named and len(self._named) < _MOST_NAMED:
             self._named.add(mechanism)
-            effect = "the name in it cannot be read: its clients are metered as the user that they were before"
+            effect = "the proxy cannot read the name in it: these clients still count as the user that they were before"
             hint = "limit them by client-id, or by user=ANONYMOUS or <default>; or set --principal"
             _log.warning("sasl_name_unknown", mechanism=mechanism, effect=effect, hint=hint)

@@ -60,7 +60,7 @@ async def test_a_server_that_answers_is_enough(open_stage: OpenStage, pieces: li
 
 NOT_KAFKA = "its response is not Kafka's"
 BAD_ANSWERS = {
-    "hangs up": (b"", "closed the connection before its first response (so do TLS listeners"),
+    "hangs up": (b"", "closed the connection before its first response (TLS listeners"),
     "hangs up in its answer": (GOOD[:9], "closed the connection before its first response"),
     "error": (BAD, "its response to ApiVersions is an error"),
     "another's answer": (frame(struct.pack(">ihi", 2, 0, 0)), "its response has the correlation id 2, not 1"),
@@ -70,7 +70,7 @@ BAD_ANSWERS = {
     "too short": (frame(struct.pack(">h", 1)), NOT_KAFKA),
     "length below zero": (b"\xff\xff\xff\xff", NOT_KAFKA),
     "length above the bound": (struct.pack(">i", 64 * 1024 * 1024 + 1), NOT_KAFKA),
-    "TLS": (b"\x15\x03\x03\x00\x02\x02\x46", "it answers with a TLS alert (a TLS listener: set"),
+    "TLS": (b"\x15\x03\x03\x00\x02\x02\x46", "it answers with a TLS alert (the listener uses TLS: set"),
     "HTTP": (b"HTTP/1.1 400 Bad Request\r\n\r\n", NOT_KAFKA),
 }
 

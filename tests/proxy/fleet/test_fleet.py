@@ -377,7 +377,7 @@ def test_the_lowest_stated_quota_counts_and_the_log_names_who_states_it(log: pyt
         assert one.rate + two.rate <= QUOTA // 2
         [differs] = fields_of(log, "fleet_quotas_differ")
         assert (differs["here"], differs["applies"]) == (QUOTA, QUOTA // 2)
-        assert str(differs["stated_by"]).startswith("pod-1/")
+        assert str(differs["advertised_by"]).startswith("pod-1/")
         two.registry.replace([entry()], world.clock())
         world.until(lambda: min(one.rate, two.rate) > 0.45 * QUOTA, 3)
 
@@ -417,7 +417,7 @@ def test_a_raise_is_no_news_and_one_wrong_file_is(log: pytest.LogCaptureFixture)
         world.pass_seconds(30)
         [line] = fields_of(log, "fleet_quotas_differ")
         assert (line["limit"], line["entity"]) == ("producer_byte_rate", "client-id:etl")
-        assert (line["here"], line["applies"], line["stated_by"]) == (2 * QUOTA, 4_000, two.member.caps.name)
+        assert (line["here"], line["applies"], line["advertised_by"]) == (2 * QUOTA, 4_000, two.member.caps.name)
         for rate in (2 * QUOTA, 4_000):
             two.registry.replace([entry(rate)], world.clock())
             world.pass_seconds(10)
@@ -600,7 +600,7 @@ def test_each_change_of_what_may_be_used_is_in_the_log(log: pytest.LogCaptureFix
         two.log.error = LogFailed("unreachable", "no broker")
         world.excess = 0.1
         world.pass_seconds(40)
-        lines = [json.dumps({"event": "fleet_lent"} | fields) for fields in fields_of(log, "fleet_lent")]
+        lines = [json.dumps({"event": "fleet_granted"} | fields) for fields in fields_of(log, "fleet_granted")]
         grants = grants_in(lines)
         assert [grants[each.member.caps.name][-1].rate for each in (one, two)] == [one.rate, two.rate]
         assert most_granted(grants.values())[0] == pytest.approx(world.most, abs=1)
