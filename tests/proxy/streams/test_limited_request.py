@@ -10,7 +10,7 @@ from proxy.streams.limited_request import TRANSITIONS, Life, LifeEvent, LimitedR
 from proxy.streams.pending import Responses
 from tests.proxy.conversation import without_burst
 from tests.proxy.frames import batch, fetch, fetched, produce, produce_records
-from tests.proxy.streams.pair import Pair, World
+from tests.proxy.streams.pair import Pair, World, pass_holds
 from tests.proxy.streams.waiting import holder, wait
 
 PASSING, HELD, REFUSED, OVER = Life
@@ -118,6 +118,28 @@ def test_a_request_waits_at_each_limit_in_turn_the_own_ones_first() -> None:
         if mode == "pause"
     ]
     assert (histogram.count, histogram.sum_seconds) == (1, (world.clock() - began_ns) / 1e9)
+
+
+@pytest.mark.parametrize("hang_up", [True, False])
+def test_a_request_that_leaves_while_it_is_held_is_charged_for_what_passed(hang_up: bool) -> None:
+    world = World([without_burst(OWN)])
+    pair, other, next_one = Pair(world), Pair(world), Pair(world)
+    sent = produce(1, 60_000)
+    pair.client_sends(sent[:20_004])
+    world.clock.pass_seconds(0.1)
+    other.client_sends(produce(1, 50_000))
+    pair.client_sends(sent[20_004:30_004])
+    assert pair.is_held
+    next_one.client_sends(produce(1, 100))
+    if hang_up:
+        pair.hang_up()
+    pass_holds(world)
+    assert len(next_one.sent()) == 1
+    assert world.passed()[NAMES[OWN]] == sum(len(each.to_broker) - 4 for each in (pair, other, next_one))
+    assert len(pair.to_broker) == (20_004 if hang_up else 30_004)
+    pair.hang_up()
+    assert world.throttled()["etl", "producer_byte_rate", "pause"] == 2, "each once"
+    assert (world.queues, world.shared.wakeups._owners) == ([], {})
 
 
 @pytest.mark.parametrize("request_of", [produce, fetch], ids=["produce", "fetch"])
