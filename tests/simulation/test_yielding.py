@@ -86,9 +86,9 @@ def a_scene() -> Iterator[Scene]:
 @pytest.mark.claim("limits", "a backfill yields within seconds if one broker gets slow, and explain names that broker")
 def test_it_rises_while_there_is_room_and_yields_to_one_slow_broker() -> None:
     with a_scene() as scene:
-        scene.kernel.run(40)
+        scene.kernel.run(20)
         raised = scene.moving.rate
-        assert raised > 2e6 * 1.04**30
+        assert raised > 2e6 * 1.15**12
         assert scene.moving.cuts == 0
         scene.brokers[1].bytes_per_second = 4e6  # of which the online producer needs 1 MB/s
         scene.kernel.run(8)
