@@ -1,4 +1,4 @@
-"""What all members of a fleet might use of one limit together, at each moment, from the `fleet_granted` lines of their
+"""What all members of a fleet might use of one limit together, at each moment, from the `fleet_lent` lines of their
 logs (`--log-level debug`). All are on one host, so that their times are of one clock. Nothing is sampled.
 """
 
@@ -28,14 +28,14 @@ class Grant:
 
 def grants_in(log: Iterable[str]) -> dict[str, list[Grant]]:
     """By member, of the lines of a log in JSON, or of several that were put together."""
-    return grants_of(json.loads(line) for line in log if '"fleet_granted"' in line)
+    return grants_of(json.loads(line) for line in log if '"fleet_lent"' in line)
 
 
 def grants_of(events: Iterable[Mapping[str, Any]]) -> dict[str, list[Grant]]:
     """By member, of the events of a log."""
     found: dict[str, list[Grant]] = {}
     for fields in events:
-        if fields["event"] == "fleet_granted":
+        if fields["event"] == "fleet_lent":
             limit = f"{fields['entity']} {fields['limit']}"
             values = (fields[name] for name in ("rate", "floor", "until_ns", "asked_ns", "set_ns"))
             found.setdefault(fields["member"], []).append(Grant(limit, *values))

@@ -255,7 +255,7 @@ class SharedLimits:
         # From these lines of all members, `deploy.local.granted` computes what all may use together at each moment.
         fields = {"member": member.caps.name, "limit": shared.limit.name, "entity": str(shared.limit.entity)}
         times = {"until_ns": shared.until_ns, "asked_ns": now_ns, "set_ns": self._clock()}
-        _log.debug("fleet_granted", **fields, rate=float(granted), floor=float(least), **times)
+        _log.debug("fleet_lent", **fields, rate=float(granted), floor=float(least), **times)
 
 
 def key_of(limit: Limit) -> str:

@@ -600,7 +600,7 @@ def test_each_change_of_what_may_be_used_is_in_the_log(log: pytest.LogCaptureFix
         two.log.error = LogFailed("unreachable", "no broker")
         world.excess = 0.1
         world.pass_seconds(40)
-        lines = [json.dumps({"event": "fleet_granted"} | fields) for fields in fields_of(log, "fleet_granted")]
+        lines = [json.dumps({"event": "fleet_lent"} | fields) for fields in fields_of(log, "fleet_lent")]
         grants = grants_in(lines)
         assert [grants[each.member.caps.name][-1].rate for each in (one, two)] == [one.rate, two.rate]
         assert most_granted(grants.values())[0] == pytest.approx(world.most, abs=1)
