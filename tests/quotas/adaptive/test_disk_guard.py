@@ -184,6 +184,12 @@ def test_a_mark_counts_as_left_after_two_readings_that_are_five_points_lower(usa
     assert seen == states
 
 
+def test_marks_in_free_bytes_are_left_half_of_their_distance_lower() -> None:
+    marks = DiskMarks(Fraction(150_000_000), Fraction(50_000_000), "150MB..50MB", is_free=True)
+    assert marks.used(TOTAL) == (SOFT, HARD, 50_000_000)
+    assert marks.used(10_000_000) == (0, 1, 0), "a disk that is smaller than the marks"
+
+
 def test_what_passed_shortly_before_a_reading_counts_as_on_its_way() -> None:
     guard = guard_at(780_000_000)
     for tick in range(1, 101):

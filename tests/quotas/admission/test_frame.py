@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quotas.admission.frame import Verdict, decide, in_order, next_number, room_for
+from quotas.admission.frame import Verdict, decide, in_order, next_number, room_for, worst_debt
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import ALGORITHMS, UNLIMITED, AlgorithmSettings
 from quotas.algorithms.token_bucket import TokenBucket
@@ -122,3 +122,12 @@ def test_room_leaves_no_limit_in_debt(limits: list[tuple[int, int]], size: int) 
     shares = [(limit, Fraction(units, size)) for limit, units in charges]
     assert all(share * room <= limit.headroom(0) for limit, share in shares)
     assert any(share * (room + 1) > limit.headroom(0) for limit, share in shares)
+
+
+def test_the_worst_debt_is_the_longest_and_that_of_waiters_counts_as_well() -> None:
+    free, short, long, waited = limit_of(), overdrawn(limit_of(), 1, 150), overdrawn(limit_of(), 1), limit_of()
+    waited.enqueue("early", 1)
+    assert worst_debt([], 0) == worst_debt([free], 0) == (0, None)
+    assert worst_debt([free, short, long, waited], 0) == (SECOND, long)
+    assert worst_debt([free, waited], 0) == (0, waited)
+    assert worst_debt([waited, short], SECOND // 2) == (0, waited)

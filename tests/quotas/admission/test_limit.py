@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from quotas.admission.frame import worst_debt
 from quotas.admission.limit import Limit
 from quotas.admission.limit_set import NO_DEBT, NO_LIMITS, LimitSet, limit_set
-from quotas.algorithms.algorithm import UNLIMITED
+from quotas.algorithms.algorithm import UNLIMITED, Algorithm
+from quotas.algorithms.ewma import Ewma
+from quotas.algorithms.sampled_window import SampledWindow
 from quotas.algorithms.token_bucket import AMPLE, TokenBucket
 from quotas.entity import Entity
 
@@ -106,3 +108,14 @@ def test_a_flood_of_control_requests_does_not_keep_a_frame_waiting() -> None:
     assert limits.charge_control(1, SECOND) == NO_DEBT
     assert limit.waiters.pop() is frame
     assert limits.charge_control(1, SECOND)[0] == SECOND // 10
+
+
+@pytest.mark.parametrize(
+    "algorithm", [TokenBucket(20), Ewma(20), SampledWindow(20, samples=11, window_ns=SECOND, first_window=True)]
+)
+def test_a_flood_of_control_requests_leaves_at_most_the_debt_of_one(algorithm: Algorithm) -> None:
+    """500 a second for a minute, under 20 a second."""
+    limits = limit_set((Limit("request_rate", ETL, algorithm),))
+    for event in range(30_000):
+        assert limits.charge_control(1, event * SECOND // 500)[0] <= SECOND // 20 + SECOND
+    assert max(algorithm.debt_ns(at * SECOND // 10) for at in range(600, 1200)) <= SECOND // 20

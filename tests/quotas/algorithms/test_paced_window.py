@@ -65,3 +65,24 @@ def test_evenly_spaced_ones_at_up_to_nine_tenths_of_the_rate_never_wait(rate: in
     paced, _ = windows(rate, window_ns=window_ns)
     space_ns = -(-SECOND * 10 // (9 * rate))
     assert [paced.record(1, nth * space_ns) for nth in range(count)] == [0] * count
+
+
+def test_with_one_more_the_longer_of_both_waits_applies() -> None:
+    paced, plain = windows(10)
+    for each in (paced, plain):
+        each.record(1, 0)
+        for _ in range(10):
+            each.record(1, 60 * SECOND)
+    assert (paced.debt_ns(60 * SECOND, 1), plain.debt_ns(60 * SECOND, 1)) == (SECOND // 10, 0)
+
+
+def test_at_another_rate_the_debt_is_paid_at_that_rate() -> None:
+    paced, _ = windows(10)
+    for _ in range(21):
+        paced.record(1, 100 * SECOND)
+    paced.record(1, 200 * SECOND)
+    for _ in range(29):
+        paced.record(1, 200 * SECOND)
+    assert paced.debt_ns(200 * SECOND) == 2 * SECOND
+    paced.set_rate(20, 0, 200 * SECOND)
+    assert paced.debt_ns(200 * SECOND) == SECOND

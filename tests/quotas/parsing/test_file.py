@@ -108,6 +108,16 @@ def test_thresholds_with_and_without_quotes(quote: str) -> None:
     ]
 
 
+def test_a_misspelt_threshold_without_quotes_is_named_as_it_is_written() -> None:
+    ((place, message, hint),) = errors_of("""
+        [[quota]]
+        topic = "orders"
+        bytes.in.per.sec.treshold = 5
+        """)
+    assert (place, message) == ("quota[0].bytes.in.per.sec.treshold", "unknown key 'bytes.in.per.sec.treshold'")
+    assert hint == "did you mean 'bytes.in.per.sec.threshold'?"
+
+
 @pytest.mark.parametrize("key", ["bytes", "messages", "total"])
 def test_tables_within_tables_may_be_as_deep_as_they_like(key: str) -> None:
     names = [message for _, message, _ in errors_of(f"[[quota]]\n{key}{'.a' * 990} = 1\n{key}.b = {{}}")]

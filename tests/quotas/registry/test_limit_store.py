@@ -7,7 +7,7 @@ from quotas.algorithms.algorithm import ALGORITHMS, AlgorithmSettings
 from quotas.connections import ConnectionQuotas
 from quotas.entity import DEFAULT, Entity, EntityKind, Named
 from quotas.entry import QuotaEntry
-from quotas.limit_kinds import CONNECTION_CREATION_RATE, PRODUCER_BYTE_RATE
+from quotas.limit_kinds import CONNECTION_CREATION_RATE, PRODUCER_BYTE_RATE, PRODUCER_IDS_RATE
 from quotas.registry import limit_store
 from quotas.registry.idle import IDLE_NS
 from quotas.registry.registry import Registry
@@ -79,6 +79,16 @@ def test_a_limit_with_waiters_is_kept(most: int) -> None:
     kept.enqueue("session", 10)
     flood(registry, 100, SECOND)
     assert registry.is_in_use(kept)
+
+
+def test_known_producer_ids_are_kept(most: int) -> None:
+    registry = Registry([QuotaEntry(ANY_USER, {PRODUCER_IDS_RATE: 10, PRODUCER_BYTE_RATE: RATE})])
+    ids = registry.resolve("alice", "c", 0).producer_ids
+    assert ids is not None
+    ids.known.remember([7], 0)
+    for number in range(100):
+        registry.resolve(f"user-{number}", "c", 1)
+    assert registry.is_in_use(ids.limit)
 
 
 def test_where_no_limit_can_go_the_bound_is_exceeded_and_each_new_one_costs_the_same(most: int) -> None:

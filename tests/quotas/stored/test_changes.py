@@ -1,11 +1,13 @@
 """What a change makes of a record, and what two sets of quotas differ in."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from quotas.parsing.text import split_spec
+from quotas.problems import InvalidValues
 from quotas.stored.changes import differences, edited, lines_of, parts_of, removal, shown
 from quotas.stored.record import Author, Record, entity_of
 from tests.quotas.stored.entries import ENTRIES
@@ -35,6 +37,19 @@ def test_what_is_not_named_stays() -> None:
     of_kafka = Record(before.entity, before.entry, {"request_percentage": 5.0})
     left = edited(of_kafka, {}, ("producer_byte_rate", "consumer_byte_rate"), AUTHOR)
     assert left.fields == {"request_percentage": 5.0}
+
+
+def test_the_members_of_a_group_may_stay() -> None:
+    group = record_of("resource-group=g,client-id=a-*,client-id=b,producer_byte_rate=5MB")
+    assert after(group, "resource-group=g,producer_byte_rate=6MB").fields["client-id"] == ["a-*", "b"]
+    assert after(group, "resource-group=g,client-id=c").fields["client-id"] == ["c"]
+    with pytest.raises(InvalidValues, match="without members"):
+        after(Record(group.entity), "resource-group=g,producer_byte_rate=6MB")
+
+
+def test_a_host_name_becomes_its_address() -> None:
+    nothing = Record(parse_spec("ip=10.0.0.9,connections=1").entity)
+    assert after(nothing, "ip=worker-9,connections=5").entity == nothing.entity
 
 
 @given(st.lists(ENTRIES, unique_by=lambda each: each.entity), st.lists(ENTRIES, unique_by=lambda each: each.entity))

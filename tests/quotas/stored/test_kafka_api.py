@@ -167,6 +167,13 @@ def test_alterations_that_brokers_refuse(entity: Names, operation: Operation, me
     assert alter(entity, operation) == message
 
 
+def test_duplicates_are_refused_and_others_are_not() -> None:
+    key = setting("producer_byte_rate", 1)
+    assert alter(ETL, key, removing("producer_byte_rate")) == "Duplicate quota key producer_byte_rate not allowed"
+    twice = altered({}, [(PAIR, [key]), (ETL, [key]), (tuple(reversed(PAIR)), [key])], AUTHOR)
+    assert [isinstance(each.outcome, InvalidValue) for each in twice] == [True, False]
+
+
 KEYS = st.sampled_from(
     ["producer_byte_rate", "consumer_byte_rate", "request_percentage", "connection_creation_rate", "x"]
 )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from quotas.problems import InvalidValue
-from quotas.stored.record import MAX_RECORD_BYTES, Author, Record, encode, parse
-from quotas.stored.table import Table
+from quotas.stored.record import MAX_RECORD_BYTES, Author, Record, encode, key_of, parse
+from quotas.stored.table import MAX_BYTES, MAX_ENTITIES, Table
 from tests.quotas.stored.entries import ENTRIES
 
 AUTHOR = Author("alice", "pod-7", "2026-11-29T07:40:12Z")
@@ -123,3 +123,23 @@ def test_a_limit_that_only_kafka_knows_is_kept_and_counted() -> None:
     table = Table()
     table.apply(0, *encode(Record(ETL.entity, kafka={"request_percentage": 50.0})))
     assert (table.entries, len(table), table.not_enforced) == ((), 1, {"request_percentage": 1})
+
+
+def test_entities_and_bytes_are_bounded() -> None:
+    table = Table()
+    for number in range(MAX_ENTITIES):
+        table._records[str(number).encode()] = record_of(ETL)
+    key, value = encode(record_of(ETL))
+    with pytest.raises(InvalidValue, match=f"{MAX_ENTITIES} entities"):
+        table.apply(0, key, value)
+    table = Table()
+    members = ",".join([f"client-id={'x' * 1_000}"] * 15)
+    long = parse_spec(f"resource-group=g,producer_byte_rate=1,{members}")
+    size = sum(map(len, encode(record_of(long))))
+    table._bytes = MAX_BYTES - size
+    table.apply(0, *encode(record_of(long)))
+    table.apply(1, *encode(record_of(long)))
+    with pytest.raises(InvalidValue, match="bytes"):
+        table.apply(2, key, value)
+    table.apply(3, key_of(long.entity), None)
+    table.apply(4, key, value)
