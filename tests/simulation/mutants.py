@@ -4,6 +4,7 @@ Compiled classes cannot be changed: tests with mutants carry `@pytest.mark.pure`
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -25,7 +26,10 @@ from quotas.admission.fair_queue import FairQueue
 from quotas.admission.frame import Verdict
 from quotas.admission.limit import Limit
 from quotas.algorithms.token_bucket import TokenBucket
+from quotas.fleet import member
+from quotas.fleet.caps import Caps
 from quotas.registry import limit_store
+from tests.quotas.fleet.mutants import CutStatedFirst, RaisedAtOnce, UnreadIgnored
 
 Patch = pytest.MonkeyPatch
 
@@ -182,6 +186,17 @@ def a_broker_that_joins_takes_a_port(patch: Patch) -> None:
 def a_limit_is_taken_for_the_brokers(patch: Patch) -> None:
     """The verdict depends on which of two throttle times was seen first: the limit's is the brokers' own."""
     patch.setattr(observer, "LIMIT", BROKER_QUOTA)
+
+
+# ---- rules of a fleet
+
+
+def _has_caps(broken: type[Caps], patch: Patch) -> None:
+    patch.setattr(member, "Caps", broken)
+
+
+for _broken in (CutStatedFirst, UnreadIgnored, RaisedAtOnce):
+    MUTANTS[_broken.__name__] = Mutant(partial(_has_caps, _broken), seed=8)
 
 
 # ---- others

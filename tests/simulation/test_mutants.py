@@ -1,7 +1,7 @@
 """Each broken rule of the product is found by a seed of the simulated world.
 
-The rules of a fleet are in `tests.quotas.fleet.mutants`: a world of members alone finds them in less time, and a proxy
-enforces some of them twice.
+Silent members and lost records are in `tests.quotas.fleet.test_world`: a world of members alone finds rules that they
+break in less time, and a proxy enforces some of them twice.
 """
 
 from collections.abc import Iterable

@@ -37,9 +37,6 @@ def test_many_members_keep_the_bound(seed: int) -> None:
 @pytest.mark.parametrize(
     "mutant",
     [
-        mutants.CutStatedFirst,
-        mutants.UnreadIgnored,
-        mutants.RaisedAtOnce,
         mutants.DoublesValid,
         mutants.LeaseFromReading,
         mutants.LeaseForEver,
