@@ -164,6 +164,13 @@ def test_a_rate_of_a_network_ends_with_its_entry(after: list[Named]) -> None:
     assert {limit.entity for limit in registry.limits_in_use()} == {each for each, stays in kept.items() if stays}
 
 
+def test_a_bucket_of_a_default_ends_when_its_address_is_in_a_network() -> None:
+    registry = Registry([QuotaEntry(ANY_IP, {CONNECTION_CREATION_RATE: 1})])
+    arrive(ConnectionQuotas(registry, MAX_WAIT_NS))
+    registry.replace([QuotaEntry(each, {CONNECTION_CREATION_RATE: 1}) for each in (ANY_IP, WIDER)], 0)
+    assert list(registry.limits_in_use()) == []
+
+
 # ---- connections a second
 
 

@@ -60,6 +60,12 @@ def test_a_limit_out_of_debt_lets_pass_whose_turn_it_is_and_no_one_else_while_ot
     assert decide(charges, next_number(), limit, 0) == Verdict(0, limit, SECOND), "a turn is no way round a debt"
 
 
+def test_the_number_of_a_frame_is_its_own() -> None:
+    """0 is none: a limit that was never charged, or last by a request that is no frame."""
+    assert 0 < next_number() < next_number()
+    assert limit_of().last_charged_by == 0
+
+
 entities = st.sampled_from([ETL, Entity("alice"), GROUP, TOPIC, TOTAL])
 made = st.builds(
     lambda entity, algorithm, rate: Limit(

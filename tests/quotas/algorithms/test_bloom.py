@@ -11,6 +11,9 @@ from quotas.algorithms.bloom import BloomFilter, Shape, spread
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
+SALT = 0x5EED
+
+
 @pytest.mark.parametrize(
     ("ids", "probability", "bits", "hashes"),
     [
@@ -44,6 +47,13 @@ def test_what_was_put_in_is_held(numbers: list[int], ids: int, probability: floa
         one.put(spread(number, salt))
     assert all(one.holds(spread(number, salt)) for number in numbers)
     assert one.count <= len(set(numbers))
+
+
+def test_count_is_of_different_hashes() -> None:
+    one = BloomFilter(Shape(100, 1e-9))
+    for number in [*range(50), *range(50)]:
+        one.put(spread(number, SALT))
+    assert one.count == 50
 
 
 @given(int64s, int64s, st.integers(0, (1 << 64) - 1))
