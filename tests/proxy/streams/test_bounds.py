@@ -225,3 +225,21 @@ def test_a_response_without_a_correlation_id() -> None:
     pair.client_sends(produce(1))
     with pytest.raises(MalformedFrame):
         pair.broker_sends((3).to_bytes(4, "big") + bytes(4))
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (produce(1, version=12), b"\x00\x7f" + bytes(20)),
+        (frames.fetch(1, 17), b"\x00" + bytes(10) + b"\x05" + bytes(20)),
+        (frames.metadata(1), b"\x00" + bytes(4) + b"\x7f" + bytes(30)),
+        (frames.find_coordinator(1), b"\xff" * 30),
+        (api_versions(1, 3), b"\x00\x00\x7f" + bytes(3)),
+    ],
+    ids=["produce", "fetch", "metadata", "find coordinator", "api versions"],
+)
+def test_bytes_that_are_no_response(sent: bytes, answer: bytes) -> None:
+    pair = Pair(World())
+    pair.client_sends(sent)
+    with pytest.raises(MalformedFrame):
+        pair.broker_sends(frames.frame((1).to_bytes(4) + answer))

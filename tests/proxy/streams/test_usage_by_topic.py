@@ -327,6 +327,22 @@ def test_one_refused_request_of_many_in_flight(version: int, partitions: int) ->
     assert produced_of(world) == {"rows": (size, 2 * sum(n % 7 * count for n, count in accepted.items()))}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_of_several_topics_one_is_refused(version: int) -> None:
+    """Also of one whose name was not known when its records passed, and is now."""
+    world = world_with()
+    pair = Pair(world)
+    here, there = rows(version), COLS_ID if version >= 13 else "cols"
+    for number in range(3):
+        sent = {here: [batch(1, 100), batch(2, 200)], there: [batch(4, 400)]}
+        pair.client_sends(produce_records(number, sent, version))
+    world.context.topics.learn([TopicPartitions("cols", COLS_ID.bytes, 3)])
+    for number in range(2):
+        pair.broker_sends(frames.refused(number, {there: [BUSY], here: [NONE, BUSY]}, version))
+    counts = {"rows": (500, 5), OTHER_TOPICS if version >= 13 else "cols": (400, 4)}
+    assert produced_of(world) == counts
+
+
 def test_without_a_response_records_count_as_sent() -> None:
     """With acks=0, and where the connection breaks before."""
     world = world_with()
