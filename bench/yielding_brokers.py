@@ -1,6 +1,6 @@
 """A backfill beside an online producer, once for real: three brokers, one proxy, Kafka's ProducerPerformance.
 
-    python -m bench.yielding_brokers --gigabytes 2 --picture docs/yielding.png
+    python -m bench.yielding_brokers --gigabytes 10 --rounds 1 --picture docs/yielding.png
 
 In each round the online producer is alone, then next to a backfill without a limit, then next to one of the same size
 that yields. The target is `MARGIN` times the 99th percentile of the online producer alone.
