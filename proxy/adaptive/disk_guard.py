@@ -75,7 +75,7 @@ class DiskGuardTask:
         #: The lowest factor of the other members, and how many members there are; when that was read.
         self._fleet: tuple[float, int] = 1.0, 1
         self._fleet_ns = -NS_PER_SECOND
-        self._log_dirs: Final = LogDirs(config)
+        self._log_dirs: Final = LogDirs(config, host)
         now_ns = host.clock()
         self.rules: Final = DiskGuard(marks, now_ns)
         self.decision: Decision = self.rules.decide(0, now_ns)

@@ -164,7 +164,7 @@ async def _disks(config: Config) -> AsyncIterator[Result]:
     """Whether the disk guard can read the disks of each broker."""
     if config.enforcement.disk_guard is None:
         return
-    log_dirs, answers = LogDirs(config), list[DiskAnswer]()
+    log_dirs, answers = LogDirs(config, Host()), list[DiskAnswer]()
     try:
         answers = await log_dirs.answers()
     except (BrokerFailed, ProtocolError, ConfigError) as error:

@@ -4,7 +4,6 @@ The brokers are those that a bootstrap server names each time. A broker that doe
 """
 
 import asyncio
-from random import sample
 from ssl import SSLContext
 from typing import Final, NamedTuple
 
@@ -13,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from protocol.client_quotas import BROKERS_REQUEST, VERSIONS_REQUEST, brokers_in
 from protocol.errors import ProtocolError
 from protocol.log_dirs import LOG_DIRS_REQUEST, LogDirectory, has_log_dirs, log_dirs_in
+from proxy.background.host import Host
 from proxy.background.threads import OutsideThreads
 from proxy.brokers.connect import connection
 from proxy.brokers.health import hint_of
@@ -48,11 +48,11 @@ class DiskAnswer(NamedTuple):
 class LogDirs:
     """Asks with the current settings of internal clients."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, host: Host) -> None:
         self._settings = config.internal_client
         self._thread = OutsideThreads("disk guard files")
         servers = config.internal_servers or config.bootstrap_servers
-        self._servers = sample(servers, len(servers))
+        self._servers = host.random.sample(servers, len(servers))
         #: Brokers that are known to offer the request.
         self._offering: set[int] = set()
 

@@ -5,7 +5,7 @@ Whoever reads it reads all of it, from the oldest record on: compaction keeps th
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from proxy.internal_clients.client import InternalClient
 from proxy.internal_clients.log_topic import LogTopic
@@ -32,8 +32,31 @@ AWAY_SECONDS: Final = 5.0
 """Reading fails after this time without a leader that answers."""
 
 
+class StoredLog(Protocol):
+    """The log that the proxy follows. All methods except `close` raise LogFailed.
+
+    position  where the next record will be read
+    """
+
+    position: int
+
+    async def open(self, *, creates: bool) -> int:
+        """Connect, and read from the oldest record on. Returns the offset that the next record will have."""
+
+    async def read(self) -> Slice:
+        """The next records; none after a second without any."""
+
+    async def append(self, records: Sequence[Record]) -> int:
+        """Append records, in one batch if they fit into one: all of them or none. Returns the offset of the last one.
+        `records` are at least one.
+        """
+
+    async def close(self) -> None:
+        """Release what is open."""
+
+
 class QuotasLog(RecordLog):
-    """All methods except `close` raise LogFailed."""
+    """The `StoredLog` in a topic."""
 
     longest = MAX_RECORD_BYTES
     fetch_bytes = 1_100_000
@@ -43,7 +66,6 @@ class QuotasLog(RecordLog):
         super().__init__(client, LogTopic("--quotas-topic", topic, MUST_BE, _NEW, _CREATOR, *events))
 
     async def open(self, *, creates: bool) -> int:
-        """Connect, and read from the oldest record on. Returns the offset that the next record will have."""
         return await self._asked(self._open(creates=creates))
 
     async def _open(self, *, creates: bool) -> int:
@@ -52,7 +74,6 @@ class QuotasLog(RecordLog):
         return await self._partition.offset_at(NEXT_OFFSET)
 
     async def read(self) -> Slice:
-        """The next records; none after a second without any."""
         found, fault = await self._next(), self._partition.fault
         if fault is not None and time.monotonic() - self._partition.worked_seconds > AWAY_SECONDS:
             raise self._failed(fault)
@@ -61,16 +82,13 @@ class QuotasLog(RecordLog):
         return found
 
     async def append(self, records: Sequence[Record]) -> int:
-        """Append records, in one batch if they fit into one: all of them or none. Returns the offset of the last one.
-        `records` are at least one.
-        """
         return await self._asked(self._append(records))
 
     async def _append(self, records: Sequence[Record]) -> int:
         if self._producer is None:  # only few proxies may write
             await self._start_producer(max_batch_size=BATCH_BYTES)
         batch, count = self._producer.create_batch(), 0
-        for key, value in _pairs(records):
+        for key, value in pairs(records):
             if batch.append(key=key, value=value, timestamp=None) is None:
                 await self._send(batch)
                 batch, count = self._producer.create_batch(), 0
@@ -83,7 +101,7 @@ class QuotasLog(RecordLog):
         return int((await (await self._producer.send_batch(batch, self._topic.name, partition=0))).offset)
 
 
-def _pairs(records: Sequence[Record]) -> Iterator[tuple[bytes, bytes | None]]:
+def pairs(records: Sequence[Record]) -> Iterator[tuple[bytes, bytes | None]]:
     """Keys and values. A removal is a record with its author, and one that makes the topic forget both in the end."""
     for record in records:
         key, value = encode(record)

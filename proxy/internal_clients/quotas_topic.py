@@ -7,20 +7,18 @@ each time it rests for `REST_FACTOR` times what that took.
 """
 
 import asyncio
-import socket
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from random import SystemRandom
 from typing import Final
 
+from proxy.background.host import Host
 from proxy.background.retries import Retries
 from proxy.config.config import Config
 from proxy.config.quota_sources import TOPIC
 from proxy.internal_clients.client import InternalClient
 from proxy.internal_clients.failures import LogFailed
-from proxy.internal_clients.quotas_log import QuotasLog
+from proxy.internal_clients.quotas_log import QuotasLog, StoredLog
 from proxy.observability.logs import SAME_RECORD_NS, EventLog, RateLimited, one_line
 from proxy.observability.metrics import Metrics
 from quotas.entity import AnyEntity
@@ -28,6 +26,7 @@ from quotas.entry import QuotaEntry
 from quotas.problems import InvalidValue, Problem
 from quotas.stored.record import Record
 from quotas.stored.table import Table
+from quotas.time_units import NS_PER_SECOND
 
 CLIENT_NAME: Final = "kafka-quota-proxy-quotas"
 START_SECONDS: Final = 10.0
@@ -51,7 +50,7 @@ Take = Callable[[tuple[QuotaEntry, ...]], Awaitable[None]]
 
 
 class QuotasTopic:
-    """Runs until cancelled.
+    """Runs until cancelled. `log`: replaces the topic itself.
 
     name     of the topic
     table    what was read last, complete
@@ -61,20 +60,21 @@ class QuotasTopic:
              called with each new `applied`, and with -1 when the topic cannot be read any more: it may be made anew
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, host: Host, log: StoredLog | None = None) -> None:
         assert config.quotas.topic is not None  # noqa: S101 - the caller has checked it
         self.name = config.quotas.topic
         self.table = Table()
         self.applied = -1
         self.refused = 0
         self.on_applied: Callable[[int], object] = lambda _: None
-        self.log = QuotasLog(InternalClient(config, CLIENT_NAME), self.name)
+        self.log = log or QuotasLog(InternalClient(config, CLIENT_NAME), self.name)
+        self._host = host
         self._take: Take | None = None
         self._metrics: Metrics | None = None
         self._problem: Problem | None = None
         self._is_read = asyncio.Event()
         self._has_applied = asyncio.Condition()
-        self._retries = Retries(SystemRandom())
+        self._retries = Retries(host.random)
         self._refusals = RateLimited(SAME_RECORD_NS, MAX_NAMED)
         self._left_out: set[str] = set()
         self._one_change = asyncio.Lock()
@@ -133,18 +133,19 @@ class QuotasTopic:
             effect = "the quotas that were read before stay in force until something is written to it"
             _log.warning("quotas_topic_empty", topic=self.name, effect=effect)
         self._worked()
-        done, due = -1, 0.0
+        done, applied_ns = -1, self._host.clock()
         while True:
-            if table.offset != done and (not more or time.monotonic() >= due):
+            waited_seconds = (self._host.clock() - applied_ns) / NS_PER_SECOND
+            if table.offset != done and (not more or waited_seconds >= MOST_REST_SECONDS):
                 self.table = table
                 if await self._apply():
-                    done, due = table.offset, time.monotonic() + MOST_REST_SECONDS
+                    done, applied_ns = table.offset, self._host.clock()
             more = await self._read(table)
 
     async def _read(self, table: Table) -> bool:
         """Apply some records to the table. Returns whether more of them are here already."""
         found, more = await self.log.read()
-        began_ns = time.monotonic_ns()
+        began_ns = self._host.clock()
         for each in found:
             if each.value is None:  # a batch that is not read
                 table.offset = each.offset
@@ -153,14 +154,14 @@ class QuotasTopic:
                 table.apply(each.offset, each.key, None if each.is_null else each.value)
             except InvalidValue as error:
                 self._refuse(each.key, error)
-        took_ns = time.monotonic_ns() - began_ns
+        took_ns = self._host.clock() - began_ns
         if took_ns >= BUSY_NS:  # however much others write, sessions get half of the loop's time
-            await asyncio.sleep(took_ns / 1e9)
+            await asyncio.sleep(took_ns / NS_PER_SECOND)
         return more
 
     async def _apply(self) -> bool:
         """Put the table in force, and rest. Returns whether the proxy has started, so that there is one."""
-        table, began = self.table, time.monotonic()
+        table, began_ns = self.table, self._host.clock()
         offset, latest = table.offset, table.latest
         self._note_left_out()
         if self._take is None:
@@ -175,7 +176,7 @@ class QuotasTopic:
             self.applied = offset
             self._has_applied.notify_all()
         self.on_applied(offset)
-        await asyncio.sleep(min(MOST_REST_SECONDS, REST_FACTOR * (time.monotonic() - began)))
+        await asyncio.sleep(min(MOST_REST_SECONDS, REST_FACTOR * (self._host.clock() - began_ns) / NS_PER_SECOND))
         return True
 
     async def wait_applied(self, offset: int) -> None:
@@ -216,8 +217,8 @@ class QuotasTopic:
         problem = ""
         try:
             async with asyncio.timeout(CHANGE_SECONDS), self._one_change:
-                at = datetime.now(UTC).isoformat(timespec="seconds")
-                through = f", through {socket.gethostname()}"
+                at = datetime.fromtimestamp(self._host.wall_clock() // NS_PER_SECOND, UTC).isoformat()
+                through = f", through {self._host.name}"
                 records = [
                     replace(each, author=replace(each.author, at=at, origin=each.author.origin + through))
                     for each in decide(self.records)
@@ -262,7 +263,7 @@ class QuotasTopic:
         self.refused += 1
         about = {"key": one_line((key or b"").decode(errors="replace")), "message": one_line(error.message)}
         effect = "it is ignored, and the last valid record of its entity, if any, stays in force"
-        now_ns = time.monotonic_ns()
+        now_ns = self._host.clock()
         self._refusals.event(_log.warning, "quotas_topic_record_refused", key, now_ns, **about, effect=effect)
 
     def _note_left_out(self) -> None:

@@ -56,7 +56,8 @@ from quotas.entry import QuotaEntry
 from quotas.fleet import versions
 from quotas.time_units import NS_PER_SECOND
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they need aiokafka
+    from proxy.internal_clients.quotas_log import StoredLog
     from proxy.internal_clients.quotas_topic import QuotasTopic
 
 EXIT_CLEAN = 0
@@ -89,14 +90,21 @@ def _log_ignored(ignored: Any) -> None:
 
 
 class Server:
-    """One proxy process on its host. `fleet_log`: replaces the fleet's topic."""
+    """One proxy process on its host. `fleet_log`, `quotas_log`: replace the topics of the fleet and of quotas."""
 
-    def __init__(self, config: Config, host: Host, read_again: ReadAgain = None, fleet_log: Log | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        host: Host,
+        read_again: ReadAgain = None,
+        fleet_log: Log | None = None,
+        quotas_log: "StoredLog | None" = None,
+    ) -> None:
         self.config = config
         #: Those that are open, in the order in which they came.
         self.sessions: dict[Session, None] = {}
         self._host = host
-        self._fleet_log = fleet_log
+        self._fleet_log, self._quotas_log = fleet_log, quotas_log
         self._read_again = read_again
         #: What the topic of quotas had when the proxy started.
         self._stored: tuple[QuotaEntry, ...] = ()
@@ -200,7 +208,7 @@ class Server:
             return None
         from proxy.internal_clients.quotas_topic import QuotasTopic  # aiokafka, if it is needed
 
-        topic = QuotasTopic(self.config)
+        topic = QuotasTopic(self.config, self._host, self._quotas_log)
         task = asyncio.get_running_loop().create_task(topic.run())
 
         async def stop_following() -> None:

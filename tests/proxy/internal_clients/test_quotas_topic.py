@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from protocol.stored_records import Found
+from proxy.background.host import Host
 from proxy.config.config import Config, QuotaOptions
 from proxy.internal_clients import quotas_topic
 from proxy.internal_clients.failures import LogFailed
@@ -79,7 +80,7 @@ class World:
 
     def __init__(self) -> None:
         self.config = Config(bootstrap_servers=(("broker", 9092),), quotas=QuotaOptions(topic="quotas"))
-        self.topic = QuotasTopic(self.config)
+        self.topic = QuotasTopic(self.config, Host())
         self.log = FakeLog()
         self.topic.log = self.log  # type: ignore[assignment]
         self.metrics = Metrics(self.config)
