@@ -42,9 +42,9 @@ from protocol.wire import (
     compact_string_end,
     read_text,
     skip,
+    string_bounds,
     unpack_int16,
     unpack_int32,
-    unsigned_varint,
     varint_size,
 )
 
@@ -62,6 +62,7 @@ MAX_ITEMS = 1_000
 """API keys, features and tags of a response. Kafka 4.4 has 95 keys."""
 
 _SASL = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
+_QUOTA_APIS = (DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS)
 _UNSUPPORTED_VERSION: int = ErrorCode.unsupported_version.value
 _BODY = 4  # after the correlation id
 _RANGE_SIZE = 6
@@ -84,16 +85,11 @@ def client_software(request: bytes, version: int) -> ClientSoftware:
     if version < FIRST_FLEXIBLE:
         return ClientSoftware()
     try:
-        name, pos = _compact_string(request, 0)
-        return ClientSoftware(name, _compact_string(request, pos)[0])
+        at, after = string_bounds(request, 0, len(request), 0, "the name")
+        start, end = string_bounds(request, after, len(request), 0, "the version")
     except ProtocolError:
         return ClientSoftware()
-
-
-def _compact_string(data: bytes, pos: int) -> tuple[str, int]:
-    size, at = unsigned_varint(data, pos, len(data), 0, "the length of a string")
-    after = skip(at, max(0, size - 1), len(data), 0, "a string")
-    return read_text(data[at:after]), after
+    return ClientSoftware(read_text(request[at:after]), read_text(request[start:end]))
 
 
 def node_id_of(request: bytes) -> int:
@@ -174,44 +170,41 @@ def with_telemetry(response: bytes, version: int) -> bytes:
     """What `negotiate` returned for this version; GetTelemetrySubscriptions and PushTelemetry are added where brokers
     offer neither (KIP-714).
     """
-    return response[:_BODY] + _with_telemetry(response[_BODY:], version)
-
-
-@lru_cache(maxsize=64)
-def _with_telemetry(body: bytes, version: int) -> bytes:
-    if unpack_int16(body, 0)[0]:  # an error: the client asks again
-        return body
-    schema: Any = load_response_schema(API_VERSIONS, min(version, _LAST_OF_KIO))
-    message: Any = decode(schema, body, 0)
-    if not message.api_keys or any(each.api_key in TELEMETRY for each in message.api_keys):
-        return body
-    zero, any_key = i16(0), message.api_keys[0]
-    added = [replace(any_key, api_key=i16(key), min_version=zero, max_version=zero) for key in TELEMETRY]
-    return encode(replace(message, api_keys=(*message.api_keys, *added)))
+    return response[:_BODY] + _with_own(response[_BODY:], version, TELEMETRY, overrides=False)
 
 
 def with_quota_apis(response: bytes, version: int, *, offers: bool) -> bytes:
     """What `negotiate` returned for this version, with DescribeClientQuotas and AlterClientQuotas as the proxy answers
     them, whatever brokers offer; without both if not `offers`.
     """
-    return response[:_BODY] + _with_quota_apis(response[_BODY:], version, offers)
+    return response[:_BODY] + _with_own(response[_BODY:], version, _QUOTA_APIS, offers=offers)
 
 
 @lru_cache(maxsize=64)
-def _with_quota_apis(body: bytes, version: int, offers: bool) -> bytes:
-    schema: Any = load_response_schema(API_VERSIONS, min(version, _LAST_OF_KIO))
+def _with_own(
+    body: bytes, version: int, keys: tuple[int, ...], *, overrides: bool = True, offers: bool = True
+) -> bytes:
+    """The body with these APIs as the proxy answers them. `overrides`: even if brokers offer one of them. `offers`: if
+    not, they are only removed.
+    """
     if unpack_int16(body, 0)[0]:  # an error: the client asks again
         return body
+    schema: Any = load_response_schema(API_VERSIONS, min(version, _LAST_OF_KIO))
     message: Any = decode(schema, body, 0)
-    if not message.api_keys:
+    kept = [each for each in message.api_keys if each.api_key not in keys]
+    if not message.api_keys or (len(kept) < len(message.api_keys) and not overrides):
         return body
-    wanted = [APIS[key] for key in (DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS)]
-    kept, any_key = [each for each in message.api_keys if APIS.get(each.api_key) not in wanted], message.api_keys[0]
     added = [
-        replace(any_key, api_key=i16(api.key), min_version=i16(api.min_version), max_version=i16(api.max_version))
-        for api in wanted
+        replace(
+            message.api_keys[0],
+            api_key=i16(key),
+            min_version=i16(APIS[key].min_version),
+            max_version=i16(APIS[key].max_version),
+        )
+        for key in keys
+        if offers
     ]
-    return encode(replace(message, api_keys=(*kept, *(added if offers else ()))))
+    return encode(replace(message, api_keys=(*kept, *added)))
 
 
 def _unsupported_version_body() -> bytes:

@@ -17,11 +17,10 @@ from protocol.fetch import (
     FIRST_WITH_TOPIC_IDS,
 )
 from protocol.topics import TOPIC_ID_SIZE
-from protocol.wire import unsigned_varint
+from protocol.wire import unpack_int32, unsigned_varint
 
 _MAGIC: Final = 2
 _ABORTED: Final = 16
-_int32 = Struct(">i").unpack_from
 _partition = Struct(">ihq").unpack_from
 _BATCH_SIZE: Final = 27
 _batch = Struct(">q8xB6xi").unpack_from
@@ -96,6 +95,6 @@ def _topic(buf: bytearray, at: int, end: int, version: int) -> tuple[bytes, int]
 def _count(buf: bytearray, at: int, end: int, compact: bool) -> tuple[int, int]:
     """A length or a number of items, and the position behind it. Compact ones are one higher on the wire."""
     if not compact:
-        return _int32(buf, at)[0], at + 4
+        return unpack_int32(buf, at)[0], at + 4
     value, at = unsigned_varint(buf, at, end, at, "count")
     return value - 1, at

@@ -7,11 +7,10 @@ ConsumerGroupHeartbeat (68), ShareGroupHeartbeat (76), StreamsGroupHeartbeat (88
 """
 
 import struct
-from struct import Struct
 from typing import Final, NamedTuple
 
-from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.wire import read_text, unsigned_varint
+from protocol.errors import MalformedFrame
+from protocol.wire import read_text, string_bounds, unpack_int32
 
 JOIN_GROUP: Final = 11
 SYNC_GROUP: Final = 14
@@ -19,9 +18,6 @@ _HEARTBEATS: Final = frozenset({68, 76, 88})
 GROUP_APIS: Final = frozenset({JOIN_GROUP, SYNC_GROUP}) | _HEARTBEATS
 LONGEST_HEAD: Final = 600
 """Bytes of a body that are read: two names of ordinary length. Longer names are not reported."""
-
-_int16 = Struct(">h").unpack_from
-_int32 = Struct(">i").unpack_from
 
 
 class GroupEvent(NamedTuple):
@@ -48,18 +44,11 @@ def _read(api_key: int, version: int, body: bytes, is_flexible: bool) -> GroupEv
         return GroupEvent(name, 0, not member)
     if api_key in _HEARTBEATS:
         _, at = _string(body, at, is_flexible)
-    epoch: int = _int32(body, at)[0]
+    epoch: int = unpack_int32(body, at)[0]
     return GroupEvent(name, max(0, epoch), epoch == 0 and api_key in _HEARTBEATS)
 
 
 def _string(body: bytes, at: int, is_flexible: bool) -> tuple[bytes, int]:
     """A string, and the position behind it."""
-    if is_flexible:
-        size, at = unsigned_varint(body, at, len(body), 0, "a string")
-        size -= 1
-    else:
-        size, at = _int16(body, at)[0], at + 2
-    end = at + max(0, size)
-    if end > len(body):
-        raise TruncatedFrame("a string", at)
-    return body[at:end], end
+    start, end = string_bounds(body, at, len(body), 0, "a string", compact=is_flexible)
+    return body[start:end], end

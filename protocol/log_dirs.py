@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from protocol.api_versions import MAX_ITEMS
 from protocol.errors import MalformedFrame, TruncatedFrame
 from protocol.messages import decode, request_frame
-from protocol.wire import INT16, read_text, short_name, skip, skip_tags, unpack_int16, unsigned_varint
+from protocol.wire import INT16, read_text, short_name, skip, skip_tags, string_bounds, unpack_int16, unsigned_varint
 
 MAX_DIRECTORIES: Final = 1_000
 LOG_DIRS_REQUEST: Final = request_frame(DescribeLogDirsRequest(topics=()), 1)
@@ -71,8 +71,8 @@ def _directories(buf: bytes, pos: int) -> Iterator[LogDirectory]:
     for _ in range(count - 1):
         at, pos = pos, skip(pos, INT16.size, end, 0, "an error")
         error = unpack_int16(buf, at)[0]
-        path, pos = _string(buf, pos)
-        pos = _skip_topics(buf, pos)
+        start, pos = string_bounds(buf, pos, end, 0, "a name")
+        path, pos = buf[start:pos], _skip_topics(buf, pos)
         at, pos = pos, skip(pos, _SIZES.size, end, 0, "the sizes")
         total, usable = _SIZES.unpack_from(buf, at)
         pos = skip_tags(buf, pos, end, 0)
@@ -84,16 +84,10 @@ def _skip_topics(buf: bytes, pos: int) -> int:
     end = len(buf)
     count, pos = unsigned_varint(buf, pos, end, 0, "the topics")
     for _ in range(count - 1):
-        _, pos = _string(buf, pos)
+        _, pos = string_bounds(buf, pos, end, 0, "a name")
         partitions, pos = unsigned_varint(buf, pos, end, 0, "the partitions")
         at, pos = pos, skip(pos, max(0, partitions - 1) * _PARTITION, end, 0, "the partitions")
         if any(buf[at + _PARTITION - 1 : pos : _PARTITION]):
             raise MalformedFrame("partitions without tags", at)
         pos = skip_tags(buf, pos, end, 0)
     return pos
-
-
-def _string(buf: bytes, pos: int) -> tuple[bytes, int]:
-    size, pos = unsigned_varint(buf, pos, len(buf), 0, "a name")
-    at, pos = pos, skip(pos, max(0, size - 1), len(buf), 0, "a name")
-    return buf[at:pos], pos

@@ -23,7 +23,7 @@ from struct import Struct
 
 from protocol import errors
 from protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE, SHARE_FETCH, Api
-from protocol.wire import INT16, MAX_STRING, read_text, short_name, skip, skip_tags, unpack_int16, unsigned_varint
+from protocol.wire import INT16, read_text, short_name, skip, skip_tags, string_bounds, unpack_int16
 
 REQUEST_PREFIX = Struct(">ihhi")
 """Length, API key, API version and correlation id of a request: the first 12 bytes of its frame."""
@@ -174,7 +174,7 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     """The header of the frame at `start`. Raises TruncatedFrame if it does not end before `end`."""
     origin = start + 4
     flexible = api.is_flexible(version)
-    at, pos = _string(buf, start + PREFIX_SIZE, end, origin, "the client id", compact=False)
+    at, pos = string_bounds(buf, start + PREFIX_SIZE, end, origin, "the client id", compact=False)
     client_id = short_name(read_text(buf[at:pos]))
     if flexible:
         pos = skip_tags(buf, pos, end, origin, MAX_HEADER_TAGS, MAX_HEADER_SIZE)
@@ -182,12 +182,12 @@ def _read_header(buf: bytearray, start: int, end: int, api: Api, version: int) -
     acks: int | None = None
     if api.key == PRODUCE:
         if version >= 3:
-            _, pos = _string(buf, pos, end, origin, "the transactional id", compact=flexible)
+            _, pos = string_bounds(buf, pos, end, origin, "the transactional id", compact=flexible)
         at, pos = pos, skip(pos, INT16.size, end, origin, "acks")
         acks = unpack_int16(buf, at)[0]
     elif api.key == SHARE_FETCH:
-        _, pos = _string(buf, pos, end, origin, "the group id", compact=flexible)
-        _, pos = _string(buf, pos, end, origin, "the member id", compact=flexible)
+        _, pos = string_bounds(buf, pos, end, origin, "the group id", compact=flexible)
+        _, pos = string_bounds(buf, pos, end, origin, "the member id", compact=flexible)
     size = pos - start
     budget_offset = _budget_offset(api.key, version, size)
     needed = size if budget_offset is None else budget_offset + _BUDGET_SIZE
@@ -208,7 +208,7 @@ def transactional_id(header: RequestHeader, buf: bytearray, pos: int, end: int) 
         return b""
     compact = header.api.is_flexible(header.version)
     try:
-        at, to = _string(buf, pos + header.body_offset, end, pos + 4, "the transactional id", compact=compact)
+        at, to = string_bounds(buf, pos + header.body_offset, end, pos + 4, "the transactional id", compact=compact)
     except errors.TruncatedFrame:
         return b""
     return bytes(buf[at:to])
@@ -221,17 +221,3 @@ def _budget_offset(api_key: int, version: int, size: int) -> int | None:
         replica_id = _REPLICA_ID_SIZE if version < FIRST_FETCH_WITHOUT_REPLICA_ID else 0
         return size + replica_id + _MAX_WAIT_SIZE
     return None
-
-
-def _string(buf: bytearray, pos: int, end: int, origin: int, what: str, *, compact: bool) -> tuple[int, int]:
-    """Where the text of a nullable string begins and ends. Brokers read any negative length as null."""
-    at = pos
-    if compact:
-        size, pos = unsigned_varint(buf, pos, end, origin, what)
-        size -= 1
-    else:
-        pos = skip(pos, INT16.size, end, origin, what)
-        size = unpack_int16(buf, at)[0]
-    if size > MAX_STRING:
-        raise errors.MalformedFrame(f"the length of {what}", at - origin)
-    return pos, skip(pos, max(0, size), end, origin, what)

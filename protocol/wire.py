@@ -70,6 +70,22 @@ def skip(pos: int, size: int, end: int, origin: int, what: str) -> int:
     return pos + size
 
 
+def string_bounds(
+    buf: BytesLike, pos: int, end: int, origin: int, what: str, *, compact: bool = True
+) -> tuple[int, int]:
+    """Where the text of a nullable string begins and ends. Brokers read any negative length as null."""
+    at = pos
+    if compact:
+        size, pos = unsigned_varint(buf, pos, end, origin, what)
+        size -= 1
+    else:
+        pos = skip(pos, INT16.size, end, origin, what)
+        size = unpack_int16(buf, at)[0]
+    if size > MAX_STRING:
+        raise MalformedFrame(f"the length of {what}", at - origin)
+    return pos, skip(pos, max(0, size), end, origin, what)
+
+
 def skip_tags(
     buf: BytesLike, pos: int, end: int, origin: int, most: int = MAX_VARINT, longest: int = MAX_VARINT
 ) -> int:
