@@ -102,21 +102,9 @@ class LimitedRequest(Pending):
     """
 
     __slots__ = (
-        "charges",
-        "client",
-        "counted_by",
-        "debt",
-        "debt_until_ns",
-        "delay",
-        "held_ns",
-        "limit",
-        "number",
-        "reply",
-        "served",
-        "since_ns",
-        "size",
-        "state",
-    )
+        "charges", "client", "counted_by", "debt", "debt_until_ns", "delay", "held_ns", "limit", "number",
+        "reply", "served", "since_ns", "size", "state",
+    )  # fmt: skip
 
     def __init__(self, client: Client, reply: Reply, size: int) -> None:
         self.client = client

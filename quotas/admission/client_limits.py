@@ -28,21 +28,9 @@ class ClientLimits:
     """
 
     __slots__ = (
-        "_mixed",
-        "bytes_in",
-        "costs",
-        "fetch",
-        "fetches",
-        "generation",
-        "is_by_bytes",
-        "key",
-        "messages_in",
-        "mutations",
-        "produce",
-        "producer_ids",
-        "requests",
-        "walks",
-    )
+        "_mixed", "bytes_in", "costs", "fetch", "fetches", "generation", "is_by_bytes", "key", "messages_in",
+        "mutations", "produce", "producer_ids", "requests", "walks",
+    )  # fmt: skip
 
     def __init__(self, key: tuple[str, str]) -> None:
         self.key: Final = key
