@@ -37,11 +37,7 @@ _COME_BACK_NS: Final = 30 * NS_PER_SECOND
 _TRANSACTIONS_SHARE: Final = 200
 FACT: Final = "disk_factor"
 """What a member of a fleet advertises: its factor in thousandths, rounded down."""
-_EVENTS: Final = {
-    State.OPEN: "disk_guard_open",
-    State.SLOWING: "disk_guard_slowing",
-    State.FULL: "disk_guard_full",
-}
+_EVENTS: Final = {State.OPEN: "disk_guard_open", State.SLOWING: "disk_guard_slowing", State.FULL: "disk_guard_full"}
 _EFFECT: Final = "the disk guard keeps its last state, and counts what passes"
 
 _log = EventLog(__name__)

@@ -18,16 +18,7 @@ from typing import Final
 from proxy.config import values
 from proxy.config.addresses import Address, Network
 from proxy.config.client_settings import ClientSettings
-from proxy.config.option_types import (
-    Checked,
-    file_path,
-    mapping_rules,
-    one_of,
-    option,
-    options_of,
-    quota_spec,
-    switch,
-)
+from proxy.config.option_types import Checked, file_path, mapping_rules, one_of, option, options_of, quota_spec, switch
 from proxy.config.toml_file import take_defaults_from
 from quotas.adaptive.disk_guard import DiskMarks
 from quotas.entry import QuotaEntry

@@ -69,8 +69,7 @@ def quotas_schema() -> Schema:
     moving = _object("A rate that moves", bounds) | {"required": ["min", "max", "yield-to", TARGET]}
     of_group = limits | {PRODUCER_BYTE_RATE: {"anyOf": [limits[PRODUCER_BYTE_RATE], moving]}}
     group = _object(
-        "A limit that its members share",
-        {"name": {"type": "string"}} | members | of_group | _OPTIONS | _YIELD | exempt,
+        "A limit that its members share", {"name": {"type": "string"}} | members | of_group | _OPTIONS | _YIELD | exempt
     )
     tables = {
         "quota": {"type": "array", "items": quota},

@@ -234,10 +234,7 @@ def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem | None, pass
 
 def _load(context: ssl.SSLContext, chain: str, key: str, password: str) -> None:
     """Python reads keys only from files, so these files are in memory."""
-    with (
-        open(os.memfd_create("certificate"), "w") as chain_file,
-        open(os.memfd_create("key"), "w") as key_file,
-    ):
+    with open(os.memfd_create("certificate"), "w") as chain_file, open(os.memfd_create("key"), "w") as key_file:
         for file, text in ((chain_file, chain), (key_file, key)):
             file.write(in_lines(text))
             file.flush()

@@ -27,12 +27,7 @@ OPTION_KEYS: Final = ("mode", "action", "algorithm", "burst_seconds", "scope", R
 
 REJECT: Final = "reject"
 PROCESS: Final = "process"
-CHOICES: Final = {
-    "mode": MODES,
-    "action": ("throttle", REJECT),
-    "algorithm": ALGORITHMS,
-    "scope": ("fleet", PROCESS),
-}
+CHOICES: Final = {"mode": MODES, "action": ("throttle", REJECT), "algorithm": ALGORITHMS, "scope": ("fleet", PROCESS)}
 """The options whose values are words."""
 _PER_PROCESS: Final = {Measure.OWN, Measure.CONNECTION_RATE}
 
