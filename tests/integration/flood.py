@@ -25,12 +25,7 @@ class Flood:
     """
 
     def __init__(
-        self,
-        bootstrap_servers: str,
-        client_id: str,
-        *topics: str,
-        record_bytes: int = RECORD_BYTES,
-        **settings: Any,
+        self, bootstrap_servers: str, client_id: str, *topics: str, record_bytes: int = RECORD_BYTES, **settings: Any
     ) -> None:
         self.client_id = client_id
         self.problems: list[str] = []

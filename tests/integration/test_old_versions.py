@@ -32,11 +32,7 @@ def test_librdkafka_that_is_told_how_old_the_broker_is(
 ) -> None:
     """Without ApiVersions it speaks what a broker of that age spoke: Produce v1 and Fetch v1 for 0.9."""
     client_id = unique_name("old")
-    old = {
-        "client.id": client_id,
-        "api.version.request": fallback != "0.9.0.1",
-        "broker.version.fallback": fallback,
-    }
+    old = {"client.id": client_id, "api.version.request": fallback != "0.9.0.1", "broker.version.fallback": fallback}
     topic, expected = old_front.create_topic(unique_name("old")), {each: values(each) for each in ("first", "second")}
     producer = Producer({"bootstrap.servers": old_front.bootstrap_servers, "message.max.bytes": 1_000_000, **old})
     for each in expected.values():

@@ -71,11 +71,7 @@ class Sides:
 
 @pytest.mark.parametrize("sides", ["client", "broker", "both"])
 async def test_four_libraries(
-    secured_cluster: KafkaCluster,
-    security: Security,
-    unique_name: Callable[[str], str],
-    tmp_path: Path,
-    sides: str,
+    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path, sides: str
 ) -> None:
     topic = unique_name("orders")
     create_topics(secured_cluster, topic)

@@ -94,8 +94,7 @@ def test_records_add_up_to_the_metrics(
     [throttle] = [each for each in throttles if each["client_id"] == client_id]
     assert (throttle["limit"], throttle["entity"]) == ("producer_byte_rate", f"client-id:{client_id}")
     assert throttle["throttled_ms"] == int(throttled_seconds * 1000 + 1e-6) > 0
-    assert throttle["delayed_bytes"] == excess_bytes
-    assert throttle["limit_value"] == 100_000
+    assert (throttle["delayed_bytes"], throttle["limit_value"]) == (excess_bytes, 100_000)
     assert [each["final"] for each in records if each["kind"] == "idle"] == [False], "at the beginning"
     of_series = [series_of(each) for each in records if each["kind"] != "idle"]
     assert set(of_series[-len(set(of_series)) :]) == set(of_series), "a full snapshot at the end"
@@ -119,8 +118,7 @@ def test_the_topic_is_created_and_has_the_records(
     assert {key for key, _ in found} == {published.key(record) for record in records}
     assert all(each["client_id"] != "kafka-quota-proxy-usage" for each in records), "it does not use the proxy itself"
     settings = config_of(kafka_cluster, topic)
-    assert settings["cleanup.policy"] == "delete"
-    assert settings["retention.ms"] == "604800000"
+    assert (settings["cleanup.policy"], settings["retention.ms"]) == ("delete", "604800000")
     assert settings["message.timestamp.type"] == "LogAppendTime"
 
 

@@ -43,12 +43,7 @@ Transact: TypeAlias = Callable[[str, str, str, Sequence[int], int], Transactions
 
 
 def transact_with_java(
-    bootstrap: str,
-    client_id: str,
-    topic: str,
-    records: Sequence[int],
-    timeout_ms: int,
-    partitions: int = PARTITIONS,
+    bootstrap: str, client_id: str, topic: str, records: Sequence[int], timeout_ms: int, partitions: int = PARTITIONS
 ) -> Transactions:
     counts = ",".join(map(str, records))
     command = tool_command(

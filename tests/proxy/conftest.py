@@ -18,11 +18,7 @@ LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
 
 EVENTS = events()
 #: Files whose stages run on both event loops: the life of a session, and holds.
-BOTH_LOOPS = {
-    "test_session.py",
-    "test_holding.py",
-    "test_closed_connections.py",
-}
+BOTH_LOOPS = {"test_session.py", "test_holding.py", "test_closed_connections.py"}
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> LoopFactories:

@@ -281,16 +281,13 @@ class Stage:
     def check_at_rest(self) -> None:
         """Nothing is left of the sessions that were: no gauge, no byte, no waiter, no timer, no defect."""
         assert not self.sessions
-        assert self.metrics.connections.open == 0
-        assert self.paused() == {}
-        assert self.memory.buffered_bytes == 0
-        assert self.memory.used == 0
+        assert (self.metrics.connections.open, self.paused()) == (0, {})
+        assert (self.memory.buffered_bytes, self.memory.used) == (0, 0)
         assert not self.shared.pumps.short
         assert not self.shared.pumps.queued
         assert self.metrics.connections.in_flight() == 0
         for limit in self.registry.limits_in_use():
-            assert limit.waiters.waiting == 0
-            assert limit.waiters.queued == 0
+            assert (limit.waiters.waiting, limit.waiters.queued) == (0, 0)
         wakeups = self.shared.wakeups
         assert (wakeups._timers, wakeups._owners, wakeups._delays) == ({}, {}, {})
         assert not self.shared.wires.incoming.pending, "what a wire left there, another would read"

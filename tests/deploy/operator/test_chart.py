@@ -115,10 +115,7 @@ SHARED: Final = ("mode=shared", "fleet.name=jobs")
         ([*SHARED, "shared.sniHost=b{node}.example.com"], "shared.sniHost needs shared.tlsSecretName"),
         ([*SHARED, "shared.tlsRoute.parentRefs[0].name=gateway"], "shared.tlsRoute needs shared.sniHost"),
         ([*SHARED, "shared.tlsClientAuth=required"], "shared.tlsClientAuth required needs shared.tlsSecretName"),
-        (
-            [*SHARED, "shared.serviceType=NodePort"],
-            "with NodePort these are ports of nodes, 30000 to 32767, not 19092",
-        ),
+        ([*SHARED, "shared.serviceType=NodePort"], "with NodePort these are ports of nodes, 30000 to 32767, not 19092"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )

@@ -89,8 +89,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 
 def test_what_the_image_says_of_itself(config: dict[str, object]) -> None:
-    assert config["User"] == f"{USER}:{USER}"
-    assert config["StopSignal"] == "SIGTERM"
+    assert (config["User"], config["StopSignal"]) == (f"{USER}:{USER}", "SIGTERM")
     assert config["Entrypoint"] == ["kafka-quota-proxy"]
     assert config["Healthcheck"] == {
         "Test": ["CMD", "kafka-quota-proxy", "healthcheck"],

@@ -187,8 +187,7 @@ def driver_of_cluster_mode(server: ApiServer, name: str, **options: str) -> Any:
 def test_a_driver_without_the_label_has_no_sidecar(with_broker: ApiServer) -> None:
     unlabelled = {"spark.kubernetes.driver.label.kafka-quota-proxy/inject": "false"}
     pod = driver_of_cluster_mode(with_broker, "driver-without", **unlabelled)
-    assert sidecars(pod) == []
-    assert pod["spec"]["serviceAccountName"] == "spark"
+    assert (sidecars(pod), pod["spec"]["serviceAccountName"]) == ([], "spark")
 
 
 @pytest.mark.parametrize("template", ["container.yaml", "pod-template.yaml"])

@@ -35,8 +35,7 @@ def test_who_is_in_the_cluster(front: ScannedProxy, unique_name: Callable[[str],
     cluster = admin.describe_cluster(request_timeout=20).result(30)
     assert {(node.host, node.port) for node in cluster.nodes} == proxy_addresses(front)
     assert (cluster.controller.host, cluster.controller.port) in proxy_addresses(front)
-    topic = front.create_topic(unique_name("described"))
-    metadata = admin.list_topics(topic, timeout=20)
+    metadata = admin.list_topics(front.create_topic(unique_name("described")), timeout=20)
     assert {(broker.host, broker.port) for broker in metadata.brokers.values()} == proxy_addresses(front)
 
 

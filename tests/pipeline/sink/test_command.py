@@ -37,8 +37,7 @@ def test_help_has_each_option_explained_and_examples(capsys: pytest.CaptureFixtu
 
 def test_own_options_replace_the_computed_ones() -> None:
     job = Job("in", "b:1", "t", "etl", "c", Sizing(5e6), sink_options={"kafka.linger.ms": "5"})
-    assert job.kafka_options["kafka.linger.ms"] == "5"
-    assert job.kafka_options["kafka.acks"] == "all"
+    assert (job.kafka_options["kafka.linger.ms"], job.kafka_options["kafka.acks"]) == ("5", "all")
     assert job.kafka_options["kafka.client.id"] == "etl"
 
 

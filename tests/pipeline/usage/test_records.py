@@ -12,8 +12,7 @@ from tests.pipeline.usage.fleets import idle_record, throttle_record, usage_reco
 
 def test_the_schema_is_one_and_accepts_all_kinds() -> None:
     Draft202012Validator.check_schema(published.schema())
-    assert published.errors(usage_record()) == []
-    assert published.errors(throttle_record()) == []
+    assert (published.errors(usage_record()), published.errors(throttle_record())) == ([], [])
     assert published.errors(throttle_record(fleet="etl", fleet_cap=1.5)) == []
     assert published.errors(throttle_record(fleet=None, fleet_cap=None)) == []
     assert published.errors(throttle_record(fleet="")) != []

@@ -66,8 +66,7 @@ def test_each_request_of_a_protected_client_is_timed_and_of_others_one_a_second(
         other.broker_sends(produced(number))
     assert taken(world) == Window(10, 10, 10 * 10 * NS_PER_MS, near=10)
     [found] = world.shared.brokers.values()
-    assert found.produce.count == 11
-    assert found.signals.keys() == {"backfill"}
+    assert (found.produce.count, found.signals.keys()) == (11, {"backfill"})
 
 
 def test_time_in_the_proxy_does_not_count_and_neither_does_a_throttle_time_of_the_broker() -> None:
@@ -153,8 +152,7 @@ def test_it_is_cut_with_a_line_in_the_log_and_shown_with_the_reason(caplog: pyte
     assert event == "yields"
     assert fields["entity"] == "resource-group:backfill"
     [moving] = alone.groups.moving()
-    assert moving.cuts == 2
-    assert moving.slow_seconds == 4
+    assert (moving.cuts, moving.slow_seconds) == (2, 4)
     assert moving.why == (
         "100% of the Produce responses to client-id:online took longer than 50 ms at broker broker:2, 100 ms on average"
     )

@@ -117,8 +117,7 @@ def test_what_is_over_is_no_verdict(brokers: list[str]) -> None:
     for state, words in (("limit", "at a limit of this proxy"), ("broker", "waiting for brokers")):
         row = client({state: 0.9, "client": 0.1}, recent_states={"client": 0.95, state: 0.05}, brokers=brokers)
         found = explained(row, limit=UNUSED)
-        assert found.verdict == "client"
-        assert found.states == {state: 0.9, "client": 0.1}
+        assert (found.verdict, found.states) == ("client", {state: 0.9, "client": 0.1})
         assert f"That has ended: in the last 12 s they were hardly {words}." in found.sentences
 
 

@@ -85,10 +85,7 @@ def test_a_broker_is_as_slow_as_the_member_that_waits_longest_finds_it() -> None
             "in_flight": 1,
             "oldest_request_seconds": 0.1,
             "failing": None,
-        } | {
-            "produce": times,
-            "others": times,
-        }
+        } | {"produce": times, "others": times}
 
     [row] = merged("brokers", [answer(1, [broker(0.01)]), answer(2, [broker(0.5)])])
     assert (row["connections"], row["produce"]["p50_seconds"], row["others"]["count"]) == (4, 0.5, 6)

@@ -183,9 +183,7 @@ def silences(pair: Pair, seconds: int) -> int:
     return errors["silent"] - before
 
 
-def test_a_broker_that_does_not_respond_is_reported_each_minute_until_it_does(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_broker_that_does_not_respond_is_reported_each_minute_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "proxy.brokers")
     pair = Pair(World())
     pair.client_sends(heartbeat(1))

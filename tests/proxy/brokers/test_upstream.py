@@ -170,8 +170,7 @@ async def test_a_slow_handshake_has_as_long_as_clients_wait(
 
 async def test_no_address_has_more_than_what_is_left(monkeypatch: pytest.MonkeyPatch, open_broker: OpenBroker) -> None:
     monkeypatch.setattr("proxy.brokers.upstream.CONNECT_TIMEOUT_SECONDS", 0)
-    upstream = new_upstream()
-    failures = await failures_of(upstream, [open_broker().address] * 3)
+    failures = await failures_of(new_upstream(), [open_broker().address] * 3)
     assert [detail[-10:] for _, detail in failures] == ["within 0 s"] * 3
 
 

@@ -68,8 +68,7 @@ def test_the_help_of_run_names_every_other_key_of_a_spec() -> None:
 
 def test_bad_configuration_ends_with_every_message_on_stderr() -> None:
     result = invoke("run", "--listen", "foo", "--quota-share", "7")
-    assert result.exit_code == 2
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (2, "")
     assert [line for line in result.stderr.splitlines() if line.startswith("error: ")] == [
         "error: --listen 'foo': expected HOST:PORT",
         "error: --quota-share '7': expected a fraction above 0 and at most 1, such as 0.25 or 1/40",

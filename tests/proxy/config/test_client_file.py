@@ -253,10 +253,7 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
             "cannot log in with a delegation token",
         ),
         ("ssl.ca.location=/dev/null", "does not use ssl settings"),
-        (
-            "security.protocol=SSL\nssl.ca.location=/nowhere",
-            ":2: ssl.ca.location = /nowhere: cannot be read",
-        ),
+        ("security.protocol=SSL\nssl.ca.location=/nowhere", ":2: ssl.ca.location = /nowhere: cannot be read"),
         ("security.protocol=SSL\nssl.keystore.key=hidden", "has no certificate"),
         ("security.protocol=SSL\nssl.enabled.protocols=TLSv1.2,TLSv1.1", "allowed: TLSv1.2, TLSv1.3"),
         ("security.protocol=SSL\nssl.endpoint.identification.algorithm=ldaps", "allowed: https, none"),
@@ -305,10 +302,7 @@ def test_what_a_running_proxy_takes_over(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"sasl.password=\xff")
-    for path, expected in (
-        (tmp_path / "missing", "cannot be read"),
-        (tmp_path / "latin", "is not UTF-8 at byte 14"),
-    ):
+    for path, expected in ((tmp_path / "missing", "cannot be read"), (tmp_path / "latin", "is not UTF-8 at byte 14")):
         _, [problem] = read_client_file(path, place=PLACE)
         assert problem.message.startswith(expected)
 

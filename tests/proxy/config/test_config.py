@@ -194,8 +194,7 @@ def test_flag_before_environment_before_file_before_default(
     key = flag.removeprefix("--").replace("-", "_")
     read = attrgetter(field)
     default = read(config(*UPSTREAM))
-    path = toml(f"{key} = {by_file}\n")
-    in_file = ("--config", str(path))
+    in_file = ("--config", str(toml(f"{key} = {by_file}\n")))
 
     from_flag = read(config(*UPSTREAM, flag, by_flag))
     from_file = read(config(*UPSTREAM, *in_file))
@@ -535,13 +534,7 @@ def test_options_of_the_topic_of_quotas(flags: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     "user",
-    [
-        "--fleet etl",
-        "--usage-topic usage",
-        "--cluster-quotas total",
-        "--disk-guard 85%..95%",
-        "--quotas-topic quotas",
-    ],
+    ["--fleet etl", "--usage-topic usage", "--cluster-quotas total", "--disk-guard 85%..95%", "--quotas-topic quotas"],
 )
 def test_own_clients_need_a_login_where_clients_log_in_themselves(toml: Any, user: str) -> None:
     without = str(toml("security.protocol=SASL_PLAINTEXT\n", "client.properties"))

@@ -20,10 +20,7 @@ BARE = "[[quota]]\nclient-id = 'etl'\nproducer_byte_rate = 5MB"
         (YAML, f"it is YAML; its first entry as TOML:\n{ENTRY}"),
         (LIST, f"it is YAML; its first entry as TOML:\n{ENTRY}"),
         (JSON, f"it is JSON; its first entry as TOML:\n{ENTRY}"),
-        (
-            '[{"name": "g", "user": ["a", "b"], "request_rate": 5}]',
-            f"it is JSON; its first entry as TOML:\n{GROUP}",
-        ),
+        ('[{"name": "g", "user": ["a", "b"], "request_rate": 5}]', f"it is JSON; its first entry as TOML:\n{GROUP}"),
         ("client-id=etl\nproducer_byte_rate=5MB\n", f"it is properties; its first entry as TOML:\n{ENTRY}"),
         ("client-id=etl,producer_byte_rate=5MB", f"it is properties; its first entry as TOML:\n{ENTRY}"),
         (BARE, 'put the value in quotes: producer_byte_rate = "5MB"'),

@@ -43,11 +43,7 @@ def test_the_worst_of_a_client_and_the_sum_of_counts() -> None:
     reports.record(etl, ONE, some(7, 5, 2), 0)
     reports.record(etl, TWO, some(9, 8, 3), 0)
     reports.record(other, ONE, [("record-error-total", 100), ("records-lag-max", 3), ("records-lag-max", 2)], 0)
-    assert reports.reported(etl) == {
-        "buffer-available-bytes": 7,
-        "record-queue-time-avg": 8,
-        "record-error-total": 5,
-    }
+    assert reports.reported(etl) == {"buffer-available-bytes": 7, "record-queue-time-avg": 8, "record-error-total": 5}
     assert reports.reported(other) == {"record-error-total": 100, "records-lag-max": 3}
     reports.record(etl, ONE, [("buffer-available-bytes", 11)], 1)
     assert reports.reported(etl) == {"buffer-available-bytes": 9, "record-queue-time-avg": 8, "record-error-total": 3}
@@ -63,8 +59,7 @@ def test_reports_expire() -> None:
     reports.expire(EXPIRY_NS)
     assert reports.reported(etl) == {"buffer-available-bytes": 9}
     reports.expire(EXPIRY_NS + SECOND_NS)
-    assert reports.reported(etl) == {}
-    assert list(reports.rows(REPORTED[0])) == []
+    assert (reports.reported(etl), list(reports.rows(REPORTED[0]))) == ({}, [])
 
 
 def test_at_most_so_many_processes() -> None:

@@ -45,8 +45,7 @@ def test_a_generated_id_from_two_addresses_is_reported_once(client_id: str, capl
     connect(world, "10.0.0.3", client_id)
     connect(world, "10.0.0.4", "producer-9")
     (fields,) = warned(caplog)
-    assert fields["client_id"] == client_id
-    assert fields["addresses"] == "10.0.0.1, 10.0.0.2"
+    assert (fields["client_id"], fields["addresses"]) == (client_id, "10.0.0.1, 10.0.0.2")
     assert (fields["limit"], fields["entity"]) == ("producer_byte_rate", str(Entity(client_id=client_id)))
 
 

@@ -59,8 +59,7 @@ def test_a_label_is_printable_bounded_and_the_same_when_cut_again(name: str) -> 
 def test_request_cells_are_bounded(metrics: Metrics) -> None:
     for number in range(MAX_REQUEST_CELLS + 100):
         metrics.request_cell("Unknown", number).value += 1
-    assert len(metrics.requests) == MAX_REQUEST_CELLS + 1
-    assert metrics.requests["other", "other"].value == 100
+    assert (len(metrics.requests), metrics.requests["other", "other"].value) == (MAX_REQUEST_CELLS + 1, 100)
     assert metrics.request_cell("Unknown", 5) is metrics.request_cell("Unknown", 5)
 
 
@@ -99,5 +98,4 @@ def test_a_histogram_counts_each_observation_once_and_bounds_are_inclusive(obser
         histogram.observe(seconds)
     for bound, count in histogram.cumulative():
         assert count == sum(seconds <= bound for seconds in observations)
-    assert histogram.count == len(observations)
-    assert histogram.sum_seconds == pytest.approx(sum(observations))
+    assert (histogram.count, histogram.sum_seconds) == (len(observations), pytest.approx(sum(observations)))

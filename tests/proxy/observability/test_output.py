@@ -181,8 +181,7 @@ ENDS = {"crash": ["-c", PRINTS], "wrong configuration": ["-m", "proxy", "run", "
 
 def test_all_that_python_prints_is_there_when_a_process_ends() -> None:
     ended = subprocess.run([sys.executable, *ENDS["crash"]], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    assert ended.returncode == 1
-    assert ended.stdout == b"of print\n"
+    assert (ended.returncode, ended.stdout) == (1, b"of print\n")
     for each in (b"of warnings", b"of logging", b"ZeroDivisionError"):
         assert each in ended.stderr
     assert ended.stderr.endswith(b"ValueError: the last line, with half a character: \\udcfc\n")

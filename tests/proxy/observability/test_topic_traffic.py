@@ -32,8 +32,7 @@ def test_what_has_no_series_of_its_own(topic: str) -> None:
     traffic = traffic_of(entities_of(10, Clock()), "etl")
     produce(traffic, "x" * MAX_NAME)
     produce(traffic, topic, 7)
-    assert set(traffic) == {"x" * MAX_NAME, OTHER_TOPICS}
-    assert traffic[OTHER_TOPICS].produce_bytes == 7
+    assert (set(traffic), traffic[OTHER_TOPICS].produce_bytes) == ({"x" * MAX_NAME, OTHER_TOPICS}, 7)
 
 
 def test_topics_that_a_client_invents_leave_room_for_others() -> None:
@@ -43,8 +42,7 @@ def test_topics_that_a_client_invents_leave_room_for_others() -> None:
     for number in range(MAX_TOPICS_OF_CLIENT + 500):
         produce(inventive, f"topic-{number}")
     produce(modest, "rows")
-    assert len(inventive) == MAX_TOPICS_OF_CLIENT + 1
-    assert inventive[OTHER_TOPICS].produce_bytes == 500
+    assert (len(inventive), inventive[OTHER_TOPICS].produce_bytes) == (MAX_TOPICS_OF_CLIENT + 1, 500)
     assert sum(each.produce_bytes for each in inventive.values()) == MAX_TOPICS_OF_CLIENT + 500
     assert set(modest) == {"rows"}
 

@@ -304,11 +304,7 @@ def replace_content(path: Path, text: str) -> None:
     ("hard", "connections", "wanted"), [(4_000, 10_000, None), (3_999, 10_000, 4_000), (4_000, 2_000, 8_000)]
 )
 def test_few_descriptors(
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    hard: int,
-    connections: int,
-    wanted: int | None,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hard: int, connections: int, wanted: int | None
 ) -> None:
     """The default of 10,000 connections is a bound for everybody: machines with usual limits get no warning for it."""
     monkeypatch.setattr("resource.getrlimit", lambda _: (hard, hard))

@@ -131,8 +131,7 @@ async def test_a_broker_that_is_silent_during_the_login_costs_its_time_limit(
 async def test_connecting_and_the_first_login_have_their_time_together(open_stage: OpenStage, tmp_path: Path) -> None:
     """The handshake took 20 s of 30 s. The next login has all of it."""
     certificates = Certificates(tmp_path)
-    upstream = ClientSettings(ssl=certificates.upstream().ssl, login=LOGIN)
-    stage = open_stage(upstream=upstream)
+    stage = open_stage(upstream=ClientSettings(ssl=certificates.upstream().ssl, login=LOGIN))
     client = await stage.client()
     accepted = await stage.broker.accept()
     stage.clock.pass_seconds(20)
@@ -260,11 +259,7 @@ async def test_what_a_broker_repeats_of_the_password_is_in_no_log_page_or_metric
     detail = "sasl_authentication_failed: wrong: ***"
     assert {fields["detail"] for name, fields in lines_of(caplog.records) if name == "broker_failed"} == {detail}
     assert detail in status.reason
-    written = [
-        status.reason,
-        str([vars(record) for record in caplog.records]),
-        (await expose(stage.metrics)).decode(),
-    ]
+    written = [status.reason, str([vars(record) for record in caplog.records]), (await expose(stage.metrics)).decode()]
     assert not [text for text in written if PASSWORD in text]
 
 

@@ -377,10 +377,7 @@ async def check_that_nothing_is(left: Callable[[], Counter[str]], what: object) 
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
 async def test_connections_on_sockets_leave_nothing(
-    open_stage: OpenStage,
-    certificates: Certificates,
-    is_tls: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    open_stage: OpenStage, certificates: Certificates, is_tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"listening": certificates.listening(), "upstream": certificates.upstream()} if is_tls else {}
     stage = open_stage(quotas=[HELD, LATE], **options)

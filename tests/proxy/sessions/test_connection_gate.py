@@ -289,8 +289,7 @@ async def test_seed_000_accepts_thirty_and_delays_the_next(open_stage: OpenStage
     lobby.timers.pass_seconds(0.273)
     broker = await stage.broker.accept()
     assert await broker.frame() == produce(1, 100)
-    assert stage.waiting() == []
-    assert stage.metrics.connections.rejected[RATE] == 0
+    assert (stage.waiting(), stage.metrics.connections.rejected[RATE]) == ([], 0)
 
 
 async def test_a_waiting_client_that_hangs_up_is_closed(open_stage: OpenStage) -> None:

@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.config.config import SecurityOptions
 from proxy.sessions.lifecycle import State
-from proxy.sessions.pump_set import (
-    LOGIN,
-    MEMORY,
-    RESPONSE_MEMORY,
-    SLICE,
-    WRITE_BACKPRESSURE,
-)
+from proxy.sessions.pump_set import LOGIN, MEMORY, RESPONSE_MEMORY, SLICE, WRITE_BACKPRESSURE
 from proxy.sessions.session import Session
 from proxy.sessions.slices import HEAVY_ROUND_NS, SLICE_NS
 from proxy.streams.memory import FIRST_READ_SIZE, OWN_SIZE, READ_SIZE
@@ -59,11 +53,9 @@ class Bench(Pair):
 def test_a_wake_up_is_one_read() -> None:
     bench = Bench()
     bench.client_sends(produce(1, 3 * READ_SIZE))
-    assert bench.client.reads == [FIRST_READ_SIZE]
-    assert len(bench.to_broker) == FIRST_READ_SIZE
+    assert (bench.client.reads, len(bench.to_broker)) == ([FIRST_READ_SIZE], FIRST_READ_SIZE)
     bench.run()
-    assert bench.to_broker == produce(1, 3 * READ_SIZE)
-    assert bench.paused() == {}
+    assert (bench.to_broker, bench.paused()) == (produce(1, 3 * READ_SIZE), {})
 
 
 def test_frames_of_megabytes_share_their_part_of_a_round() -> None:
@@ -171,8 +163,7 @@ def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: py
     bench.client_sends(sent)
     for _ in range(10):
         bench.world.loop.round()
-    assert bench.to_broker == sent
-    assert bench.paused() == {}
+    assert (bench.to_broker, bench.paused()) == (sent, {})
     bench.requests.pause(LOGIN)
     bench.client.received += heartbeat(2)
     bench.requests.resume(LOGIN)

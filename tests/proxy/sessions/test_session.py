@@ -10,22 +10,8 @@ import pytest
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
 from proxy.streams.memory import READ_SIZE
-from tests.proxy.conversation import (
-    OpenStage,
-    Peer,
-    Stage,
-    nobody_accepts,
-    readable_bytes,
-    until,
-)
-from tests.proxy.frames import (
-    fetch,
-    fetched,
-    heartbeat,
-    heartbeat_answer,
-    produce,
-    produced,
-)
+from tests.proxy.conversation import OpenStage, Peer, Stage, nobody_accepts, readable_bytes, until
+from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce, produced
 
 
 async def opened(open_stage: OpenStage, *sent: bytes) -> tuple[Stage, Peer, Peer, Session]:

@@ -12,13 +12,7 @@ from protocol.apis import METADATA
 from protocol.messages import decode
 from proxy.brokers.topics import PAUSE_SECONDS
 from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of
-from tests.proxy.frames import (
-    batch,
-    frame,
-    metadata_answer,
-    noise,
-    produce_records,
-)
+from tests.proxy.frames import batch, frame, metadata_answer, noise, produce_records
 from tests.proxy.streams.test_topic_ids import BY_NAME_AND_TOTAL, IDS
 
 

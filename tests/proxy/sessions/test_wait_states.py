@@ -204,8 +204,7 @@ def test_requests_in_flight_wait_for_the_quota_of_the_broker_and_do_not_make_it_
     for number in range(1, 4):  # at each look the next request would be timed
         scene.play(says(produced(number, throttle_ms=300)), look, asks(produce(number + 1)), 320)
     scene.play(says(produced(4)))
-    assert scene.spent() == {"broker": 70, "broker_quota": 900}
-    assert scene.times().produce.count == 1
+    assert (scene.spent(), scene.times().produce.count) == ({"broker": 70, "broker_quota": 900}, 1)
     assert scene.times().produce.sum_seconds == pytest.approx(0.01)
 
 
@@ -280,8 +279,7 @@ def test_a_response_that_is_late_for_another_reason_is_not_timed(case: str) -> N
 def test_a_broker_is_timed_from_the_end_of_a_request() -> None:
     scene = Scene()
     scene.play(*CASES["a request that arrives slowly"][0])
-    assert scene.times().produce.count == 1
-    assert scene.times().produce.sum_seconds == pytest.approx(0.03)
+    assert (scene.times().produce.count, scene.times().produce.sum_seconds) == (1, pytest.approx(0.03))
 
 
 STEPS: dict[str, Callable[[Scene, int], None]] = {

@@ -4,14 +4,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.apis import (
-    API_VERSIONS,
-    APIS,
-    CREATE_TOPICS,
-    DESCRIBE_CLUSTER,
-    DESCRIBE_CONFIGS,
-    SHARE_ACKNOWLEDGE,
-)
+from protocol.apis import API_VERSIONS, APIS, CREATE_TOPICS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, SHARE_ACKNOWLEDGE
 from protocol.messages import encode
 from tests.protocol.kafka_messages import of_request, of_response
 from tests.proxy import frames

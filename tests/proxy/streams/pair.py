@@ -55,11 +55,7 @@ class World:
     """What all pairs of one proxy share."""
 
     def __init__(
-        self,
-        quotas: Iterable[QuotaEntry] | QuotaOptions = (),
-        *,
-        late_ns: Sequence[int] = (0,),
-        **options: Any,
+        self, quotas: Iterable[QuotaEntry] | QuotaOptions = (), *, late_ns: Sequence[int] = (0,), **options: Any
     ) -> None:
         self.clock = Clock()
         self.loop = Loop(self.clock, late_ns)
@@ -117,11 +113,7 @@ class World:
     def topics(self) -> dict[tuple[str, str], tuple[int, int, int]]:
         """Bytes and messages produced, and bytes fetched, by client id and topic."""
         return {
-            (entity.client_id, topic): (
-                traffic.produce_bytes,
-                traffic.produce_messages,
-                traffic.fetch_bytes,
-            )
+            (entity.client_id, topic): (traffic.produce_bytes, traffic.produce_messages, traffic.fetch_bytes)
             for entity in self.metrics.entities
             for topic, traffic in (entity.topics or {}).items()
         }

@@ -424,8 +424,7 @@ class Traffic:
         for peer in self.peers:
             assert len(peer.pair.to_broker) == len(peer.sent)
             assert [each[8:12] for each in peer.pair.sent()] == [each[8:12] for each in frames_of(peer.sent)]
-            assert len(peer.pair.to_client) == len(peer.answers)
-            assert peer.pair.in_flight == []
+            assert (len(peer.pair.to_client), peer.pair.in_flight) == (len(peer.answers), [])
             assert peer.pair.request_stream.current is None
             peer.pair.hang_up()
         world = self.world

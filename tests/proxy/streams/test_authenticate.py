@@ -216,8 +216,7 @@ def test_a_response_belongs_to_the_user_that_asked() -> None:
 
 
 def test_a_notice_stays_with_the_user_that_it_was_for() -> None:
-    world = World([without_burst("user=alice,producer_byte_rate=100")])
-    pair = Pair(world)
+    pair = Pair(World([without_burst("user=alice,producer_byte_rate=100")]))
     log_in(pair, "alice")
     pair.client_sends(produce(1, 1_000))
     pair.broker_sends(produced(1))
@@ -296,8 +295,7 @@ def test_a_response_that_cannot_be_read_passes_and_proves_nothing(response: byte
     pair.broker_sends(chosen(900))
     pair.client_sends(sasl(901, plain("alice")), heartbeat(902))
     pair.broker_sends(response)
-    assert pair.received()[-1] == response
-    assert (user_of(pair), pair.sent()[-1]) == (ANONYMOUS, heartbeat(902))
+    assert (pair.received()[-1], user_of(pair), pair.sent()[-1]) == (response, ANONYMOUS, heartbeat(902))
 
 
 @pytest.mark.claim(

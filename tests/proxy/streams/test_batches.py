@@ -122,8 +122,7 @@ SENT = st.builds(
 #: The same request several times, as producers send them; or a heartbeat. An item is the number of messages and the
 #: producer id of one, where they are others.
 REPEATED = st.tuples(
-    SENT | st.none(),
-    st.lists(st.sampled_from([None] * 6 + [(3, 7), (3, 8), (3, -1), (90, 7)]), min_size=1, max_size=6),
+    SENT | st.none(), st.lists(st.sampled_from([None] * 6 + [(3, 7), (3, 8), (3, -1), (90, 7)]), min_size=1, max_size=6)
 )
 
 
@@ -261,10 +260,7 @@ SIX = ONE * 6
     True,
 )
 @example(
-    ["topic=rows,bytes_in_rate=9000"],
-    [Part(0, [(COLS, SIX), (LATE, ONE), (COLS, SIX)], [70_000], 0, "")],
-    False,
-    True,
+    ["topic=rows,bytes_in_rate=9000"], [Part(0, [(COLS, SIX), (LATE, ONE), (COLS, SIX)], [70_000], 0, "")], False, True
 )
 @example(
     ["user=ANONYMOUS,producer_ids_rate=3"],

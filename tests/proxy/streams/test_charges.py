@@ -102,11 +102,7 @@ SEVERAL: dict[frames.Topic, list[bytes | None]] = {
 }
 
 
-@given(
-    st.integers(9, 12),
-    st.lists(st.tuples(st.integers(1, 4_000), st.booleans()), max_size=8),
-    st.booleans(),
-)
+@given(st.integers(9, 12), st.lists(st.tuples(st.integers(1, 4_000), st.booleans()), max_size=8), st.booleans())
 def test_each_record_is_charged_once_however_often_a_request_is_held(
     version: int, pieces: list[tuple[int, bool]], is_late: bool
 ) -> None:

@@ -133,8 +133,7 @@ def test_each_handler(name: str, quotas: list[QuotaEntry], manner: str) -> None:
             assert by_number[each.correlation_id] == each.returned
     assert REAL_HOST.encode() not in pair.to_client
     assert not pair.response_stream.in_flight
-    assert pair.response_stream.answers.owed_bytes == 0
-    assert pair.world.memory.buffered_bytes == 0
+    assert (pair.response_stream.answers.owed_bytes, pair.world.memory.buffered_bytes) == (0, 0)
     assert pair.request_stream.remaining == pair.response_stream.remaining == 0
 
 

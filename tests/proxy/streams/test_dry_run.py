@@ -42,12 +42,7 @@ USER = parse_spec("user=ANONYMOUS,producer_ids_rate=1")
     seconds=st.sampled_from([0, 0.1, 3]),
 )
 def test_both_streams_are_those_without_quotas(
-    requests_are_read: bool,
-    drawn: list[tuple[int, int]],
-    sizes: list[int],
-    breaks: bool,
-    at_once: int,
-    seconds: float,
+    requests_are_read: bool, drawn: list[tuple[int, int]], sizes: list[int], breaks: bool, at_once: int, seconds: float
 ) -> None:
     """Requests of every handler, cut anywhere, some at once, under limits that each of them soon exceeds."""
     quotas = [CLIENT, TOTAL, TOPIC, USER] if requests_are_read else [CLIENT, TOTAL]
@@ -139,10 +134,7 @@ def close(rehearsed: float, enforced: float, slack: float) -> bool:
 )
 @pytest.mark.parametrize(
     "specs",
-    [
-        [f"client-id=etl,{PRODUCE}={RATE}"],
-        [f"client-id=etl,{PRODUCE}={2 * RATE}", f"topic=rows,bytes_in_rate={RATE}"],
-    ],
+    [[f"client-id=etl,{PRODUCE}={RATE}"], [f"client-id=etl,{PRODUCE}={2 * RATE}", f"topic=rows,bytes_in_rate={RATE}"]],
     ids=["client", "topic"],
 )
 def test_the_excess_is_that_under_enforcement(

@@ -160,13 +160,7 @@ def test_connections_that_ask_and_go_keep_nothing_from_another() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "units"),
-    [
-        ([], 5_000),
-        ([70_000], 70_000),
-        ([900], 5_000),
-        ([70_000, 90_000], 90_000),
-        ([70_000, 900], 5_000),
-    ],
+    [([], 5_000), ([70_000], 70_000), ([900], 5_000), ([70_000, 90_000], 90_000), ([70_000, 900], 5_000)],
 )
 def test_a_held_fetch_counts_its_share_or_a_batch_that_was_above_it(sizes: list[int], units: int) -> None:
     world = World([FAST])

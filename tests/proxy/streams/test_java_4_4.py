@@ -163,8 +163,7 @@ def test_nothing_is_told_before_there_is_debt() -> None:
 
 def test_a_part_of_a_fleets_limit_is_held_alone() -> None:
     """Others are told of 100 ms at most: a line for each would be many."""
-    world = World([SLOW])
-    pair = pair_of(world)
+    pair = pair_of(World([SLOW]))
     pair.client_sends(heartbeat(7))
     pair.broker_sends(heartbeat_answer(7))
     (limit,) = pair.connection.identity.limits.produce.limits
@@ -210,8 +209,7 @@ def test_the_node_passes_where_the_connection_leads_to_it(
         world.context.nodes.advertise(node, *address)
     pair = Pair(world, cuts=(7,))
     pair.client_sends(negotiate(node=meant))
-    assert pair.to_broker == negotiate(node=passes)
-    assert pair.in_flight == [99]
+    assert (pair.to_broker, pair.in_flight) == (negotiate(node=passes), [99])
     pair.client_sends(heartbeat(1))
     assert pair.sent()[1:] == [heartbeat(1)]
 

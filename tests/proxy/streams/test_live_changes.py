@@ -38,8 +38,7 @@ def held(spec: str) -> Pair:
 def test_a_removed_limit_releases_at_once(spec: str) -> None:
     pair = held(spec.format(slowest(spec)))
     replace_quotas(pair.world, [])
-    assert pair.sent() == ROWS[1:3]
-    assert pair.world.queues == []
+    assert (pair.sent(), pair.world.queues) == (ROWS[1:3], [])
 
 
 @pytest.mark.parametrize("spec", SLOW)

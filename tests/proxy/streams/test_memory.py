@@ -115,8 +115,7 @@ class Accounts(RuleBasedStateMachine):
             self.pool.forget(holding)
         if hasattr(self, "pool"):
             assert self.pool.used == self.pool.buffered_bytes == self.pool.kept_bytes == 0
-            assert self.pool.read_size == READ_SIZE
-            assert self.pool.grant() == []
+            assert (self.pool.read_size, self.pool.grant()) == (READ_SIZE, [])
 
 
 TestAccounts = Accounts.TestCase

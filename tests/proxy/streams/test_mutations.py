@@ -97,8 +97,7 @@ def test_these_are_all_versions() -> None:
 def test_the_wait_is_that_of_the_request_rate_if_longer_and_capped(version: int) -> None:
     for request_rate, most_ms, expected_ms in ((1_000, 5_000, 300), (1, 5_000, 1_000), (1, 700, 700)):
         rate = without_burst(f"client-id=etl,controller_mutation_rate=10,request_rate={request_rate}")
-        world = World([rate], enforcement=EnforcementOptions(max_throttle_ms=most_ms))
-        pair = Pair(world)
+        pair = Pair(World([rate], enforcement=EnforcementOptions(max_throttle_ms=most_ms)))
         pair.client_sends(mutation(CREATE_TOPICS, version, 1, {"a": 3}))
         pair.broker_sends(done(CREATE_TOPICS, version, 1, ["a"]))
         pair.client_sends(mutation(CREATE_TOPICS, version, 2, {"b": 0}))

@@ -62,8 +62,7 @@ def test_a_response_that_is_too_long_ends_the_connection() -> None:
 
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize(
-    ("api", "version"),
-    [(SASL_HANDSHAKE, 1), (SASL_AUTHENTICATE, 0), (SASL_AUTHENTICATE, 1), (SASL_AUTHENTICATE, 2)],
+    ("api", "version"), [(SASL_HANDSHAKE, 1), (SASL_AUTHENTICATE, 0), (SASL_AUTHENTICATE, 1), (SASL_AUTHENTICATE, 2)]
 )
 def test_clients_that_speak_sasl_get_the_error_of_a_listener_without_it(
     api: int, version: int, cuts: list[int]
@@ -103,8 +102,7 @@ def test_no_frame_begins_during_a_login(cuts: list[int]) -> None:
     pair.client_sends(first[:300])
     pair.connection.max_in_flight = 0
     pair.client_sends(first[300:], second)
-    assert pair.to_broker == first
-    assert pair.requests.paused == IN_FLIGHT
+    assert (pair.to_broker, pair.requests.paused) == (first, IN_FLIGHT)
     login_ends(pair)
     assert pair.to_broker == first + second
 
@@ -124,8 +122,7 @@ def test_a_frame_that_is_released_during_a_login_asks_again() -> None:
     pair.connection.max_in_flight = 0
     world.clock.pass_seconds(10)
     assert release_due(world)
-    assert pair.sent() == [first]
-    assert pair.requests.paused == IN_FLIGHT
+    assert (pair.sent(), pair.requests.paused) == ([first], IN_FLIGHT)
     login_ends(pair)
     assert pair.to_broker == first + second
     assert sum(world.passed().values()) == len(first + second) - 8

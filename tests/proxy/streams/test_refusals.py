@@ -102,8 +102,7 @@ def test_a_request_over_its_limit_is_answered_in_order(version: int, cuts: tuple
     after = produce_records(4, {QUIET: [idempotent(4)]}, version)
     over = produce_records(3, {NOISY: [idempotent(4), idempotent(0)]}, version)
     pair.client_sends(before, over, after)
-    assert pair.sent() == [before, after]
-    assert pair.received() == []
+    assert (pair.sent(), pair.received()) == ([before, after], [])
     pair.broker_sends(produced(2, version))
     [first, second] = pair.received()
     message = message_of(SIZE) if version >= 8 else None
@@ -122,8 +121,7 @@ def test_a_request_over_its_limit_is_answered_in_order(version: int, cuts: tuple
 @pytest.mark.parametrize("cuts", [(), (70_000, 10)])
 def test_a_long_request_is_discarded_as_it_arrives(cuts: tuple[int, ...]) -> None:
     """Nothing of it is kept, however long it is and whenever it ends."""
-    world = world_of()
-    pair = pair_of(world, cuts)
+    pair = pair_of(world_of(), cuts)
     over = produce_records(2, {NOISY: [idempotent(4, payload=bytes(900_000)), idempotent(0, payload=bytes(90_000))]})
     pair.client_sends(over[:500_000])
     assert (pair.sent(), pair.received(), pair.requests.backlog.kept) == ([], [], b"")
@@ -174,10 +172,7 @@ def test_a_batch_that_must_wait_and_is_found_late_closes_the_connection() -> Non
     pair = pair_of(world)
     pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
     world.clock.pass_seconds(10)
-    topics: dict[Topic, list[bytes | None]] = {
-        QUIET: [idempotent(0, payload=bytes(100_000))],
-        NOISY: [idempotent(8)],
-    }
+    topics: dict[Topic, list[bytes | None]] = {QUIET: [idempotent(0, payload=bytes(100_000))], NOISY: [idempotent(8)]}
     with pytest.raises(OutOfOrder):
         pair.client_sends(produce_records(3, topics))
     assert len(pair.to_broker) < 200_000
@@ -269,8 +264,7 @@ def test_the_error_of_each_client(name: str, version: str, error: int) -> None:
 
 
 def test_a_dry_run_refuses_nothing() -> None:
-    world = world_of(enforcement=EnforcementOptions(dry_run=True))
-    pair = pair_of(world)
+    pair = pair_of(world_of(enforcement=EnforcementOptions(dry_run=True)))
     sent = produce_records(2, {NOISY: [idempotent(4)]})
     pair.client_sends(sent)
     assert pair.sent() == [sent]

@@ -58,10 +58,7 @@ def test_it_repeats_where_notices_are_asked_for() -> None:
 def test_no_other_response_contains_a_throttle_time() -> None:
     """Of control requests, of one that creates topics, and of a bound of the proxy."""
     world = World(
-        [
-            without_burst("client-id=etl,request_rate=1"),
-            without_burst("client-id=etl,controller_mutation_rate=1"),
-        ]
+        [without_burst("client-id=etl,request_rate=1"), without_burst("client-id=etl,controller_mutation_rate=1")]
     )
     pair = repeating(world)
     pair.client_sends(heartbeat(1) + heartbeat(2))

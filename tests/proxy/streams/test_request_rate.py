@@ -3,14 +3,7 @@
 import pytest
 
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import (
-    api_versions,
-    fetch,
-    heartbeat,
-    metadata,
-    produce,
-    request,
-)
+from tests.proxy.frames import api_versions, fetch, heartbeat, metadata, produce, request
 from tests.proxy.streams.pair import Pair, World, correlation_ids
 from tests.proxy.streams.waiting import CUTS, holder, wait
 

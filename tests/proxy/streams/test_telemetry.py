@@ -180,8 +180,7 @@ def test_a_librdkafka_is_asked_for_what_it_can_read(software: tuple[str, str], a
 def test_of_one_that_pushes_all_what_was_not_wanted_is_dropped() -> None:
     world = World(observability=ON)
     pair = connected(world, software=("librdkafka", "2.8.0"))
-    metrics = otlp(record_queue_time_avg=1_500, connection_count=7)
-    pair.client_sends(push(2, metrics, names=ALL))
+    pair.client_sends(push(2, otlp(record_queue_time_avg=1_500, connection_count=7), names=ALL))
     assert answered(pair, PUSH_TELEMETRY, 2).error_code == 0
     reported = world.metrics.client_reports.reported(pair.session.identity.entity)
     assert reported.keys() == {"record-queue-time-avg"}
@@ -267,7 +266,6 @@ def test_a_producer_whose_records_will_expire_is_reported_once(caplog: pytest.Lo
         assert len(warnings) == min(n, 1), "its rate is known from the second push on"
         world.clock.now_ns += 10_000_000_000
     (warning,) = warnings
-    assert warning["client_id"] == "etl"
-    assert (warning["buffered_bytes"], warning["buffer_bytes"]) == (MB32, MB32)
+    assert (warning["client_id"], warning["buffered_bytes"], warning["buffer_bytes"]) == ("etl", MB32, MB32)
     assert (warning["wait_seconds"], warning["expires_in_seconds"]) == (134, 105)
     assert warning["limit"] == "client-id:etl producer_byte_rate=500000"

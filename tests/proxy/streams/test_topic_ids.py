@@ -198,5 +198,4 @@ def test_invented_ids_keep_no_limit_from_counting(pieces: int) -> None:
 def test_the_zero_id_is_not_requested() -> None:
     world = World(BY_NAME_AND_TOTAL)
     Pair(world).client_sends(produce_records(1, {uuid.UUID(int=0): [batch(1, 100)]}, version=13))
-    assert requested(world) == set()
-    assert world.loop.asked == 0
+    assert (requested(world), world.loop.asked) == (set(), 0)

@@ -52,8 +52,7 @@ def test_usage_by_topic_keeps_no_such_name() -> None:
 
 def test_long_names_leave_nothing_behind() -> None:
     """Hundreds of names of 32 KB at the end of long requests, on one connection."""
-    world = World([parse_spec(ANY_TOPIC), parse_spec(TOTAL)])
-    pair = Pair(world)
+    pair = Pair(World([parse_spec(ANY_TOPIC), parse_spec(TOTAL)]))
     sent = produce_records(1, {f"{index:05d}" + LONG * 128: [batch(1, 70)] for index in range(300)}, 9)
     assert len(sent) > 9_000_000
     tracemalloc.start()

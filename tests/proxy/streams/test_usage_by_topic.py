@@ -356,8 +356,7 @@ def test_without_a_response_records_count_as_sent() -> None:
 
 def test_answered_requests_are_forgotten() -> None:
     """What is kept for responses is bounded by the requests in flight, and by the partitions in them."""
-    world = world_with()
-    pair = Pair(world)
+    pair = Pair(world_with())
     records = pair.response_stream.answers.sent_records
     assert records is not None
     for number in range(200):
