@@ -25,6 +25,8 @@ settings.register_profile("default", deadline=None)
 settings.register_profile("nightly", deadline=None, max_examples=1_000)
 settings.load_profile("default")
 
+UniqueName = Callable[[str], str]
+
 #: How long a session of SASL is valid, by mechanism, in `secured_cluster`.
 SESSIONS_MS = {"SCRAM-SHA-256": 6_000, "SCRAM-SHA-512": 20_000}
 
@@ -160,7 +162,7 @@ def secured_cluster(security: Security) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture
-def unique_name() -> Callable[[str], str]:
+def unique_name() -> UniqueName:
     """Names topics, groups and clients as no other test does: `unique_name("orders")` → `orders-3f2a91c0`."""
     return lambda prefix: f"{prefix}-{uuid.uuid4().hex[:8]}"
 

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, Producer
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import Event, ProxyProcess, eventually
 from tests.integration.topics import create_topics
@@ -85,9 +86,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_line_to_a_broker_that_is_set_up_wrongly(
-    secured_cluster: KafkaCluster, security: Security, tmp_path: Path, case: str
-) -> None:
+def test_a_wrong_line_to_a_broker(secured_cluster: KafkaCluster, security: Security, tmp_path: Path, case: str) -> None:
     protocol, content, reason, hint = CASES[case]
     plaintext = protocol == "PLAINTEXT"
     address = secured_cluster.bootstrap_servers if plaintext else secured_cluster.secure_addresses(protocol)
@@ -146,9 +145,7 @@ def test_an_address_of_nobody() -> None:
         assert effects == [None, "no bootstrap server can be used"]
 
 
-def test_a_broker_that_takes_no_connection_and_one_that_is_silent(
-    secured_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_a_full_broker_and_a_silent_one(secured_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """One that hangs as a process does that is stopped: the kernel still accepts for it."""
     go_on = threading.Event()
     with server(lambda _: go_on.wait(PATIENCE_SECONDS)) as address, ProxyProcess(address) as proxy:

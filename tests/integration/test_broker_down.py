@@ -1,13 +1,14 @@
 """Brokers that are down: quick closes, counted and logged; health apart from readiness; all well once they are up."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_usage_records import VALUES, client_of, in_topic, recorded, shown, usage_flags
@@ -25,7 +26,7 @@ def bounced_cluster() -> Iterator[KafkaCluster]:
 def test_down_at_start_up_later_and_away_for_a_while(
     kafka_cluster: KafkaCluster,
     bounced_cluster: KafkaCluster,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     event_loop: str,
 ) -> None:

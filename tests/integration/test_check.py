@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 
 
 def checked(*arguments: str) -> tuple[int, list[str]]:
@@ -16,7 +16,7 @@ def checked(*arguments: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
-def test_all_that_a_start_needs(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path) -> None:
+def test_all_that_a_start_needs(kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path) -> None:
     usage, fleet, servers = unique_name("usage"), unique_name("fleet"), kafka_cluster.bootstrap_servers
     shared = ("--fleet", "one", "--fleet-topic", fleet)
     flags = ("--usage-topic", usage, *shared, "--cluster-quotas", "total", "--disk-guard", "85%..95%")

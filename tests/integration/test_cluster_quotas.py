@@ -13,6 +13,7 @@ from deploy.local.broker_quota import Entity, alter_quotas
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
 from deploy.local.tap import Tap
+from tests.conftest import UniqueName
 from tests.integration.bytes_passed import SECONDS, check_frames, span
 from tests.integration.flood import Flood
 from tests.integration.java_tools import run_tool
@@ -45,7 +46,7 @@ def limits(proxy: ProxyProcess, client_id: str) -> dict[str, float]:
 )
 @pytest.mark.timeout(250)
 def test_kafka_configs_changes_what_an_open_connection_may_send(
-    tap: Tap, tapped_cluster: KafkaCluster, unique_name: Callable[[str], str]
+    tap: Tap, tapped_cluster: KafkaCluster, unique_name: UniqueName
 ) -> None:
     """A default, then an entry of its own, which is altered and deleted, through the proxy. The broker enforces them,
     too: by the share the proxy's limits are half of these, so that it is the proxy that holds. The proxy's own quota is
@@ -99,7 +100,7 @@ def test_kafka_configs_changes_what_an_open_connection_may_send(
 @pytest.mark.nightly
 @pytest.mark.timeout(150)
 def test_the_broker_never_mutes_a_client_that_the_proxy_holds(
-    tap: Tap, tapped_cluster: KafkaCluster, unique_name: Callable[[str], str]
+    tap: Tap, tapped_cluster: KafkaCluster, unique_name: UniqueName
 ) -> None:
     """At the figure that both enforce, for longer than its windows: the first ten seconds are always well."""
     client_id = unique_name("etl")
@@ -171,7 +172,7 @@ def limit_of(proxy: ProxyProcess, user: str, client_id: str) -> float:
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_at_each_of_the_eight_levels_the_broker_limits_by_the_same_entry(
-    security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """The broker enforces them, too: what it tells a client that bypasses the proxy follows from the limit that the
     proxy has for this client. With another entry's it would be nothing, or at least twice as much.
@@ -227,7 +228,7 @@ def test_at_each_of_the_eight_levels_the_broker_limits_by_the_same_entry(
 @pytest.mark.nightly
 @pytest.mark.timeout(200)
 def test_a_thousand_entities_and_the_rights_that_reading_them_needs(
-    security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """The proxy's own user has no right first; Kafka's own tool gives it the one that the log names."""
     own = tmp_path / "own.properties"

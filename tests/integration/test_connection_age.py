@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
+from tests.conftest import UniqueName
 from tests.integration.java_tools import perf_producer, run_tool
 from tests.integration.librdkafka import numbers_of, read, records_in
 from tests.integration.proxy_process import ProxyProcess
@@ -115,9 +116,7 @@ def produce_with_java(bootstrap: str, topic: str, *properties: str, file: Path |
 
 
 @pytest.mark.timeout(150)
-async def test_producers_and_consumers_under_load(
-    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+async def test_under_load(proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """Three libraries, each with idempotence, without, and with acks=0; consumers in groups read along."""
     bootstrap, before = proxy.bootstrap_servers, ended(proxy)
     kinds = ("idempotent", "acks=1", "acks=0")
@@ -158,9 +157,7 @@ async def test_producers_and_consumers_under_load(
 
 
 @pytest.mark.timeout(150)
-def test_transactions_and_a_java_consumer(
-    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_transactions_and_java(proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     names = {library: unique_name(library) for library in TRANSACT}
     create_topics(kafka_cluster, *names.values(), partitions=PARTITIONS)
     records = [4] * 80  # ten ages and more: each commit waits for several responses
@@ -184,7 +181,7 @@ def test_transactions_and_a_java_consumer(
 
 @pytest.mark.timeout(150)
 def test_with_tls_and_logins(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """A new connection has a new certificate and a new login."""
     ours, theirs = unique_name("tls"), unique_name("tls")

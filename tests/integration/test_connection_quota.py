@@ -1,7 +1,6 @@
 """`connection_creation_rate` and `connections` of an address, with clients of three libraries."""
 
 import socket
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 import pytest
@@ -10,6 +9,7 @@ from confluent_kafka import KafkaError, Producer
 from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import create_topics
@@ -31,9 +31,7 @@ def is_answered(connection: socket.socket) -> bool:
 
 @pytest.mark.claim("limits", "connection_creation_rate")
 @pytest.mark.timeout(90)
-async def test_connections_over_the_rate_are_served_later(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+async def test_connections_over_the_rate_are_served_later(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """Each client opens two connections at least, and two a second are allowed."""
     topic = unique_name("patience")
     create_topics(kafka_cluster, topic)
@@ -55,9 +53,7 @@ async def test_connections_over_the_rate_are_served_later(
 
 @pytest.mark.claim("limits", "connections")
 @pytest.mark.timeout(60)
-def test_connections_above_the_limit_of_an_address_are_closed_at_once(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_connections_above_the_limit_of_an_address(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """librdkafka tries again, and is served when others have gone."""
     topic = unique_name("crowded")
     create_topics(kafka_cluster, topic)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import create_topics
 
@@ -27,9 +28,7 @@ FULL = "900000TB..800000TB"
 @pytest.mark.claim("limits", "disk_guard")
 @pytest.mark.claim("operate", "a full disk stops producers, not consumers, and every page says which disk")
 @pytest.mark.timeout(120)
-def test_producers_get_a_storage_error_that_they_retry(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_producers_get_a_storage_error_that_they_retry(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     topic = unique_name("disk-guard")
     create_topics(kafka_cluster, topic)
     errors: list[KafkaError | None] = []
@@ -93,7 +92,7 @@ def guard_of(proxy: ProxyProcess) -> dict[str, Any]:
 
 @pytest.mark.claim("operate", "the lowest factor of a fleet applies to all its members within 10 s")
 @pytest.mark.timeout(240)
-def test_the_lowest_factor_of_a_fleet_applies_to_all_its_members(unique_name: Callable[[str], str]) -> None:
+def test_the_lowest_factor_of_a_fleet_applies_to_all_its_members(unique_name: UniqueName) -> None:
     fleet = ("--fleet", "disks", "--fleet-topic", unique_name("fleet"))
     with broker_with_a_small_disk() as cluster:
         fill(cluster, 50)

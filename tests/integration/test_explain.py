@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from deploy.local.broker_quota import client_quotas
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tools import tool_command
+from tests.conftest import UniqueName
 from tests.integration.delaying_relay import DelayingRelay
 from tests.integration.flood import Flood
 from tests.integration.java_tools import TOOLS
@@ -69,7 +70,7 @@ def keys_of(finding: Finding) -> list[tuple[str, str]]:
 class Names:
     """Of topics and clients; each test uses its own."""
 
-    def __init__(self, unique_name: Callable[[str], str]) -> None:
+    def __init__(self, unique_name: UniqueName) -> None:
         self.topic, self.narrow, self.quiet = map(unique_name, ("any", "narrow", "quiet"))
         self.etl, self.java = map(unique_name, ("etl", "java"))
 
@@ -131,7 +132,7 @@ def test_a_java_producer_that_keeps_throttle_times_is_at_its_limit(proxy: ProxyP
 
 
 @pytest.mark.timeout(120)
-def test_a_limit_that_clients_share(proxy: ProxyProcess, names: Names, unique_name: Callable[[str], str]) -> None:
+def test_a_limit_that_clients_share(proxy: ProxyProcess, names: Names, unique_name: UniqueName) -> None:
     one, two, limit = unique_name("one"), unique_name("two"), ("bytes_in_rate", f"topic:{names.narrow}")
     with Flood(proxy.bootstrap_servers, one, names.narrow), Flood(proxy.bootstrap_servers, two, names.narrow):
         explained(proxy, one, "limit", *limit, "allows 100 kB/s")
@@ -140,9 +141,7 @@ def test_a_limit_that_clients_share(proxy: ProxyProcess, names: Names, unique_na
 
 
 @pytest.mark.timeout(120)
-def test_clients_that_connect_again_and_again_wait_for_the_rate_of_connections(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_clients_that_connect_too_often_wait(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     client_id = unique_name("cron")
     is_over = threading.Event()
     quotas = ("ip=<default>,connection_creation_rate=3",)
@@ -185,7 +184,7 @@ def frozen(cluster: KafkaCluster) -> Iterator[None]:
 
 
 @pytest.mark.timeout(200)
-def test_a_broker_that_is_slow_hangs_and_is_down(unique_name: Callable[[str], str]) -> None:
+def test_a_broker_that_is_slow_hangs_and_is_down(unique_name: UniqueName) -> None:
     """The proxy begins at the broker's own address; clients get one that is 0.4 s away: this one is named."""
     slow, hanging, topic = unique_name("slow"), unique_name("hanging"), unique_name("far")
     with far_broker() as (cluster, relay):
@@ -219,7 +218,7 @@ def test_a_quota_of_the_broker(
     proxy: ProxyProcess,
     kafka_cluster: KafkaCluster,
     names: Names,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     rate: int,
     record_bytes: int,
 ) -> None:
@@ -237,7 +236,7 @@ def test_a_quota_of_the_broker(
 
 
 @pytest.mark.timeout(120)
-def test_tiny_batches_one_at_a_time(proxy: ProxyProcess, names: Names, unique_name: Callable[[str], str]) -> None:
+def test_tiny_batches_one_at_a_time(proxy: ProxyProcess, names: Names, unique_name: UniqueName) -> None:
     client_id = unique_name("tiny")
     settings = {"record_bytes": 200, "max.in.flight.requests.per.connection": 1}
     with Flood(proxy.bootstrap_servers, client_id, names.topic, **settings):
@@ -246,7 +245,7 @@ def test_tiny_batches_one_at_a_time(proxy: ProxyProcess, names: Names, unique_na
 
 @pytest.mark.claim("limits", "clients with larger requests notice nothing; one with small ones uses up its own limit")
 @pytest.mark.timeout(120)
-def test_small_requests_are_charged_their_cost(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+def test_small_requests_are_charged_their_cost(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     topic, small, sane = map(unique_name, ("any", "small", "sane"))
     quota = "client-id=<default>,producer_byte_rate=3200000,request_cost=16KB"
     with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=[quota]) as proxy:
@@ -266,7 +265,7 @@ def test_small_requests_are_charged_their_cost(kafka_cluster: KafkaCluster, uniq
 
 
 @pytest.mark.timeout(120)
-def test_a_reader_at_the_end_of_its_topic(proxy: ProxyProcess, names: Names, unique_name: Callable[[str], str]) -> None:
+def test_a_reader_at_the_end_of_its_topic(proxy: ProxyProcess, names: Names, unique_name: UniqueName) -> None:
     client_id = unique_name("idle")
     settings = {"bootstrap.servers": proxy.bootstrap_servers, "client.id": client_id, "group.id": client_id}
     consumer = Consumer(settings)
@@ -278,9 +277,7 @@ def test_a_reader_at_the_end_of_its_topic(proxy: ProxyProcess, names: Names, uni
 
 
 @pytest.mark.timeout(120)
-def test_an_entry_that_never_matches_is_named_with_the_names_that_were_seen(
-    proxy: ProxyProcess, names: Names, unique_name: Callable[[str], str]
-) -> None:
+def test_an_entry_that_never_matches_is_named(proxy: ProxyProcess, names: Names, unique_name: UniqueName) -> None:
     client_id = unique_name("fast")
     with Flood(proxy.bootstrap_servers, client_id, names.topic):
         words = "No quota entry applies", "client-id:eltj", "names seen so far", client_id
@@ -297,9 +294,7 @@ def fetch_of(topic: str) -> bytes:
 
 
 @pytest.mark.timeout(120)
-def test_readers_that_read_nothing_use_up_the_memory_for_which_another_client_waits(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_readers_that_read_nothing_use_up_the_memory(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     topic, reader, waiting = unique_name("large"), unique_name("reader"), unique_name("waiting")
     produce(
         Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "linger.ms": 5}), topic, [bytes(100_000)] * 40

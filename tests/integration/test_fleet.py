@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -24,6 +24,7 @@ from demo.moving_client import now_ns
 from deploy.local.cluster import KafkaCluster
 from deploy.local.granted import grants_of, most_granted
 from deploy.local.tools import program_command
+from tests.conftest import UniqueName
 from tests.integration.flood import Flood
 from tests.integration.proxy_process import Event, ProxyProcess, eventually
 from tests.integration.topics import admin_of, config_of, create_topics, delete_topic, set_config
@@ -57,7 +58,7 @@ class Fleet:
     ever: all that were members, those that have gone, too.
     """
 
-    def __init__(self, cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    def __init__(self, cluster: KafkaCluster, unique_name: UniqueName) -> None:
         self.cluster = cluster
         self.topic = unique_name("fleet")
         self.data_topic = unique_name("orders")
@@ -128,7 +129,7 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> Iterator[Fleet]:
+def fleet(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> Iterator[Fleet]:
     running = Fleet(kafka_cluster, unique_name)
     try:
         yield running

@@ -1,11 +1,11 @@
 """Limits that several clients share: a topic's, a resource group's and the total."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.bytes_passed import SECONDS, check_held
 from tests.integration.flood import RECORD_BYTES, Flood, written
 from tests.integration.proxy_process import ProxyProcess
@@ -16,9 +16,7 @@ BURST_SECONDS = 0.1
 
 @pytest.mark.claim("limits", "bytes_in_rate")
 @pytest.mark.timeout(90)
-def test_the_limits_of_a_client_a_topic_a_group_and_the_total_all_apply(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_limits_of_client_topic_group_and_total_apply(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """`slow` has 100 kB/s of its own, its group 500 with `small` and `large`; two have a topic of 100 kB/s; and with
     `outsider` the whole has 900.
 

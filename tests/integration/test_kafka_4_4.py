@@ -7,7 +7,7 @@ import re
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from deploy.local.cluster import KafkaCluster
 from deploy.local.tools import program_command
 from protocol.apis import API_VERSIONS
 from protocol.messages import encode
+from tests.conftest import UniqueName
 from tests.integration.bytes_passed import check_held
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess
@@ -52,7 +53,7 @@ def newest_front() -> Iterator[ScannedProxy]:
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", [NEWEST, BEFORE])
-def test_what_applications_do(newest_front: ScannedProxy, unique_name: Callable[[str], str], version: str) -> None:
+def test_what_applications_do(newest_front: ScannedProxy, unique_name: UniqueName, version: str) -> None:
     proxy = newest_front.proxy
 
     def asked() -> dict[tuple[str, str], float]:
@@ -157,9 +158,7 @@ def unevenness(records: list[int]) -> float:
 
 @pytest.mark.timeout(RUN_SECONDS)
 @pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.nightly)])
-def test_a_throttled_client_has_few_lines_and_its_rate(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], seconds: int
-) -> None:
+def test_a_throttled_client_logs_few_lines(kafka_cluster: KafkaCluster, unique_name: UniqueName, seconds: int) -> None:
     """A client of 4.4 beside one of 4.3, which logs nothing: at most a line a second, and the same bytes."""
     topics = {"produce": unique_name("written"), "consume": unique_name("read")}
     create_topics(kafka_cluster, *topics.values(), partitions=PARTITIONS)

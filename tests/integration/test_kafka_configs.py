@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
 from deploy.local.tools import configs_command
+from tests.conftest import UniqueName
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.test_own_login import properties
 from tests.integration.test_sasl import java
@@ -82,7 +83,7 @@ def configs(version: str, bootstrap: str, commands: Sequence[str], file: Path | 
 @pytest.mark.claim("kafka-quotas", "kafka-configs of 4.3 and 4.4 prints through the proxy what it prints at a broker")
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("version", ["4.3.1", "4.4.0"])
-def test_it_prints_what_it_prints_at_a_broker(unique_name: Callable[[str], str], version: str) -> None:
+def test_it_prints_what_it_prints_at_a_broker(unique_name: UniqueName, version: str) -> None:
     commands = [f"--alter {each}" for each in CHANGES] + [f"--describe {each}" for each in SHOWN]
     commands += [*FURTHER, *REMOVED, *(f"--describe {each}" for each in SHOWN)]
     with KafkaCluster(1) as cluster:
@@ -98,7 +99,7 @@ def test_it_prints_what_it_prints_at_a_broker(unique_name: Callable[[str], str],
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("how", ["SCRAM", pytest.param("certificate", marks=pytest.mark.nightly)])
 def test_only_admins_may_use_it(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path, how: str
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path, how: str
 ) -> None:
     names, files = ("alice", "bob"), []
     flags = ["--quotas-topic", unique_name("quotas"), "--quota-admins", "User:alice"]

@@ -12,6 +12,7 @@ import pytest
 from bench.flooding_clients import LIBRARIES, command
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
+from tests.conftest import UniqueName
 from tests.integration.bytes_passed import SECONDS, check_frames, span
 from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess, eventually, killed_at_the_end, sum_of
@@ -71,7 +72,7 @@ def limit(client_id: str, rate: int) -> str:
 @pytest.mark.claim("limits", "producer_byte_rate")
 @pytest.mark.timeout(250)
 def test_faster_slower_off_and_free_without_a_disconnect(
-    tapped_cluster: KafkaCluster, tap: Tap, unique_name: Callable[[str], str], tmp_path: Path
+    tapped_cluster: KafkaCluster, tap: Tap, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """Three libraries, and a producer with acks=0, have the default limit each. The file changes ten times, once with
     a mistake; it and SIGUSR2 switch enforcement off and on.

@@ -1,7 +1,7 @@
 """`controller_mutation_rate` with Kafka's own admin client: KIP-599 without a broker that knows of any quota."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from py4j.java_gateway import JavaGateway
 from deploy.local.artifacts import KAFKA_4_3_1, class_path
 from deploy.local.cluster import KafkaCluster
 from deploy.local.java import find_java
+from tests.conftest import UniqueName
 from tests.integration.proxy_process import ProxyProcess, eventually
 
 LIMIT = "controller_mutation_rate"
@@ -24,9 +25,7 @@ WAIT_SECONDS = (sum(FIRST.values()) - BURST) / RATE
 
 @pytest.mark.claim("limits", "controller_mutation_rate")
 @pytest.mark.timeout(150)
-def test_the_java_admin_client_waits_and_retries(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_the_java_admin_client_waits_and_retries(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     prefix, client_id = unique_name("mutation"), unique_name("java")
     expected = {f"{prefix}-{name}": count for name, count in {**FIRST, "c": 1, "d": 1}.items()}
     quota = f"client-id={client_id},{LIMIT}={RATE},burst_seconds={BURST / RATE}"

@@ -1,12 +1,12 @@
 """A noisy topic with `action=reject`: its producer loses, repeats and reorders no record; its other topics go on."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import numbers_of, records_in
 from tests.integration.proxy_process import ProxyProcess
@@ -30,9 +30,7 @@ DEADLINE_SECONDS = 60
 
 @pytest.mark.claim("limits", "action=reject")
 @pytest.mark.timeout(150)
-def test_a_noisy_topic_loses_nothing_and_the_others_go_on(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_a_noisy_topic_loses_nothing_and_the_others_go_on(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """librdkafka has one topic in a request, and so has Java's tool, which writes to a topic of its own meanwhile."""
     noisy, quiet, java, client_id = (unique_name(name) for name in ("noisy", "quiet", "java", "client"))
     create_topics(kafka_cluster, noisy, quiet, partitions=PARTITIONS)

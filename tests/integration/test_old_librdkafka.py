@@ -3,7 +3,7 @@
 By PLAIN: in SCRAM those before 2.6.1 repeat a nonce, which Kafka 4 refuses.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
 from protocol.apis import SASL_HANDSHAKE
+from tests.conftest import UniqueName
 from tests.integration import old_librdkafka
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.test_sasl import SASL, log_in
@@ -28,9 +29,7 @@ def proxy(secured_cluster: KafkaCluster) -> Iterator[ProxyProcess]:
         yield running
 
 
-def test_the_conversation_of_old_clients(
-    secured_cluster: KafkaCluster, proxy: ProxyProcess, security: Security
-) -> None:
+def test_the_conversation_of_an_old_one(secured_cluster: KafkaCluster, proxy: ProxyProcess, security: Security) -> None:
     """The range has version 0, version 1 logs in, and version 0 is refused with a reason in the log."""
     with Wire(secured_cluster.secure_addresses(SASL)) as wire:
         direct = minima(wire)
@@ -78,7 +77,7 @@ def test_old_librdkafkas_do_the_same_with_the_proxy_and_without(
     secured_cluster: KafkaCluster,
     proxy: ProxyProcess,
     security: Security,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     version: str,
 ) -> None:
@@ -94,7 +93,7 @@ def test_a_librdkafka_that_sends_version_0_is_refused(
     secured_cluster: KafkaCluster,
     proxy: ProxyProcess,
     security: Security,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
 ) -> None:
     topics, before = (unique_name("direct"), unique_name("proxied")), refusals(proxy)

@@ -1,12 +1,13 @@
 """Protocol versions that Kafka 4 no longer speaks, against the last broker that does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 from deploy.local.cluster import KafkaCluster
 from protocol.apis import APIS, DESCRIBE_CONFIGS
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import produce, read
 from tests.integration.records import all_of, missing, values
 from tests.integration.scanned_proxy import ScannedProxy
@@ -27,9 +28,7 @@ def old_front() -> Iterator[ScannedProxy]:
 
 @pytest.mark.parametrize("fallback", ["0.9.0.1", pytest.param("0.10.2.0", marks=pytest.mark.nightly), "0.11.0.0"])
 @pytest.mark.timeout(120)
-def test_librdkafka_that_is_told_how_old_the_broker_is(
-    old_front: ScannedProxy, unique_name: Callable[[str], str], fallback: str
-) -> None:
+def test_librdkafka_that_expects_an_old_broker(old_front: ScannedProxy, unique_name: UniqueName, fallback: str) -> None:
     """Without ApiVersions it speaks what a broker of that age spoke: Produce v1 and Fetch v1 for 0.9."""
     client_id = unique_name("old")
     old = {"client.id": client_id, "api.version.request": fallback != "0.9.0.1", "broker.version.fallback": fallback}

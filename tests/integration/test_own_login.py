@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, Producer
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
+from tests.conftest import UniqueName
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read, records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
@@ -79,7 +80,7 @@ def producer_for(proxy: ProxyProcess, **settings: Any) -> Producer:
 async def test_clients_without_credentials(
     secured_cluster: KafkaCluster,
     security: Security,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     protocol: str,
     mechanism: str,
@@ -109,7 +110,7 @@ async def test_clients_without_credentials(
     "broker repeats one in an error",
 )
 def test_a_refused_login_and_no_secret_anywhere(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """A wrong password, then the right one in the same file, then a file that is broken; at log level debug."""
     topic = unique_name("orders")
@@ -158,7 +159,7 @@ def test_a_refused_login_and_no_secret_anywhere(
 
 
 def test_usage_records_are_written_with_credentials_of_their_own(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """First with a wrong password."""
     topic, client, right = unique_name("usage"), tmp_path / "client.properties", security.users["etl"]
@@ -215,7 +216,7 @@ def load(proxy: ProxyProcess, topic: str, size: int, in_flight: int, errors: lis
 def test_the_login_is_renewed_under_full_load(
     secured_cluster: KafkaCluster,
     security: Security,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     mechanism: str,
     seconds: int,

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tools import tool_command
 from proxy.config.floor import JAVA
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import create_topics
@@ -137,9 +138,7 @@ PRODUCERS: dict[str, Produce] = {
         pytest.param(300, BUFFER_BYTES, marks=[pytest.mark.nightly, pytest.mark.timeout(700)]),
     ],
 )
-def test_no_timeout_and_no_duplicate(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], seconds: int, buffer_bytes: int
-) -> None:
+def test_no_timeout(kafka_cluster: KafkaCluster, unique_name: UniqueName, seconds: int, buffer_bytes: int) -> None:
     """All at once, each under a limit of its own. Each batch is larger than the burst."""
     topics = {library: unique_name(library) for library in PRODUCERS}
     create_topics(kafka_cluster, *topics.values())

@@ -1,7 +1,6 @@
 """`producer_ids_rate` with real idempotent producers: the third new id waits, and the two that are known go on."""
 
 import time
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -9,6 +8,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import create_topics
@@ -19,9 +19,7 @@ WINDOW_SECONDS = 6
 
 @pytest.mark.claim("limits", "producer_ids_rate")
 @pytest.mark.timeout(120)
-def test_a_third_producer_waits_and_the_first_two_continue(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_a_third_producer_waits_but_no_other(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """Two of librdkafka, and one of kafka-python: two new ids may come in six seconds. One without id costs nothing."""
     topic = unique_name("ids")
     create_topics(kafka_cluster, topic)

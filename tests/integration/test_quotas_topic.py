@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from confluent_kafka import Producer
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tools import program_command
+from tests.conftest import UniqueName
 from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import config_of, create_topics, delete_topic
@@ -50,7 +50,7 @@ def rate(proxy: ProxyProcess, client_id: str) -> float | None:
 @pytest.mark.claim("kafka-quotas", "one command changes the quotas of all members of a fleet, on open connections")
 @pytest.mark.timeout(250)
 def test_one_command_changes_the_quota_of_all(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     client_id, topic, fleet_topic = unique_name("etl"), unique_name("quotas"), unique_name("fleet")
     quotas = Command(kafka_cluster, topic, fleet_topic)
@@ -111,7 +111,7 @@ def test_one_command_changes_the_quota_of_all(
 @pytest.mark.claim("kafka-quotas", "Java's Admin client reads what it wrote, at each proxy's every node")
 @pytest.mark.timeout(250)
 def test_kafkas_own_client_alters_what_the_proxies_enforce(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+    kafka_cluster: KafkaCluster, unique_name: UniqueName
 ) -> None:
     client_id, topic = unique_name("etl"), unique_name("quotas")
     create_topics(kafka_cluster, client_id)

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.bytes_passed import SECONDS, check_held
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.topics import create_topics
@@ -34,7 +35,7 @@ class Losses(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
 
 @pytest.mark.claim("limits", "request_rate")
 @pytest.mark.timeout(90)
-async def test_heartbeats_pass_while_data_waits(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+async def test_heartbeats_pass_while_data_waits(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """Consumer and producer are one client in debt all along: fetches are slow, and nobody is put out of the group."""
     topic, client_id, other = unique_name("heartbeats"), unique_name("member"), unique_name("another")
     create_topics(kafka_cluster, topic)

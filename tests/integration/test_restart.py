@@ -3,7 +3,7 @@
 The Java producer's turn is in test_spark.py: Spark caches them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing
 
 import pytest
@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaProducer
 from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import produce, producer_for, records_in
 from tests.integration.scanned_proxy import ScannedProxy
 
@@ -29,7 +30,7 @@ def restart(front: ScannedProxy) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_producers_go_on(restarted: ScannedProxy, unique_name: Callable[[str], str]) -> None:
+async def test_producers_go_on(restarted: ScannedProxy, unique_name: UniqueName) -> None:
     """Of three libraries, each with and without idempotence, over one restart."""
     servers = restarted.bootstrap_servers
     topics = {

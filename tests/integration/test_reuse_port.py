@@ -1,6 +1,5 @@
 """Two processes on the same ports, with one limit between them: one is restarted under load."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -9,6 +8,7 @@ import pytest
 
 from demo.proxy_process import reserve_port
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
@@ -24,9 +24,7 @@ PRODUCERS = 6
 )
 @pytest.mark.nightly
 @pytest.mark.timeout(200)
-def test_one_of_two_processes_is_restarted_under_load(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_one_of_two_processes_is_restarted_under_load(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """No record is lost or doubled, and both processes have had a part of the connections."""
     topic, fleet = unique_name("shared"), unique_name("fleet")
     create_topics(kafka_cluster, topic)

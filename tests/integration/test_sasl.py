@@ -6,7 +6,7 @@ import asyncio
 import base64
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -25,7 +25,7 @@ from kio.static.primitive import i64Timedelta
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
-from tests.conftest import SESSIONS_MS
+from tests.conftest import SESSIONS_MS, UniqueName
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read
 from tests.integration.proxy_process import ProxyProcess, eventually, sum_of
@@ -48,7 +48,7 @@ def proxy(secured_cluster: KafkaCluster) -> Iterator[ProxyProcess]:
 
 
 @pytest.fixture
-def topic(secured_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> str:
+def topic(secured_cluster: KafkaCluster, unique_name: UniqueName) -> str:
     name = unique_name("orders")
     create_topics(secured_cluster, name)
     return name
@@ -105,7 +105,7 @@ def check_limited(proxy: ProxyProcess, client_id: str, user: str) -> None:
 )
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_librdkafka(
-    proxy: ProxyProcess, security: Security, topic: str, unique_name: Callable[[str], str], mechanism: str
+    proxy: ProxyProcess, security: Security, topic: str, unique_name: UniqueName, mechanism: str
 ) -> None:
     for user in ("alice", "bob"):
         settings = librdkafka(proxy.bootstrap_servers, mechanism, user, security.users[user])
@@ -119,7 +119,7 @@ def test_librdkafka(
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 async def test_aiokafka_and_kafka_python(
-    proxy: ProxyProcess, security: Security, topic: str, unique_name: Callable[[str], str], mechanism: str
+    proxy: ProxyProcess, security: Security, topic: str, unique_name: UniqueName, mechanism: str
 ) -> None:
     settings = {
         "bootstrap_servers": proxy.bootstrap_servers,
@@ -153,7 +153,7 @@ def test_java(
     proxy: ProxyProcess,
     security: Security,
     topic: str,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     mechanism: str,
 ) -> None:
@@ -176,7 +176,7 @@ def test_a_delegation_token_is_a_user_of_its_own(
     proxy: ProxyProcess,
     security: Security,
     topic: str,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
 ) -> None:
     """Its id is all that the proxy can see: not the user that it was made for."""
@@ -240,9 +240,7 @@ def test_a_wrong_password_is_refused_as_by_the_broker(
     assert said[0] == said[1]
 
 
-def test_a_connection_that_logs_in_again_keeps_its_user_unless_it_proves_another(
-    proxy: ProxyProcess, security: Security
-) -> None:
+def test_a_new_login_keeps_the_user_unless_it_proves_another(proxy: ProxyProcess, security: Security) -> None:
     """Kafka permits no other user on the same connection, and closes it."""
     with Wire(proxy.bootstrap_servers, "again") as wire:
         assert log_in(wire, "alice", security.users["alice"]) == 0
@@ -262,7 +260,7 @@ def test_a_connection_that_logs_in_again_keeps_its_user_unless_it_proves_another
 )
 @pytest.mark.timeout(120)
 def test_sessions_that_end_are_renewed_by_clients(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], topic: str, tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, topic: str, tmp_path: Path
 ) -> None:
     """`connections.max.reauth.ms`: librdkafka and Java log in again on their connections, and keep their user.
 
@@ -295,7 +293,7 @@ def test_sessions_that_end_are_renewed_by_clients(
     "every mechanism, even where the proxy adds TLS",
 )
 def test_clients_without_tls_to_a_listener_with_it(
-    secured_cluster: KafkaCluster, security: Security, topic: str, unique_name: Callable[[str], str], tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, topic: str, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """The proxy adds TLS, the client its login; and both sides have TLS."""
     client = tmp_path / "client.properties"

@@ -117,9 +117,7 @@ def test_tokens_of_clients(cluster: KafkaCluster, key: RSAPrivateKey) -> None:
     "broker verifies tokens with the issuer's keys (JWKS); the proxy replaces its own token "
     "before it expires",
 )
-def test_the_token_of_the_proxy_is_replaced_before_it_expires(
-    cluster: KafkaCluster, key: RSAPrivateKey, tmp_path: Path
-) -> None:
+def test_the_proxys_token_is_replaced_in_time(cluster: KafkaCluster, key: RSAPrivateKey, tmp_path: Path) -> None:
     """The session of its login ends with its token, and the producer runs for longer."""
     topic = "token-of-the-proxy"
     token, file = tmp_path / "token", tmp_path / "client.properties"

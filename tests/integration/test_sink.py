@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from demo import flights
 from demo.verify import compare, read_topic
 from deploy.local.artifacts import PROJECT
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_spark import BATCH_SECONDS, FILES_IN_A_BATCH, in_flight, input_bytes, write_files
 from tests.integration.topics import create_topics
@@ -25,9 +25,7 @@ KILLED_IN = (0, 3, 4)
 
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
-def test_nothing_is_lost_over_kills(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_nothing_is_lost_over_kills(kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path) -> None:
     topic, client_id = unique_name("sink"), unique_name("sink")
     folder, checkpoint, log = tmp_path / "input", tmp_path / "checkpoint", tmp_path / "sink.log"
     expected = write_files(folder, flights.FLIGHTS, RATE * BATCH_SECONDS // FILES_IN_A_BATCH)

@@ -6,7 +6,7 @@
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from pipeline.failures import JobFailedError
 from pipeline.sink.sizing import Sizing
 from pipeline.sink.stream import Job, start
 from pipeline.spark_session import spark_session
+from tests.conftest import UniqueName
 from tests.docs.pages import ROOT, blocks
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
@@ -104,7 +105,7 @@ def in_flight(checkpoint: Path, batch: int) -> bool:
 def test_a_batch_job_before_and_after_a_restart_of_the_proxy(
     spark: SparkSession,
     sink_front: ScannedProxy,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -132,7 +133,7 @@ def test_a_batch_job_before_and_after_a_restart_of_the_proxy(
 
 @pytest.mark.timeout(250)
 def test_the_sink_stopped_in_a_micro_batch_goes_on_from_its_checkpoint(
-    spark: SparkSession, sink_front: ScannedProxy, unique_name: Callable[[str], str], tmp_path: Path
+    spark: SparkSession, sink_front: ScannedProxy, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     folder, checkpoint = tmp_path / "input", tmp_path / "checkpoint"
     topic, proxy = sink_front.create_topic(unique_name("sink"), 1), sink_front.proxy
@@ -171,9 +172,7 @@ def test_the_sink_stopped_in_a_micro_batch_goes_on_from_its_checkpoint(
 
 @pytest.mark.claim("limits", "Spark in ten minutes")
 @pytest.mark.timeout(250)
-def test_spark_in_ten_minutes(
-    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_ten_minutes(spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path) -> None:
     """The files, the command and the job of docs/spark.md: held, explained as the page shows it, faster when told."""
     page = blocks(SPARK_PAGE)
     slow, fast = (text for language, text in page if language == "toml")
@@ -218,7 +217,7 @@ def test_spark_in_ten_minutes(
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_a_job_whose_connections_end_every_ten_seconds(
-    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
+    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: UniqueName
 ) -> None:
     """It writes for 25 s at its limit, and reads for as long (kafka-clients 3.9)."""
     topic, client_id = unique_name("age"), unique_name("job")

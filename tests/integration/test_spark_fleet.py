@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from deploy.local.cluster import KafkaCluster
 from deploy.local.granted import grants_of, most_granted
 from deploy.local.tap import Tap
 from pipeline.spark_session import spark_session
+from tests.conftest import UniqueName
 from tests.integration.bytes_passed import check_frames
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually
@@ -37,7 +37,7 @@ pytestmark = [
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_four_executors_with_a_sidecar_each_keep_the_rate_of_the_job(
-    unique_name: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unique_name: UniqueName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in pods, all know their sidecar by one name and one port: each executor has a hosts file of its own."""
     topic, client_id = unique_name("events"), unique_name("job")

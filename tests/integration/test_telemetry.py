@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from kafka import KafkaProducer
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tools import tool_command
+from tests.conftest import UniqueName
 from tests.integration import advised_job, old_librdkafka
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess, eventually, killed_at_the_end, sum_of
@@ -58,7 +59,7 @@ def java_consumer(proxy: ProxyProcess, topic: str, path: Path) -> list[str]:
 
 @pytest.mark.timeout(200)
 def test_java_and_librdkafka_push_their_metrics(
-    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     topic = unique_name("telemetry")
     create_topics(kafka_cluster, topic)
@@ -111,7 +112,7 @@ def test_java_and_librdkafka_push_their_metrics(
 @pytest.mark.nightly
 @pytest.mark.parametrize("version", ["2.5.0"])
 def test_a_librdkafka_that_aborts_at_unknown_names_lives(
-    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, version: str
+    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path, version: str
 ) -> None:
     topic = unique_name("aborts")
     create_topics(kafka_cluster, topic)
@@ -126,7 +127,7 @@ def test_a_librdkafka_that_aborts_at_unknown_names_lives(
 @pytest.mark.nightly
 @pytest.mark.parametrize("version", ["2.8.0"])
 def test_a_librdkafka_that_keeps_one_name_reports(
-    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, version: str
+    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path, version: str
 ) -> None:
     """Within 15 s: the first push."""
     topic = unique_name("keeps-one")
@@ -167,7 +168,7 @@ def submit(directory: Path, proxy: ProxyProcess, topic: str, rows: int, options:
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_spark_is_warned_before_records_expire_and_none_does_with_the_advice(
-    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    proxy: ProxyProcess, kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     lost, kept = unique_name("defaults"), unique_name("advised")
     create_topics(kafka_cluster, lost, kept)

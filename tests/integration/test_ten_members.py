@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -34,6 +34,7 @@ from demo.moving_client import now_ns
 from deploy.local.cluster import KafkaCluster
 from deploy.local.granted import grants_of, most_granted
 from deploy.local.security import Security
+from tests.conftest import UniqueName
 from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.test_own_login import properties
@@ -87,7 +88,7 @@ class Progress:
 class Members:
     """The proxies by name, each with a producer that wants more. Clients need no login, the proxies' own clients do."""
 
-    def __init__(self, cluster: KafkaCluster, client_file: Path, unique_name: Callable[[str], str]) -> None:
+    def __init__(self, cluster: KafkaCluster, client_file: Path, unique_name: UniqueName) -> None:
         self.cluster = cluster
         self.topic, self.fleet_topic, self.data_topic = map(unique_name, ("quotas", "fleet", "orders"))
         self.proxies: dict[str, ProxyProcess] = {}
@@ -225,7 +226,7 @@ class Rights:
 @pytest.mark.claim("fleet", "ten proxies under SIGSTOP, SIGKILL, deleted topics and lost rights keep one limit")
 @pytest.mark.timeout(900)
 def test_ten_proxies_keep_the_limit_of_the_topic_whatever_fails(
-    cluster: KafkaCluster, security: Security, tmp_path: Path, unique_name: Callable[[str], str]
+    cluster: KafkaCluster, security: Security, tmp_path: Path, unique_name: UniqueName
 ) -> None:
     file = properties(tmp_path, security, PROTOCOL, "SCRAM-SHA-512")
     with file.open("a") as settings:

@@ -1,11 +1,11 @@
 """Seed 004: a topic above its threshold is held while the total is above, and one below its threshold goes on."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.flood import Flood
 from tests.integration.librdkafka import produce
 from tests.integration.proxy_process import ProxyProcess, eventually
@@ -26,9 +26,7 @@ TICK_SECONDS = 5
     "total.messages.in.per.sec.threshold",
 )
 @pytest.mark.timeout(120)
-def test_a_topic_above_its_threshold_waits_only_while_the_total_is_above(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_a_topic_above_its_threshold_waits_for_the_total(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """In bytes, and in messages of compressed batches. Two proxies: one has a total that is exceeded, one has room."""
     large, many, below = unique_name("large"), unique_name("many"), unique_name("below")
     create_topics(kafka_cluster, large, many, below)

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.topics import create_topics
 
@@ -18,7 +18,7 @@ MODES = ("notify", "delay", "pause")
 
 
 @pytest.mark.timeout(120)
-async def test_a_request_that_leaves_debt(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+async def test_a_request_that_leaves_debt(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """aiokafka sends the next request after the response to the one before: late with `delay`, else at once."""
     client_ids = {mode: unique_name(mode) for mode in MODES}
     create_topics(kafka_cluster, *client_ids.values())

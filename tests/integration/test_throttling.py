@@ -1,6 +1,5 @@
 """What a quota does besides holding: who is told, who is named, who is counted, and what a rehearsal leaves alone."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.java_tools import run_tool
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import create_topics
@@ -34,9 +34,7 @@ def records(size: int) -> list[bytes]:
 
 
 @pytest.mark.timeout(120)
-def test_a_java_client_is_told_and_held_connections_are_shown(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_a_java_client_is_notified_and_holds_are_shown(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     java, client_id = unique_name("java"), unique_name("waiting")
     create_topics(kafka_cluster, java, client_id)
     quota = f"client-id=<default>,producer_byte_rate={LIMIT}"

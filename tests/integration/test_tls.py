@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from kafka import KafkaProducer
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import PemFiles, Security
+from tests.conftest import UniqueName
 from tests.integration.delaying_relay import DelayingRelay
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import produce, read, records_in
@@ -71,7 +71,7 @@ class Sides:
 
 @pytest.mark.parametrize("sides", ["client", "broker", "both"])
 async def test_four_libraries(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path, sides: str
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path, sides: str
 ) -> None:
     topic = unique_name("orders")
     create_topics(secured_cluster, topic)
@@ -96,7 +96,7 @@ async def test_four_libraries(
 
 
 def test_certificates_of_clients(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """They name the user. Without one Java reports what it would of a broker: an SslAuthenticationException."""
     topic = unique_name("orders")
@@ -117,7 +117,7 @@ def test_certificates_of_clients(
 
 
 def test_a_new_certificate_while_a_client_is_connected(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     topic = unique_name("orders")
     create_topics(secured_cluster, topic)
@@ -145,7 +145,7 @@ def test_a_new_certificate_while_a_client_is_connected(
 @pytest.mark.nightly  # it waits for as long as the handshake takes
 @pytest.mark.timeout(200)
 async def test_a_broker_whose_handshake_takes_seven_seconds(
-    secured_cluster: KafkaCluster, security: Security, unique_name: Callable[[str], str], tmp_path: Path
+    secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """As at a broker on a busy machine: its client waits for it, as without the proxy, and sees no error."""
     topic = unique_name("slow")

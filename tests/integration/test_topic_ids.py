@@ -1,6 +1,5 @@
 """Limits of topics where requests name them by id (Produce 13), and where nobody has told the proxy the name."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -10,6 +9,7 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import create_topics
 from tests.integration.wire import Wire, records, schema
@@ -18,7 +18,7 @@ UNKNOWN_TOPIC_ID = 100
 
 
 @pytest.mark.timeout(60)
-def test_an_unknown_id_is_requested(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+def test_an_unknown_id_is_requested(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """A client that never asks for metadata here: it is told to, and the proxy asks meanwhile."""
     topic = unique_name("unheard-of")
     create_topics(kafka_cluster, topic)

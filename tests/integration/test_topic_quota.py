@@ -1,12 +1,12 @@
 """Limits on the records of topics, in whichever compression."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.bytes_passed import SECONDS, check_held
 from tests.integration.flood import Flood, written
 from tests.integration.proxy_process import ProxyProcess, sum_of
@@ -17,9 +17,7 @@ MESSAGES = "messages_in_rate"
 
 @pytest.mark.claim("limits", "messages_in_rate")
 @pytest.mark.timeout(90)
-def test_messages_are_counted_with_any_compression(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_messages_are_counted_with_any_compression(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """Each topic has the default limit to itself."""
     limit, batch = 400, 20
     topics = {codec: unique_name(codec) for codec in ("none", "gzip", "snappy", "lz4", "zstd")}

@@ -4,12 +4,12 @@ A limit holds the records of a transaction, never refuses them, so the bytes of 
 `transaction.timeout.ms`.
 """
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import numbers_of
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.topics import create_topics
@@ -37,9 +37,7 @@ def committed_values(cluster: KafkaCluster, topic: str) -> list[int]:
 
 
 @pytest.mark.timeout(250)
-def test_transactions_commit_within_their_timeout_and_fail_above_it_as_at_a_slow_broker(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_transactions_commit_within_their_timeout_only(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """Java under a limit of its client id, librdkafka under one of its topic with `action=reject`.
 
     The coordinator aborts the second transaction. Its records are never read, and the next one commits.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from proxy.background.host import Host
 from proxy.config.config import Config, ListeningOptions, UsageOptions
 from proxy.config.values import parse_addresses
 from proxy.process.server import Server
+from tests.conftest import UniqueName
 from tests.integration.java_tools import run_tool
 from tests.integration.librdkafka import records_in
 from tests.integration.topics import create_topics
@@ -136,7 +137,7 @@ def read_librdkafka(proxy: Proxy, topic: str, client_id: str, count: int) -> Non
 
 
 @pytest.mark.timeout(150)
-async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """Two clients, plain and compressed; their records are told apart, and those of each topic."""
     plain, packed, both = (unique_name(name) for name in ("plain", "packed", "both"))
     create_topics(kafka_cluster, plain, packed, both)
@@ -159,7 +160,7 @@ async def test_librdkafka(kafka_cluster: KafkaCluster, unique_name: Callable[[st
 
 
 @pytest.mark.timeout(150)
-async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+async def test_transactions(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """The markers of their ends are in the log: coordinators write them. Consumers fetch them."""
     topic = unique_name("transactions")
     create_topics(kafka_cluster, topic)
@@ -175,7 +176,7 @@ async def test_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[
 
 
 @pytest.mark.timeout(200)
-async def test_java_transactions(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+async def test_java_transactions(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     """One after the other: brokers refuse the first records of many while the end of the one before is written."""
     topic, transactions, partitions = unique_name("java"), 100, 24
     create_topics(kafka_cluster, topic, partitions=partitions)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import produce, read
 from tests.integration.proxy_process import ProxyProcess, eventually, sum_of
 from tests.integration.topics import config_of, create_topics, set_config
@@ -68,7 +68,7 @@ def recorded(records: list[Record]) -> dict[str, float]:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("event_loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
 def test_records_add_up_to_the_metrics(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, event_loop: str
+    kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path, event_loop: str
 ) -> None:
     path, topic, client_id = tmp_path / "usage.jsonl", unique_name("orders"), unique_name("etl")
     quota = f"client-id={client_id},producer_byte_rate=100000"
@@ -102,9 +102,7 @@ def test_records_add_up_to_the_metrics(
 
 
 @pytest.mark.timeout(120)
-def test_the_topic_is_created_and_has_the_records(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_the_topic_is_created_and_has_the_records(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     servers, topic, client_id = kafka_cluster.bootstrap_servers, unique_name("usage"), unique_name("etl")
     with ProxyProcess(servers, *usage_flags("--usage-topic", topic)) as proxy:
         produce(client_of(proxy, client_id), unique_name("orders"), VALUES)
@@ -124,9 +122,7 @@ def test_the_topic_is_created_and_has_the_records(
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("policy", ["compact", pytest.param("compact,delete", marks=pytest.mark.nightly)])
-def test_a_compacted_topic_is_refused_until_it_is_changed(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], policy: str
-) -> None:
+def test_a_compacted_topic_is_refused(kafka_cluster: KafkaCluster, unique_name: UniqueName, policy: str) -> None:
     servers, topic, client_id = kafka_cluster.bootstrap_servers, unique_name("usage"), unique_name("etl")
     create_topics(kafka_cluster, topic, config={"cleanup.policy": policy})
     proxy = ProxyProcess(servers, *usage_flags("--usage-topic", topic))
@@ -152,7 +148,7 @@ def test_a_compacted_topic_is_refused_until_it_is_changed(
     "more_flags", [(), pytest.param(("--usage-by-topic",), marks=pytest.mark.nightly)], ids=["by client", "by topic"]
 )
 def test_sigkill_loses_at_most_one_interval(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, more_flags: tuple[str, ...]
+    kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path, more_flags: tuple[str, ...]
 ) -> None:
     path, topic = tmp_path / "usage.jsonl", unique_name("orders")
     slack_seconds = 2.0  # to read and to write, on a busy machine

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from deploy.local.cluster import KafkaCluster
 from protocol.apis import FETCH
+from tests.conftest import UniqueName
 from tests.deploy.operator.prometheus import RULES, Prometheus, address_of, hurried
 from tests.integration.delaying_relay import DelayingRelay
 from tests.integration.flood import Flood
@@ -127,7 +128,7 @@ def pid_of_broker(cluster: KafkaCluster) -> int:
 @pytest.mark.deploy
 @pytest.mark.timeout(900)
 def test_each_alert_fires_by_a_real_fault(
-    kafka_cluster: KafkaCluster, kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    kafka_cluster: KafkaCluster, kafka_cluster3: KafkaCluster, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     servers, topic, lost = kafka_cluster.bootstrap_servers, unique_name("alerts"), unique_name("usage")
     stored = unique_name("stored")

@@ -148,9 +148,7 @@ def with_certificate(arguments: list[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_the_proxy_has_the_options_and_the_probes_their_port(
-    values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_proxys_options_and_the_probes_port(values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if values.stem.startswith("shared"):
         [pod] = [each["spec"]["template"]["spec"] for each in rendered(values) if each["kind"] == "Deployment"]
         [container] = pod["containers"]

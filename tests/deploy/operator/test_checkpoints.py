@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from deploy.local import artifacts
 from pipeline.spark_session import spark_session
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import records_in
 from tests.integration.proxy_process import ProxyProcess
 from tests.integration.topics import create_topics
@@ -48,9 +48,7 @@ def keys(cluster: KafkaCluster, topic: str) -> Counter[bytes]:
     return found
 
 
-def test_a_checkpoint_goes_on_behind_the_proxy_and_without_it(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_a_checkpoint_outlives_the_proxy(kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path) -> None:
     source, target = unique_name("source"), unique_name("target")
     create_topics(kafka_cluster, source, target)
     quota = f"client-id=<default>,consumer_byte_rate={ROWS * VALUE_BYTES}"

@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ import pytest
 from deploy.local import leash
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
+from tests.conftest import UniqueName
 from tests.deploy.operator.cache import run, system_tool
 from tests.integration.java_tools import perf_producer
 from tests.integration.librdkafka import records_in
@@ -127,7 +128,7 @@ def test_logins_pass_through(
     cluster: KafkaCluster,
     security: Security,
     tmp_path: Path,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     listener: str,
     principal: str | None,
     user: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from PIL import Image
 from deploy.local.cluster import KafkaCluster
 from deploy.monitoring.dashboard import COLOURS, FILE, dashboard, panels
 from proxy.observability.client_times import STATES
+from tests.conftest import UniqueName
 from tests.deploy.operator.cache import ROOT, run, system_tool
 from tests.deploy.operator.prometheus import RULES as RULES_FILE
 from tests.deploy.operator.prometheus import Prometheus
@@ -100,7 +101,7 @@ def test_the_rules_pass_and_wrong_ones_do_not(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def scraped(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Prometheus]:
+def scraped(kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path) -> Iterator[Prometheus]:
     """A Prometheus that saw a client wait for its limit."""
     topic = unique_name("panels")
     create_topics(kafka_cluster, topic)

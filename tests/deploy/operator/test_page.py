@@ -2,13 +2,13 @@
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.deploy.operator.browser import opened
 from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess
@@ -40,7 +40,7 @@ REFUSED = """new Promise(done => {
 @pytest.mark.deploy
 @pytest.mark.timeout(300)
 async def test_the_page_answers_and_shows_who_waits_and_names_are_only_text(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     topic, client_id = unique_name("orders"), unique_name("etl")
     create_topics(kafka_cluster, topic)

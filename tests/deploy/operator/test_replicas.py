@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import threading
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Final, Self
 import pytest
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.deploy.operator.test_chart import CHART, rendered
 from tests.integration.flood import Flood, written
 from tests.integration.proxy_process import ProxyProcess, eventually
@@ -107,9 +107,7 @@ def arguments(cluster: KafkaCluster, quotas: Path, host: str, *options: str) -> 
     return found
 
 
-def test_any_number_of_replicas_behind_one_service_keep_one_limit(
-    kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_replicas_share_one_limit(kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path) -> None:
     topic = unique_name("replicas")
     create_topics(kafka_cluster, topic, partitions=6)
     quotas = tmp_path / "quotas.toml"

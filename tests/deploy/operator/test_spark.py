@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.deploy.operator.api_server import ApiServer
 from tests.deploy.operator.cache import ROOT
 from tests.deploy.operator.kubelet import SPARK_HOME, Kubelet
@@ -95,7 +95,7 @@ def with_broker(server: ApiServer, options: list[str]) -> ApiServer:
 def test_an_executor_writes_through_its_sidecar_within_its_share(
     with_broker: ApiServer,
     kafka_cluster: KafkaCluster,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     client_id: str,
 ) -> None:
@@ -191,9 +191,7 @@ def test_a_driver_without_the_label_has_no_sidecar(with_broker: ApiServer) -> No
 
 
 @pytest.mark.parametrize("template", ["container.yaml", "pod-template.yaml"])
-def test_the_driver_of_cluster_mode_has_the_sidecar_once(
-    with_broker: ApiServer, options: list[str], template: str
-) -> None:
+def test_the_driver_in_cluster_mode_has_one_sidecar(with_broker: ApiServer, options: list[str], template: str) -> None:
     name = f"driver-{template.partition('.')[0]}"
     pod = driver_of_cluster_mode(with_broker, name, **{"spark.kubernetes.driver.podTemplateFile": template})
     [container] = sidecars(pod)

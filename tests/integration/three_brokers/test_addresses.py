@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient
 
 from demo.address_scan import ScanningRelay
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import BROKER_HOSTS, CLIENT_SIDE, ScannedProxy
 from tests.integration.wire import NOT_LEADER, Wire, records, schema
@@ -30,7 +31,7 @@ def proxy_addresses(front: ScannedProxy) -> set[tuple[str, int]]:
 
 
 @pytest.mark.timeout(90)
-def test_who_is_in_the_cluster(front: ScannedProxy, unique_name: Callable[[str], str]) -> None:
+def test_who_is_in_the_cluster(front: ScannedProxy, unique_name: UniqueName) -> None:
     admin = AdminClient({"bootstrap.servers": front.bootstrap_servers})
     cluster = admin.describe_cluster(request_timeout=20).result(30)
     assert {(node.host, node.port) for node in cluster.nodes} == proxy_addresses(front)
@@ -130,7 +131,7 @@ ASK: dict[str, tuple[Callable[[str, uuid.UUID], Any], Callable[[Any], int]]] = {
 @pytest.mark.parametrize("api", list(ASK))
 @pytest.mark.timeout(90)
 def test_a_broker_that_is_not_the_leader_does_not_say_where_the_leader_is(
-    front_of_three: ScannedProxy, unique_name: Callable[[str], str], api: str
+    front_of_three: ScannedProxy, unique_name: UniqueName, api: str
 ) -> None:
     """The leader's address (NodeEndpoints) is hidden; that this is not the leader is still said."""
     name = unique_name("spread")

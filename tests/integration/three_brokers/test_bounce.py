@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from kafka import KafkaProducer
 
+from tests.conftest import UniqueName
 from tests.integration.java_tools import perf_producer
 from tests.integration.proxy_process import eventually
 from tests.integration.scanned_proxy import ScannedProxy
@@ -131,7 +132,7 @@ PRODUCERS = (aiokafka_produces, librdkafka_produces, kafka_python_produces, java
 
 @pytest.mark.parametrize("graceful", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["killed", "stopped"])
 @pytest.mark.timeout(250)
-def test_nothing_is_lost(front_of_three: ScannedProxy, unique_name: Callable[[str], str], graceful: bool) -> None:
+def test_nothing_is_lost(front_of_three: ScannedProxy, unique_name: UniqueName, graceful: bool) -> None:
     """The broker goes once each producer has records in every partition.
 
     Before that, Kafka itself can lose a producer's first batch: a leader without state of the producer takes the second

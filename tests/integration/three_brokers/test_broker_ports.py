@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local.cluster import KafkaCluster
+from tests.conftest import UniqueName
 from tests.integration.java_tools import perf_producer
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.proxy.brokers.test_nodes import free_ports
@@ -42,9 +42,7 @@ def leaders_of(cluster: KafkaCluster, topic: str) -> dict[int, int]:
 
 
 @pytest.mark.timeout(180)
-async def test_a_broker_without_port_takes_nothing_from_the_others(
-    kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+async def test_a_broker_without_port_stops_no_other(kafka_cluster3: KafkaCluster, unique_name: UniqueName) -> None:
     """Three libraries write to the brokers that have ports. What the third leads waits, as without a leader."""
     topic = unique_name("ports")
     leaders = leaders_of(kafka_cluster3, topic)

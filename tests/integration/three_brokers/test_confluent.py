@@ -1,7 +1,6 @@
 """confluent-kafka (librdkafka) through the proxy: each way to produce, both group protocols, share groups."""
 
 import time
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -10,6 +9,7 @@ from confluent_kafka import ShareConsumer
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from tests.conftest import UniqueName
 from tests.integration.librdkafka import DEADLINE_SECONDS, produce, producer_for, read
 from tests.integration.records import all_of, missing, values
 from tests.integration.scanned_proxy import ScannedProxy
@@ -25,9 +25,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.timeout(150)
-def test_every_way_to_produce_is_read_back_by_a_group(
-    front: ScannedProxy, unique_name: Callable[[str], str], protocol: str
-) -> None:
+def test_every_way_to_produce_is_read_back(front: ScannedProxy, unique_name: UniqueName, protocol: str) -> None:
     topic, expected = front.create_topic(unique_name("ways")), {way: values(way) for way in WAYS}
     for way, settings in WAYS.items():
         produce(producer_for(front, **settings), topic, expected[way])
@@ -37,9 +35,7 @@ def test_every_way_to_produce_is_read_back_by_a_group(
 
 
 @pytest.mark.timeout(150)
-def test_a_group_goes_on_where_it_committed_and_sees_only_what_was_committed(
-    front: ScannedProxy, unique_name: Callable[[str], str]
-) -> None:
+def test_a_group_goes_on_where_it_committed_and_reads_committed(front: ScannedProxy, unique_name: UniqueName) -> None:
     topic, group = front.create_topic(unique_name("transactions")), unique_name("group")
     producer = producer_for(front, **{"transactional.id": unique_name("tx")})
     producer.init_transactions(DEADLINE_SECONDS)
@@ -61,7 +57,7 @@ def share_from_the_start(front: ScannedProxy, group: str) -> None:
 
 
 @pytest.mark.timeout(150)
-def test_a_share_group_gets_every_record(front: ScannedProxy, unique_name: Callable[[str], str]) -> None:
+def test_a_share_group_gets_every_record(front: ScannedProxy, unique_name: UniqueName) -> None:
     topic, group = front.create_topic(unique_name("shared")), unique_name("share")
     share_from_the_start(front, group)
     expected = {"shared": values("shared")}

@@ -3,7 +3,6 @@ without it they read what is left.
 """
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from bench.greedy_consumers import LIBRARIES, command
 from bench.real_broker import fill
 from deploy.local.cluster import KafkaCluster
 from deploy.local.tap import Tap
+from tests.conftest import UniqueName
 from tests.integration.bytes_passed import check_held
 from tests.integration.proxy_process import eventually, killed_at_the_end
 from tests.integration.scanned_proxy import RelayedProxy, relayed_by
@@ -36,7 +36,7 @@ MEMBERS, PARTITIONS = 2, 6
 @pytest.mark.parametrize("seconds", [8, pytest.param(120, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(400)
 def test_groups_of_three_libraries_each_at_their_limit(
-    kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path, seconds: int
+    kafka_cluster3: KafkaCluster, unique_name: UniqueName, tmp_path: Path, seconds: int
 ) -> None:
     """They want all of a backlog of ten times what they get. Sessions end after 6 s without a heartbeat."""
     groups = {unique_name(library): library for library in LIBRARIES}

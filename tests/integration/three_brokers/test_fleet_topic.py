@@ -1,13 +1,12 @@
 """The topic of fleets where there are three brokers: three replicas, of which two have each record."""
 
-from collections.abc import Callable
-
 from deploy.local.cluster import KafkaCluster
 from proxy.fleet.topic_log import MUST_BE, fleet_topic
+from tests.conftest import UniqueName
 from tests.integration.topics import admin_of, config_of
 
 
-async def test_the_topic_has_three_replicas(kafka_cluster3: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+async def test_the_topic_has_three_replicas(kafka_cluster3: KafkaCluster, unique_name: UniqueName) -> None:
     topic, servers = unique_name("fleet"), kafka_cluster3.bootstrap_servers
     for _ in range(2):  # the second time it is there, and is right
         assert await fleet_topic(topic).check({"bootstrap_servers": servers}) == (dict(MUST_BE), "")

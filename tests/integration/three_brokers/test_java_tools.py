@@ -1,10 +1,10 @@
 """The Java client, in Kafka's own console and perf tools, through the proxy."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.conftest import UniqueName
 from tests.integration.java_tools import run_tool
 from tests.integration.librdkafka import produce, producer_for
 from tests.integration.scanned_proxy import ScannedProxy
@@ -27,9 +27,7 @@ def _consume(front: ScannedProxy, topic: str, count: int, *more: str) -> list[st
 
 
 @pytest.mark.timeout(250)
-def test_the_console_tools_in_both_group_protocols_and_a_share_group(
-    front: ScannedProxy, unique_name: Callable[[str], str]
-) -> None:
+def test_console_tools_in_groups_of_both_protocols_and_to_share(front: ScannedProxy, unique_name: UniqueName) -> None:
     topic, share_group = front.create_topic(unique_name("console")), unique_name("share")
     servers = ("--bootstrap-server", front.bootstrap_servers)
     sent = [f"line-{number}" for number in range(RECORDS)]

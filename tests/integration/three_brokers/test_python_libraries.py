@@ -1,7 +1,6 @@
 """aiokafka and kafka-python through the proxy: each way to produce, and a group."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from kafka import KafkaConsumer, KafkaProducer
 
+from tests.conftest import UniqueName
 from tests.integration.records import all_of, missing, values
 from tests.integration.scanned_proxy import ScannedProxy
 
@@ -55,9 +55,7 @@ def with_kafka_python(servers: str, topic: str, group: str, expected: dict[str, 
 
 @pytest.mark.parametrize("library", ["aiokafka", "kafka-python"])
 @pytest.mark.timeout(150)
-async def test_every_way_to_produce_is_read_back_by_a_group(
-    front: ScannedProxy, unique_name: Callable[[str], str], library: str
-) -> None:
+async def test_every_way_to_produce_is_read_back(front: ScannedProxy, unique_name: UniqueName, library: str) -> None:
     topic, expected = front.create_topic(unique_name("ways")), {way: values(way) for way in WAYS}
     given = (front.bootstrap_servers, topic, unique_name("group"), expected)
     if library == "aiokafka":

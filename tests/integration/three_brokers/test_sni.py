@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from demo.proxy_process import reserve_port
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
+from tests.conftest import UniqueName
 from tests.integration.java_tools import perf_producer
 from tests.integration.named_clients import DOMAIN, NamedLibrdkafka, java_options, resolve_in_python
 from tests.integration.proxy_process import ProxyProcess, eventually
@@ -62,7 +62,7 @@ class Leaders:
 async def test_three_libraries_find_all_brokers_on_one_port(
     kafka_cluster3: KafkaCluster,
     security: Security,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,19 +1,16 @@
 """Brokers and topics that are missing are one line with the next step, before a job starts."""
 
-from collections.abc import Callable
-
 import pytest
 from pyspark.sql import SparkSession
 
 from deploy.local.cluster import KafkaCluster
 from pipeline.brokers import require_topic
 from pipeline.failures import InputError
+from tests.conftest import UniqueName
 from tests.integration.topics import create_topics
 
 
-def test_a_topic_and_a_missing_one(
-    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]
-) -> None:
+def test_a_topic_and_a_missing_one(spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     servers, topic = kafka_cluster.bootstrap_servers, unique_name("orders")
     create_topics(kafka_cluster, topic)
     require_topic(spark, servers, topic, {"client.id": "check"})

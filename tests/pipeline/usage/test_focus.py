@@ -62,9 +62,7 @@ def failures(python: str, charges: Path) -> tuple[int, set[str]]:
 
 @pytest.mark.timeout(2_400)
 @pytest.mark.nightly
-def test_the_export_passes_focus_validator(
-    spark: SparkSession, warehouse: Warehouse, tmp_path: Path, validator: str
-) -> None:
+def test_focus_validator_accepts_it(spark: SparkSession, warehouse: Warehouse, tmp_path: Path, validator: str) -> None:
     prices = price_list.parse(EXAMPLE_PRICES + INVOICE)
     rows = [
         (1, "a", "c", "t", "network_in", 10**9),

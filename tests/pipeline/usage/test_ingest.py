@@ -1,7 +1,7 @@
 """The stream from a real Kafka topic into Delta: exactly once, late data, bad records, restarts."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipeline.usage.jobs.maintain import maintain, retry_quarantine
 from pipeline.usage.jobs.snapshots import snapshot
 from pipeline.usage.tables import Warehouse
 from pipeline.usage.transforms.parsing import parsed
+from tests.conftest import UniqueName
 from tests.integration.java_tools import run_tool
 from tests.pipeline.usage import published
 from tests.pipeline.usage.fleets import KAFKA_COLUMNS, NOON_MS, kafka_row, raw_row, throttle_record, usage_record
@@ -41,7 +42,7 @@ class Topic:
 
 
 @pytest.fixture
-def topic(kafka_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> Topic:
+def topic(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> Topic:
     return Topic(kafka_cluster, unique_name("usage"))
 
 
@@ -111,9 +112,7 @@ def test_each_record_arrives_once_over_restarts_and_crashes(
 
 @pytest.mark.timeout(300)
 @pytest.mark.nightly
-def test_a_new_checkpoint_is_another_stream_and_drops_nothing(
-    warehouse: Warehouse, topic: Topic, tmp_path: Path
-) -> None:
+def test_a_new_checkpoint_begins_a_stream_and_drops_nothing(warehouse: Warehouse, topic: Topic, tmp_path: Path) -> None:
     topic.send([usage_record(seq=seq) for seq in range(3)])
     run(warehouse, topic, tmp_path / "first")
     run(warehouse, topic, tmp_path / "second")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from pipeline.usage.jobs.ingest import wall_clock_ms
 from pipeline.usage.jobs.report import Rules, report
 from pipeline.usage.schemas import TABLES
 from pipeline.usage.tables import Warehouse
+from tests.conftest import UniqueName
 from tests.integration.topics import create_topics
 from tests.pipeline.usage import published
 from tests.pipeline.usage.fleets import NOON_MS, throttle_record, usage_record
@@ -89,9 +90,7 @@ def writing(die_at: int = 0, *, after: bool = False) -> Iterator[list[str]]:
 @pytest.mark.timeout(900)
 @pytest.mark.nightly  # the short form: test_report_job.py, whose first report ends at a write
 @pytest.mark.parametrize("where", ["early", "late", "last"])
-def test_a_report_that_ended_at_a_write_is_repeated_as_a_whole(
-    spark: SparkSession, tmp_path: Path, warehouse: Warehouse, where: str
-) -> None:
+def test_a_killed_report_is_repeated(spark: SparkSession, tmp_path: Path, warehouse: Warehouse, where: str) -> None:
     """early: among samples and deltas. last: before the note of the run, when a hole of the topic was named already."""
     made = records_frame(spark, planted()).withColumns({"kafka_partition": f.lit(0), "kafka_offset": f.col("seq")})
     whole = Warehouse(spark, str(tmp_path / "whole"))
@@ -137,7 +136,7 @@ def kill_after(seconds: float, *arguments: str) -> None:
 @pytest.mark.timeout(3_600)
 @pytest.mark.nightly
 def test_ten_kills_and_two_runs_at_once_change_no_table(
-    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+    spark: SparkSession, kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     """SIGKILL of driver and JVM at ten random moments of ingest, and of report."""
     topic = unique_name("usage")

@@ -279,9 +279,7 @@ OWNERS = '[[owner]]\nteam = "search"\nclient-id = "etl"\n'
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("goes_on", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_the_report_warns_of_what_is_missing_and_of_other_rules(
-    spark: SparkSession, warehouse: Warehouse, goes_on: bool
-) -> None:
+def test_the_report_warns_of_gaps_and_other_rules(spark: SparkSession, warehouse: Warehouse, goes_on: bool) -> None:
     """goes_on: it is computed again with the other rules, and old days come late."""
     made = [each for each in readings("pod-1", 40) if each["seq"] != 30]
     warehouse.append("records", records_frame(spark, made))

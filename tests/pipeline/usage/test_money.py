@@ -139,9 +139,7 @@ def test_the_fixed_part_is_the_same_for_each_team(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(("idle", "teams"), [("apart", {"a", "b", "idle"}), ("by use", {"a", "b"})])
-def test_capacity_that_was_not_used_is_shown_apart_and_paid_by_rule(
-    spark: SparkSession, idle: str, teams: set[str]
-) -> None:
+def test_unused_capacity_is_shown_apart_and_paid_by_rule(spark: SparkSession, idle: str, teams: set[str]) -> None:
     """25 of 100 GB were used: a quarter of 900.01 EUR is use, the rest is idle."""
     invoice = INVOICE + f'capacity = "100"\nper = "GB"\nidle = "{idle}"\n'
     prices = price_list.parse('currency = "EUR"\n' + invoice)

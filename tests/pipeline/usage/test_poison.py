@@ -119,9 +119,7 @@ def test_random_values_are_read_and_reported(
 
 
 @pytest.mark.timeout(300)
-def test_a_client_that_breaks_a_step_is_named_and_the_rest_is_computed(
-    spark: SparkSession, warehouse: Warehouse
-) -> None:
+def test_a_client_that_breaks_a_step_is_named_the_rest_computed(spark: SparkSession, warehouse: Warehouse) -> None:
     rows = spark.createDataFrame(
         [("p", "u", f"c{n}") for n in range(5)], "sidecar string, user string, client_id string"
     )
@@ -188,9 +186,7 @@ def test_what_several_steps_read_ends_these_steps_only(
 
 
 @pytest.mark.timeout(300)
-def test_a_topic_that_breaks_the_bypass_check_is_named_and_the_rest_is_checked(
-    spark: SparkSession, warehouse: Warehouse
-) -> None:
+def test_a_topic_that_breaks_the_bypass_check_is_named(spark: SparkSession, warehouse: Warehouse) -> None:
     """Brokers counted no more than 64 bits of `good`, and of `bad` less than sidecars: their difference overflows."""
     day = NOON_MS // 1000 // 86_400 * 86_400
     at = {"date": f.to_date(f.timestamp_seconds(f.lit(day))), "hour": f.timestamp_seconds(f.lit(day))}

@@ -253,9 +253,7 @@ WEEKLY: dict[str, dict[str, Load]] = {
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.nightly
-def test_a_week_of_records_recommends_what_the_engine_then_holds_for_less_than_one_percent(
-    spark: SparkSession, warehouse: Warehouse
-) -> None:
+def test_a_recommendation_of_a_week_holds_for_less_than_a_percent(spark: SparkSession, warehouse: Warehouse) -> None:
     """Report, apply, and the quotas file in the engine with the true arrivals, second by second; a third holds more."""
     made = [{**each, "user": user} for user, loads in WEEKLY.items() for each in recorded(loads, WEEK, seconds=True)]
     limit = {"entity": "user:shared", "user": "shared", "client_id": "c0", "limit_value": 1e6}

@@ -16,6 +16,7 @@ from deploy.local import artifacts
 from deploy.local.cluster import KafkaCluster
 from pipeline.usage.jobs.ingest import wall_clock_ms
 from pipeline.usage.session import LOCAL, REQUIRED
+from tests.conftest import UniqueName
 from tests.pipeline.usage import published
 from tests.pipeline.usage.fleets import usage_record
 
@@ -106,7 +107,7 @@ def connected(tmp_path: Path) -> Iterator[Callable[..., str]]:
 @pytest.mark.parametrize("how", ["submit", "connected"])
 def test_ingest_and_report_run_on_a_cluster(
     kafka_cluster: KafkaCluster,
-    unique_name: Callable[[str], str],
+    unique_name: UniqueName,
     tmp_path: Path,
     request: pytest.FixtureRequest,
     how: str,

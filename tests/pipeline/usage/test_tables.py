@@ -58,9 +58,7 @@ def test_what_was_added_since_a_version_that_delta_has_forgotten_is_all_rows(war
     assert found == {-1: 12, 3: 12, 10: 1}
 
 
-def test_a_small_report_has_a_task_for_each_stage_however_many_dates_it_reads(
-    spark: SparkSession, warehouse: Warehouse
-) -> None:
+def test_a_small_report_has_a_task_for_each_stage_whatever_it_reads(spark: SparkSession, warehouse: Warehouse) -> None:
     days = spark.sql("select date_add(date'2026-01-05', cast(id as int)) as date from range(12)")
     warehouse.append("broker_topic_hourly", days.join(warehouse.read("broker_topic_hourly").drop("date"), how="left"))
     assert len(list(Path(warehouse.path("broker_topic_hourly")).glob("date=*"))) == 12

@@ -284,9 +284,7 @@ COSTLY: dict[str, Any] = {**LIMIT, "request_cost": 16_000, "client_count": 1, "r
         (COSTLY, {**SMALL, "connections": 90}, "210 B. Send fewer and larger requests: raise linger.ms and batch.size"),
     ],
 )
-def test_a_client_is_told_what_its_small_requests_are_charged(
-    limit: dict[str, Any], changes: dict[str, Any], expected: str
-) -> None:
+def test_a_client_reads_what_small_requests_cost(limit: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
     changes = {"produce_bytes_per_second": 84_000, **changes}
     assert expected in text(explained(client({"limit": 0.9, "client": 0.1}, **changes), limit=limit))
 
@@ -299,7 +297,5 @@ def test_a_client_is_told_what_its_small_requests_are_charged(
         ({**COSTLY, "used_ratio_60s": 0.1}, {**SMALL, "produce_bytes_per_second": 84_000}),
     ],
 )
-def test_a_client_is_not_told_about_a_cost_that_it_does_not_notice(
-    limit: dict[str, Any], changes: dict[str, Any]
-) -> None:
+def test_a_client_is_not_told_of_a_cost_that_it_cannot_notice(limit: dict[str, Any], changes: dict[str, Any]) -> None:
     assert "charges each" not in text(explained(client({"broker": 0.9, "client": 0.1}, **changes), limit=limit))

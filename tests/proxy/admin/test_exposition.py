@@ -184,9 +184,7 @@ async def test_names_and_labels_are_the_contract_and_follow_prometheus_rules(met
         assert not any(unit in name for unit in ("_ms", "milli", "_kb", "_mb", "minutes")), "base units only"
 
 
-async def test_above_the_bound_clients_are_other_with_one_log_line(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_above_the_bound_clients_are_other_with_one_line(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     metrics = metrics_with(clock, max_metric_entities=2)
     with caplog.at_level(logging.WARNING, "proxy.observability.entities"):
         for number in range(100):
@@ -313,9 +311,7 @@ def check_lines(body: bytes) -> None:
 
 
 @given(user=NAMES, client_id=NAMES, limit_of=NAMES.filter(bool), accept=st.sampled_from(FORMATS))
-def test_any_name_from_the_wire_gives_a_scrape_that_parses(
-    user: str, client_id: str, limit_of: str, accept: str
-) -> None:
+def test_any_name_from_the_wire_can_be_scraped(user: str, client_id: str, limit_of: str, accept: str) -> None:
     metrics = metrics_with(Clock())
     metrics.entities.of(user, client_id).produce_bytes += 1
     metrics.entities.of(user + "\udc80", client_id).produce_bytes += 1
@@ -338,9 +334,7 @@ class FailingCollector(Collector):
         raise OSError(24, "Too many open files")
 
 
-async def test_a_collector_that_fails_costs_only_its_own_families(
-    metrics: Metrics, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_collector_costs_only_its_families(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
     metrics.process_collectors[0] = FailingCollector()
     with caplog.at_level(logging.WARNING, "proxy.admin.exposition"):
         shown = await scrape(metrics)

@@ -50,9 +50,7 @@ async def response_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("sent", [b"", HALF], ids=["nothing", "half"])
-async def test_a_connection_without_a_whole_head_in_time_is_closed(
-    sent: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_without_a_head_in_time_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     assert http_server.HEAD_TIMEOUT_SECONDS == 10
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT_SECONDS", 0.05)
     async with serving() as server, connection(server.port) as (reader, writer):

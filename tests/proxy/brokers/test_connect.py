@@ -42,9 +42,7 @@ async def test_the_proxy_logs_in_before_it_asks(open_stage: OpenStage) -> None:
 
 
 @pytest.mark.parametrize("login", [None, LoginSettings(mechanism="PLAIN", username="etl", password="known")])
-async def test_another_answer_names_no_topic_and_is_no_login(
-    open_stage: OpenStage, login: LoginSettings | None
-) -> None:
+async def test_another_answer_is_no_topic_and_no_login(open_stage: OpenStage, login: LoginSettings | None) -> None:
     stage = open_stage(upstream=ClientSettings(login=login))
     asking = asyncio.ensure_future(ask_for_topics([stage.broker.address], stage.server.tls, [ORDERS.bytes]))
     peer = await stage.broker.accept()

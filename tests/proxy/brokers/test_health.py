@@ -161,9 +161,7 @@ async def test_why_a_broker_ends_a_connection(
 
 
 @pytest.mark.claim("security", "a broker is not blamed for what a client sends")
-async def test_no_broker_is_blamed_for_what_a_client_sends(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_broker_is_not_blamed_for_a_client(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     stage = open_stage()
     client, broker = await stage.pair()
     await client.send(api_versions(1, 3) + b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x00")

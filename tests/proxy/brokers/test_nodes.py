@@ -235,9 +235,7 @@ def free_ports(count: int) -> range:
                 return range(start, start + count)
 
 
-async def test_the_port_of_an_unknown_node_goes_to_a_bootstrap_server(
-    open_stage: OpenStage, open_broker: OpenBroker
-) -> None:
+async def test_the_port_of_an_unknown_node_leads_to_bootstrap(open_stage: OpenStage, open_broker: OpenBroker) -> None:
     """A client that outlived a restart of the proxy knows only such ports: its metadata request must work."""
     ports, real = free_ports(2), open_broker()
     stage = open_stage(listening=ListeningOptions(address=(LOOPBACK, 0), broker_ports=ports))

@@ -211,9 +211,7 @@ async def test_a_thousand_sessions_ask_for_a_name_once(monkeypatch: pytest.Monke
     assert asked == ["kafka", "kafka"], "a broker may move: the answer is believed for half a minute"
 
 
-async def test_a_session_that_ends_during_name_resolution_does_not_connect(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_that_ends_does_not_connect(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = open_stage(bootstrap_servers=(KAFKA,))
     go_on = asyncio.Event()
 
@@ -286,9 +284,7 @@ async def test_a_silent_address_of_a_name_costs_the_first_client_a_moment(open_s
     assert not errors_of(stage), "a name that works is no failure"
 
 
-async def test_the_addresses_of_a_name_are_silent_together(
-    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage, dual: Dual
-) -> None:
+async def test_all_addresses_are_silent(monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage, dual: Dual) -> None:
     """They were tried at the same time, so the next server does not wait for each of them."""
     monkeypatch.setattr("proxy.brokers.upstream.NEXT_ADDRESS_SECONDS", 0.02)
     monkeypatch.setattr("proxy.brokers.upstream.NEXT_ATTEMPT_SECONDS", 0)

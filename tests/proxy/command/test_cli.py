@@ -441,9 +441,7 @@ def test_variables_of_a_service_do_not_set_an_option_of_that_name() -> None:
     ],
     ids=["a wrong value beside a Service of that name", "misspelt", "misspelt where its option is missing"],
 )
-def test_variables_of_the_user_that_are_wrong_are_errors(
-    flags: tuple[str, ...], service: str, names: dict[str, str], says: list[str]
-) -> None:
+def test_wrong_variables(flags: tuple[str, ...], service: str, names: dict[str, str], says: list[str]) -> None:
     given = {f"KAFKA_QUOTA_PROXY_{name}": value for name, value in names.items()}
     result = finished("run", *flags, **variables_of_service(f"KAFKA_QUOTA_PROXY{service}") | given)
     assert result.returncode == 2

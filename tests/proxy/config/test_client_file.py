@@ -177,9 +177,7 @@ def test_pem_of_files_and_of_the_file_itself(tmp_path: Path) -> None:
     assert "BEGIN" not in repr(found)
 
 
-def test_a_java_keystore_is_refused_with_the_commands_that_convert_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_keystore_is_refused_with_the_way_to_convert_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands are run as they are printed."""
     authority = Security().write_ca(tmp_path / "ca.pem")
     keytool = str(Path(find_java()).resolve().with_name("keytool"))

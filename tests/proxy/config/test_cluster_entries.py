@@ -139,9 +139,7 @@ def most_told_ms(
     sizes=st.lists(st.integers(10_000, 600_000), min_size=1, max_size=5),
     late_ms=st.lists(st.integers(0, 100), min_size=1, max_size=5),
 )
-def test_brokers_never_throttle_what_passes(
-    num: int, window_seconds: int, sizes: list[int], late_ms: list[int]
-) -> None:
+def test_brokers_do_not_throttle_it(num: int, window_seconds: int, sizes: list[int], late_ms: list[int]) -> None:
     """Requests of up to 0.3 s of the figure that reach the broker up to 0.1 s late, for windows of 4 s and more."""
     share = share_below_brokers(QuotaOptions(window_num=num, window_size_seconds=window_seconds))
     assert share == max(Fraction(4, 5), 1 - SPARE_SECONDS / ((num - 1) * window_seconds))

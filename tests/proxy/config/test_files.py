@@ -36,9 +36,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         "ssl_certificate_location = 'pipe'",
     ],
 )
-def test_a_pipe_without_a_writer_does_not_stop_a_start(
-    tmp_path: Path, text: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_without_a_writer(tmp_path: Path, text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     Path("client.properties").write_text("security.protocol=SSL\nssl.truststore.location=pipe\n")

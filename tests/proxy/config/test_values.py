@@ -142,7 +142,7 @@ def test_what_is_no_address(text: str, hint: str | None) -> None:
         (parse_name, {"CN=etl,O=acme": "CN=etl,O=acme"}, ["", "  ", "a\nb", 5], "expected a name"),
     ],
 )
-def test_values(
+def test_value(
     parse: Callable[[object], object], good: dict[object, object], wrong: list[object], message: str
 ) -> None:
     assert {text: parse(text) for text in good} == good

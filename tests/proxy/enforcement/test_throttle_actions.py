@@ -190,9 +190,7 @@ def test_a_frame_that_is_held(mode: str, reply: Reply) -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("reply", [Reply.NOTICE, Reply.LATE])
-def test_what_counts_is_what_the_client_was_told(
-    reply: Reply, is_shared: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_the_client_was_told_counts(reply: Reply, is_shared: bool, caplog: pytest.LogCaptureFixture) -> None:
     """And for how long its response was late: not the debt, which may be hours. Never long for a part of a fleet's
     limit: the client would send nothing meanwhile, and the part would go to others.
     """

@@ -79,9 +79,7 @@ def _ordered(order: str, leaf: bytes, issuer: bytes, cross: bytes) -> tuple[byte
 @pytest.mark.parametrize(
     "order", ["leaf issuer cross", "leaf cross issuer", "leaf cross", "leaf leaf issuer issuer cross"]
 )
-async def test_an_expired_certificate_that_clients_do_not_need_is_a_warning(
-    open_stage: OpenStage, certificates: Certificates, order: str
-) -> None:
+async def test_an_expired_one_may_be_a_warning(open_stage: OpenStage, certificates: Certificates, order: str) -> None:
     """OpenSSL and Java accept such files. Alerts ring only if it is the one issuer in the file."""
     authority = certificates.security._ca
     leaf = authority.issue_cert("127.0.0.1", not_after=datetime.now(UTC) + timedelta(50))
@@ -117,9 +115,7 @@ async def test_of_the_certificates_that_clients_verify_the_first_end_counts(cert
         (0.01, 90, "certificate_unusable"),
     ],
 )
-def test_a_certificate_that_will_soon_expire_or_is_not_valid_yet_is_a_warning(
-    certificates: Certificates, begins: float, ends: float, event: str | None
-) -> None:
+def test_warnings_of_certificates(certificates: Certificates, begins: float, ends: float, event: str | None) -> None:
     """Not of one that lives for a day: a program replaces it. A clock that is wrong keeps no proxy from starting."""
     at = [datetime.now(UTC) + timedelta(days) for days in (begins, ends)]
     leaf = certificates.security._ca.issue_cert("127.0.0.1", not_before=at[0], not_after=at[1])

@@ -142,9 +142,7 @@ async def test_settings_of_brokers_that_name_other_files(open_stage: OpenStage, 
         ("fe80::1%eth0", "fe80::1", None),
     ],
 )
-def test_the_name_of_a_broker_that_is_verified(
-    certificates: Certificates, host: str, of_certificate: str, sent: str | None
-) -> None:
+def test_the_verified_name(certificates: Certificates, host: str, of_certificate: str, sent: str | None) -> None:
     """Also with what only a resolver needs, as Java and librdkafka connect. Addresses are no server names."""
     settings = certificates.upstream().ssl
     assert settings is not None
@@ -282,9 +280,7 @@ def test_a_certificate_for_the_advertised_host(certificates: Certificates, host:
         (["broker-1.kafka.test.example.com"], None),
     ],
 )
-def test_a_certificate_for_the_hosts_of_all_brokers(
-    certificates: Certificates, names: list[str], shown: str | None
-) -> None:
+def test_a_certificate_for_all_brokers(certificates: Certificates, names: list[str], shown: str | None) -> None:
     server = certificates.issue("brokers", *names)
     ssl_options = ServerSsl(certificate=server.certificate, key=server.key)
     listening = ListeningOptions(sni_host="broker-{node}.kafka.test:443", broker_ports=range(0), ssl=ssl_options)

@@ -98,4 +98,4 @@ def test_a_histogram_counts_each_observation_once_and_bounds_are_inclusive(obser
         histogram.observe(seconds)
     for bound, count in histogram.cumulative():
         assert count == sum(seconds <= bound for seconds in observations)
-    assert (histogram.count, histogram.sum_seconds) == (len(observations), pytest.approx(sum(observations)))
+    assert (histogram.count, histogram.sum_seconds) == pytest.approx((len(observations), sum(observations)))

@@ -51,9 +51,7 @@ async def test_a_watchdog_is_fed_by_the_loop_until_the_end(manager: socket.socke
         manager.recv(100)
 
 
-async def test_the_watchdog_of_another_process_and_a_missing_manager_are_left_alone(
-    manager: socket.socket, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_another_process_and_a_missing_manager(manager: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.get_running_loop()
     address = manager.getsockname()
     Supervisor(loop, {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}).ready()

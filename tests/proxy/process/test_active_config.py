@@ -41,9 +41,7 @@ async def test_off_releases_at_once_and_on_holds_again(open_stage: OpenStage) ->
     await held(stage)
 
 
-async def test_entries_that_matched_nothing_are_warned_about_once(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_entries_without_a_match_warn_once(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     specs = ("client-id=etl", "client-id=elt", "user=<default>", "topic=orders", "user=a", "resource-group=g,user=b")
     entries = [parse_spec(f"{spec},{'bytes_in' if 'topic' in spec else 'producer_byte'}_rate=5MB") for spec in specs]
     #: Nothing shows whether these were matched.
@@ -77,9 +75,7 @@ async def test_entries_that_matched_nothing_are_warned_about_once(
 
 
 @pytest.mark.parametrize("is_dry", [False, True])
-async def test_a_signal_switches_until_a_file_decides(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture, is_dry: bool
-) -> None:
+async def test_a_signal_switches_it(open_stage: OpenStage, caplog: pytest.LogCaptureFixture, is_dry: bool) -> None:
     stage = open_stage(quotas=[SLOW], enforcement=EnforcementOptions(dry_run=is_dry))
     active = stage.server.active_config
     caplog.clear()  # the quota is below what clients can keep
@@ -157,9 +153,7 @@ async def test_the_clusters_quotas_and_those_of_the_file_change_each_by_itself(o
     assert rates(stage) == {"producer_byte_rate": (500, CLUSTER), "consumer_byte_rate": (1_000, CLUSTER)}
 
 
-async def test_changes_of_both_at_once_end_with_the_latest_of_each(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_changes_of_both_end_with_the_latest(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is prepared in a thread, and the latest one would be ready first: none may overtake another."""
     stage = open_stage(quotas=[])
     active = stage.server.active_config

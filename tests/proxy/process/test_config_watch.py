@@ -93,9 +93,7 @@ async def test_an_unchanged_file_is_applied_only_after_a_signal(watched: Watched
     assert watched.taken == [WITH_FIVE]
 
 
-async def test_the_share_of_the_file_is_taken_over_with_its_entries_and_goes_back_to_the_flags(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_share_is_that_of_the_file_or_the_flags(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     shares = []
     with caplog.at_level(logging.INFO, "proxy"):
         for text in ("quota_share = 0.25\n" + FIVE, "quota_share = 0.125\n" + SEVEN, SEVEN):
@@ -148,9 +146,7 @@ async def test_a_wrong_file_is_refused_whole_until_it_is_right(
     assert await watched.reads(SEVEN)
 
 
-async def test_a_file_that_changes_while_it_is_read_is_read_again(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_changes_meanwhile_is_read_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [SEVEN, "this is no TOML", FIVE, SEVEN]
 
     def reading(config: Config) -> Quotas:
@@ -166,9 +162,7 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again(
     assert watched.is_ok(), "what was no TOML had been replaced when it was refused"
 
 
-async def test_a_file_that_never_stops_changing_holds_up_no_end(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_always_changes_holds_up_no_end(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def reading(config: Config) -> Quotas:
         quotas = active_quotas(config)
         watched.path.write_text(SEVEN + "#" * next(numbers))
@@ -282,9 +276,7 @@ async def test_a_late_answer_that_a_name_does_not_exist_refuses_the_file_as_an_e
     assert watched.taken[1]["ip:10.0.0.9"] == 5
 
 
-async def test_two_names_that_have_one_address_for_a_while_are_tried_again(
-    watched: Watched, names: dict[str, str]
-) -> None:
+async def test_two_names_of_one_address_are_tried_again(watched: Watched, names: dict[str, str]) -> None:
     names.update({"one.example": "10.0.0.1", "two.example": "10.0.0.1"})
     assert not await watched.reads(of_address("one.example", "two.example"))
     names["two.example"] = "10.0.0.2"
@@ -386,9 +378,7 @@ async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_o
     assert prepared == [{"sources", "share", "dry_run", "pending", "entries", "configured", "exemptions", "misfits"}]
 
 
-async def test_a_defect_does_not_end_the_watch(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_defect(watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("proxy.files.file_watch.POLL_SECONDS", 0.001)
     taken = asyncio.Event()
 
@@ -470,9 +460,7 @@ async def test_a_wrong_configuration_keeps_all_that_was_in_force(
 
 
 @pytest.mark.parametrize("by_flag", [True, False])
-async def test_an_unresolved_name_in_a_quota_is_looked_up_again(
-    *, by_flag: bool, tmp_path: Path, names: dict[str, str]
-) -> None:
+async def test_an_unresolved_name_of_a_quota_retries(*, by_flag: bool, tmp_path: Path, names: dict[str, str]) -> None:
     names["gateway"] = "10.0.0.7"
     quota, quotas_file = "ip=gateway,connections=5", tmp_path / "quotas.toml"
     quotas_file.write_text(FIVE)

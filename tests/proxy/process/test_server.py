@@ -28,9 +28,7 @@ from tests.proxy.tls_peer import Certificates
 PATIENCE_SECONDS = 30.0
 
 
-async def test_the_start_lists_some_of_many_quotas(
-    open_stage: Callable[..., Stage], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_start_lists_some_quotas(open_stage: Callable[..., Stage], caplog: pytest.LogCaptureFixture) -> None:
     stage = open_stage(quotas=[parse_spec(f"client-id=c{nth},producer_byte_rate=1MB") for nth in range(23)])
     with caplog.at_level(logging.INFO, "proxy"):
         log_start(stage.server.config, stage.server.active_config.quotas, 19092, 1)

@@ -26,9 +26,7 @@ PATTERN = "broker-{node}.kafka.test"
 
 @pytest.mark.parametrize("cuts", [(), (1,)], ids=["whole", "byte by byte"])
 @pytest.mark.parametrize("name", list(HANDLED))
-def test_every_response_has_the_host_of_the_node(
-    name: str, cuts: Sequence[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_response_has_the_nodes_host(name: str, cuts: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Metadata, FindCoordinator, DescribeCluster; node endpoints of Produce and Fetch stay hidden."""
     monkeypatch.setattr(exchanges, "PROXY", ("broker-7.kafka.test", 9093))
     pair = Pair(World(listening=ListeningOptions(sni_host=f"{PATTERN}:9093", broker_ports=range(0))), cuts=cuts)
@@ -116,9 +114,7 @@ async def test_three_brokers_on_one_port(door: Door, brokers: dict[int, Scripted
     assert await door.learn(client, at_bootstrap, brokers) == told
 
 
-async def test_a_broker_that_appears_later_gets_its_clients(
-    door: Door, brokers: dict[int, ScriptedBroker], caplog: Any
-) -> None:
+async def test_a_later_broker_gets_its_clients(door: Door, brokers: dict[int, ScriptedBroker], caplog: Any) -> None:
     """A client that outlived a restart of the proxy knows only such names. Its connection, to a broker that answers
     NOT_LEADER for ever, ends once the node is known and what is in flight is answered.
     """

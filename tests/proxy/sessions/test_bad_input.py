@@ -46,9 +46,7 @@ HINTS = {"TLS": "--ssl-certificate-location", "HTTP": "--metrics-listen", "login
 
 @pytest.mark.parametrize("cuts", [(), (1,)])
 @pytest.mark.parametrize("what", BAD_REQUESTS)
-def test_a_bad_request_closes_its_own_connection(
-    what: str, cuts: tuple[int, ...], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_request_closes_its_own_line(what: str, cuts: tuple[int, ...], caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     other, pair = Pair(world), QuietPair(world, cuts=cuts)
     other.client_sends(produce(1, 600)[:300])

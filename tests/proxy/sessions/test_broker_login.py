@@ -96,9 +96,7 @@ def stage_of(open_stage: OpenStage) -> OpenStage:
 
 
 @pytest.mark.parametrize(("token", "user"), [("e30.eyJhenAiOiAiZXRsIn0.", "etl"), ("opaque", "ANONYMOUS")])
-async def test_the_user_of_a_token_is_the_claim_of_the_option(
-    open_stage: OpenStage, tmp_path: Path, token: str, user: str
-) -> None:
+async def test_the_user_of_a_token_is_a_claim(open_stage: OpenStage, tmp_path: Path, token: str, user: str) -> None:
     (tmp_path / "token").write_text(token)
     login = LoginSettings(mechanism="OAUTHBEARER", token_file=tmp_path / "token")
     security = SecurityOptions(sasl_oauthbearer_sub_claim_name="azp")
@@ -221,9 +219,7 @@ async def test_a_login_is_renewed_while_a_frame_is_held(stage_of: OpenStage) -> 
 
 
 @pytest.mark.parametrize("lifetime_ms", [0, SHORT_MS])
-async def test_a_refused_login_closes_the_client_in_the_words_of_the_broker(
-    stage_of: OpenStage, caplog: pytest.LogCaptureFixture, lifetime_ms: int
-) -> None:
+async def test_refused_logins_close_it(stage_of: OpenStage, caplog: pytest.LogCaptureFixture, lifetime_ms: int) -> None:
     stage = stage_of()
     kafka = KafkaBroker(lifetime_ms, PASSWORD if lifetime_ms else "another password")
     async with playing(stage, kafka) as [client]:
@@ -242,9 +238,7 @@ async def test_a_refused_login_closes_the_client_in_the_words_of_the_broker(
     "passwords appear in no log (even at level debug), metric, error or process list, even if a "
     "broker repeats one in an error",
 )
-async def test_what_a_broker_repeats_of_the_password_is_in_no_log_page_or_metric(
-    stage_of: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_repeated_password_is_nowhere(stage_of: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     stage = stage_of()
     kafka = KafkaBroker(password="another password")
     kafka.words = f"wrong: {PASSWORD}"
@@ -277,9 +271,7 @@ async def test_a_client_that_has_gone_before_the_login_is_done(stage_of: OpenSta
         assert kafka.requests == [produce(1, acks=0)]
 
 
-async def test_a_client_without_a_request_is_closed_though_the_broker_has_answered_the_login(
-    stage_of: OpenStage,
-) -> None:
+async def test_a_client_without_a_request_is_closed_though_its_login_was_answered(stage_of: OpenStage) -> None:
     stage, kafka = stage_of(), KafkaBroker()
     async with playing(stage, kafka) as [client]:
         await until(lambda: kafka.done and not stage.paused())

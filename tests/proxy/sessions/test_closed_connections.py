@@ -400,9 +400,7 @@ async def test_connections_on_sockets_leave_nothing(
 @pytest.mark.parametrize(
     ("password", "answers"), [("right", 4), ("wrong", 4), ("right", 0), ("right", 1), ("right", 2)]
 )
-async def test_connections_with_a_login_of_the_proxy_leave_nothing(
-    open_stage: OpenStage, password: str, answers: int
-) -> None:
+async def test_connections_with_our_login_leave_nothing(open_stage: OpenStage, password: str, answers: int) -> None:
     """`answers`: of the broker, before it ends the connection. A login has three requests, and the client one."""
     login = LoginSettings(mechanism="SCRAM-SHA-256", username="etl", password=password)
     stage = open_stage(upstream=ClientSettings(login=login))

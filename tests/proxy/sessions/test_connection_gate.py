@@ -307,9 +307,7 @@ async def test_a_waiting_client_that_hangs_up_is_closed(open_stage: OpenStage) -
 
 @pytest.mark.parametrize("hold_seconds", [1, 100])
 @pytest.mark.parametrize("end", ["drain", "close"])
-async def test_the_end_of_the_proxy_while_a_connection_waits(
-    open_stage: OpenStage, end: str, hold_seconds: float
-) -> None:
+async def test_the_proxy_ends_while_a_connection_waits(open_stage: OpenStage, end: str, hold_seconds: float) -> None:
     options = EnforcementOptions(max_connection_hold_seconds=hold_seconds)
     stage = open_stage(quotas=[parse_spec(ONE)], enforcement=options)
     lobby = Lobby(stage)

@@ -36,9 +36,7 @@ def of_records(correlation: int, size: int) -> bytes:
 )
 @example(sizes=[1_000, 2_000], of_topic=False, burst_seconds=Fraction(1, 100), late_ns=[500_000, 500_000, 5_000_000])
 @example(sizes=[1_000, 1_000], of_topic=False, burst_seconds=Fraction(1, 100), late_ns=[5_000_000])
-def test_connections_on_one_limit_share_it_by_bytes(
-    sizes: list[int], of_topic: bool, burst_seconds: Fraction, late_ns: list[int]
-) -> None:
+def test_shares_are_of_bytes(sizes: list[int], of_topic: bool, burst_seconds: Fraction, late_ns: list[int]) -> None:
     """Each always has its next frame, of a size of its own. While all want to send, none gets ahead by more than its
     largest turn and that of another. Served by frames, the large ones would be ahead by nearly all that was sent.
     """

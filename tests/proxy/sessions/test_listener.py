@@ -92,9 +92,7 @@ async def test_a_connection_that_comes_during_a_drain_is_closed(open_stage: Open
     assert stage.metrics.connections.open == 0
 
 
-async def test_no_descriptor_for_the_brokers_side_closes_that_client(
-    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_descriptor_for_the_broker_closes_it(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = open_stage()
     client = Peer(socket.socket())
     stage.clients.append(client)
@@ -114,9 +112,7 @@ async def test_no_descriptor_for_the_brokers_side_closes_that_client(
     await stage.pair()
 
 
-async def test_connections_above_the_bound_are_closed_and_counted(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_connections_above_the_bound_are_closed(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     stage = open_stage(security=SecurityOptions(max_connections=3))
     pairs = [await stage.pair() for _ in range(3)]
     for _ in range(4):

@@ -23,9 +23,7 @@ LOCAL = SIGNATURE + struct.pack(">BBH", 0x20, 0, 0)
 
 @pytest.mark.parametrize("header", [LINE, BINARY], ids=["version 1", "version 2"])
 @pytest.mark.parametrize("step", [1, 7, 1_000], ids=["byte by byte", "pieces", "whole, with the request"])
-async def test_the_session_has_the_clients_address_and_its_bytes(
-    open_stage: OpenStage, header: bytes, step: int
-) -> None:
+async def test_a_session_has_the_clients_address_and_bytes(open_stage: OpenStage, header: bytes, step: int) -> None:
     stage = open_stage(listening=FROM_HERE)
     client = await stage.client()
     data = header + heartbeat(1)
@@ -51,9 +49,7 @@ async def test_without_a_client_the_address_is_that_of_the_socket(open_stage: Op
 
 
 @pytest.mark.claim("limits", "a network")
-async def test_limits_of_a_network_apply_to_the_addresses_of_clients(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_limits_of_a_network_apply_to_clients(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     """IPv4 within IPv6 among them. A limit that is set while connections are open counts these, too."""
     stage = open_stage(listening=FROM_HERE, quotas=[parse_spec("ip=192.0.2.0/24,connections=3")])
 
@@ -74,9 +70,7 @@ async def test_limits_of_a_network_apply_to_the_addresses_of_clients(
     assert rejected == ["ip:192.0.2.0/24", "ip:192.0.0.0/16"]
 
 
-async def test_from_elsewhere_the_header_is_not_accepted(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_from_elsewhere_no_header_is_accepted(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     listening = ListeningOptions(
         address=(LOOPBACK, 0), broker_ports=None, proxy_protocol_from=(ip_network("127.0.0.2/31"), ip_network("::1"))
     )
@@ -111,9 +105,7 @@ async def test_without_a_valid_header_the_connection_is_closed(
 
 
 @pytest.mark.parametrize("resets", [False, True])
-async def test_a_health_check_leaves_no_trace(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture, resets: bool
-) -> None:
+async def test_a_health_check_is_silent(open_stage: OpenStage, caplog: pytest.LogCaptureFixture, resets: bool) -> None:
     stage = open_stage(listening=FROM_HERE)
     client = await stage.client()
     waiting = stage.server.ports._headers._waiting
@@ -125,9 +117,7 @@ async def test_a_health_check_leaves_no_trace(
 
 
 @pytest.mark.parametrize("timeout_seconds", [30.0, 0.0])
-async def test_a_header_that_does_not_come(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture, timeout_seconds: float
-) -> None:
+async def test_no_header_comes(open_stage: OpenStage, caplog: pytest.LogCaptureFixture, timeout_seconds: float) -> None:
     stage = open_stage(listening=FROM_HERE, security=SecurityOptions(handshake_timeout_seconds=timeout_seconds))
     headers = stage.server.ports._headers
     for _ in range(100):

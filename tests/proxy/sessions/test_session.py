@@ -130,9 +130,7 @@ async def test_responses_before_a_brokers_close_are_delivered(open_stage: OpenSt
 
 @pytest.mark.parametrize("sweeps", [True, False])
 @pytest.mark.pure
-async def test_a_reset_after_unread_bytes_is_not_lost(
-    open_stage: OpenStage, sweeps: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reset_after_unread_bytes(open_stage: OpenStage, sweeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """uvloop says it once, and the one read that follows takes the bytes; the end is found by the sweep, or by a write.
 
     That is a broker that crashes: it answered one request and will not answer the other.

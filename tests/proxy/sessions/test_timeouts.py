@@ -67,9 +67,7 @@ def is_idle(pair: Pair, after_seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", heartbeat(1)[:3], heartbeat(1)[:-1], produce(1, 1_000)[:500]])
-async def test_without_a_complete_request_a_connection_is_closed(
-    open_stage: OpenStage, sent: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_complete_request(open_stage: OpenStage, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     stage = open_stage(security=HANDSHAKE)
     client, _ = await stage.pair()
     session = stage.session_of(client)
@@ -202,9 +200,7 @@ def test_a_client_that_waits_for_its_throttle_time_is_not_idle() -> None:
 # The age
 
 
-async def test_an_old_connection_ends_behind_its_responses(
-    open_stage: OpenStage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_old_connection_ends_after_responses(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
     stage = open_stage(listening=AGE)
     client, broker = await stage.pair()
     caplog.set_level("INFO")

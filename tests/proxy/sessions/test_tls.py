@@ -161,9 +161,7 @@ async def test_a_route_knows_the_server_name_of_the_handshake(
 @pytest.mark.claim(
     "security", "records of one byte, and records without data (TLS 1.3's KeyUpdate), are read in several turns"
 )
-async def test_records_of_one_byte_are_read_in_several_turns(
-    open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tiny_records(open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one client could stop the event loop for seconds."""
     stage = opened(open_stage, certificates, "client")
     client, broker = await pair(stage, certificates, "client")
@@ -252,9 +250,7 @@ async def test_half_close(open_stage: OpenStage, certificates: Certificates, siz
     assert not stage.metrics.errors.upstream.total()
 
 
-async def test_the_end_of_the_stream_in_the_read_of_the_last_request(
-    open_stage: OpenStage, certificates: Certificates
-) -> None:
+async def test_the_end_of_stream_in_the_read_of_a_request(open_stage: OpenStage, certificates: Certificates) -> None:
     """It is found by the read before, and no event of the loop reports it: the client does not end TCP's stream."""
     stage = opened(open_stage, certificates, "client")
     client, broker = await pair(stage, certificates, "client")
@@ -341,9 +337,7 @@ async def test_renegotiation_is_refused(open_stage: OpenStage, certificates: Cer
     assert await others_broker.frame() == heartbeat(2)
 
 
-async def test_plaintext_on_the_tls_port(
-    open_stage: OpenStage, certificates: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_plaintext(open_stage: OpenStage, certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     """Counted and logged; a health check that sends nothing is neither."""
     stage = opened(open_stage, certificates, "client")
     client = await stage.client()
@@ -362,9 +356,7 @@ async def test_plaintext_on_the_tls_port(
     "with required, a client must have a certificate from --ssl-ca-location; with requested, a bad one is refused",
 )
 @pytest.mark.parametrize("auth", ["requested", "required"])
-async def test_client_certificates(
-    open_stage: OpenStage, certificates: Certificates, tmp_path: Path, auth: str
-) -> None:
+async def test_client_certificate(open_stage: OpenStage, certificates: Certificates, tmp_path: Path, auth: str) -> None:
     """A good one names the user; none passes unless it is required; a bad one is refused, and the client sees the alert
     though it has sent a request already.
     """
@@ -397,9 +389,7 @@ async def test_client_certificates(
 
 @pytest.mark.claim("security", "many handshakes at once take turns with other clients")
 @pytest.mark.pure
-async def test_many_handshakes_take_turns(
-    open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_at_once(open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     """400 ClientHellos at once: in each round of the loop only so many steps as `HEAVY_ROUND_NS` has room for, and a
     request of another client passes within a few rounds.
     """

@@ -237,9 +237,7 @@ def test_the_limits_of_the_proxy_and_of_the_broker_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("throttle_ms", [0, 600])
-def test_many_requests_in_flight_wait_by_name_and_the_log_has_the_same_time(
-    throttle_ms: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_many_requests_in_flight_wait_by_name_as_in_the_log(throttle_ms: int, caplog: pytest.LogCaptureFixture) -> None:
     """Those behind `--max-pending-requests` wait for the broker with those in flight, or for its quota."""
     caplog.set_level(logging.WARNING)
     scene = Scene()
@@ -279,7 +277,7 @@ def test_a_response_that_is_late_for_another_reason_is_not_timed(case: str) -> N
 def test_a_broker_is_timed_from_the_end_of_a_request() -> None:
     scene = Scene()
     scene.play(*CASES["a request that arrives slowly"][0])
-    assert (scene.times().produce.count, scene.times().produce.sum_seconds) == (1, pytest.approx(0.03))
+    assert (scene.times().produce.count, scene.times().produce.sum_seconds) == pytest.approx((1, 0.03))
 
 
 STEPS: dict[str, Callable[[Scene, int], None]] = {

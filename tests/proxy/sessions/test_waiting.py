@@ -259,9 +259,7 @@ def test_a_limit_that_is_waited_for_earns_no_credit(case: Case, deaths: list[tup
     st.integers(100_000, 10 * MB),
     st.lists(st.integers(0, SECOND // 10), max_size=3),
 )
-def test_nothing_of_the_rate_is_lost_while_somebody_wants_it(
-    frames: list[int], rate: int, pauses_ns: list[int]
-) -> None:
+def test_none_of_the_rate_is_lost_while_it_is_wanted(frames: list[int], rate: int, pauses_ns: list[int]) -> None:
     """The other side of the bound: with one connection that always wants more, at least rate * T is charged."""
     pauses_ns += [0] * len(frames)
     clients = [Client("A", (size,), pause_ns) for size, pause_ns in zip(frames, pauses_ns, strict=False)]
@@ -286,9 +284,7 @@ def test_nothing_of_the_rate_is_lost_while_somebody_wants_it(
         pytest.param(1, 1, 899, 3_000, id="lowered for a while"),
     ],
 )
-def test_a_waiter_passes_when_the_debt_is_paid_at_the_rate_of_now(
-    rate: int, lease_s: float, floor: int, passes_at_ms: int
-) -> None:
+def test_debt_is_paid_at_the_rate_of_now(rate: int, lease_s: float, floor: int, passes_at_ms: int) -> None:
     """Another rate is granted a second after the first frame of 1,000 bytes at 100 a second: 900 bytes are left."""
     limit = limit_of("A", 100, 0)
     scene = Scene([limit])

@@ -440,9 +440,7 @@ drawn = st.lists(events, min_size=10, max_size=40)
 
 @settings(max_examples=150)
 @given(quotas_drawn, clients_drawn, drawn)
-def test_limits_keep_their_promises(
-    quotas: list[QuotaEntry], clients: list[str], happening: list[tuple[str, int, Any]]
-) -> None:
+def test_promises_are_kept(quotas: list[QuotaEntry], clients: list[str], happening: list[tuple[str, int, Any]]) -> None:
     traffic = Traffic(quotas, clients)
     for what, index, value in happening:
         traffic.happen(what, index, value)

@@ -332,9 +332,7 @@ def test_where_brokers_require_a_login_nothing_is_charged_before_it(mechanism: s
         ("PLAIN", ILLEGAL, "illegal_sasl_state"),
     ],
 )
-def test_a_login_that_the_broker_refuses_is_logged_and_counted(
-    caplog: pytest.LogCaptureFixture, mechanism: str, handshake_error: int, error: str
-) -> None:
+def test_a_refused_login(caplog: pytest.LogCaptureFixture, mechanism: str, handshake_error: int, error: str) -> None:
     """Who it was, and no word of the broker or the client besides the name."""
     caplog.set_level(logging.WARNING)
     world = World([])

@@ -368,9 +368,7 @@ def pair_with(*specs: str, **options: Any) -> Pair:
 @pytest.mark.parametrize(
     ("specs", "by_topic"), [((TOPIC, IDS, CLIENT), False), ((TOPIC,), True), ((CLIENT,), True), ((), True)]
 )
-def test_a_read_full_of_requests_is_charged_at_once(
-    specs: tuple[str, ...], by_topic: bool, version: int, partitions: int
-) -> None:
+def test_a_full_read_is_charged_at_once(specs: tuple[str, ...], by_topic: bool, version: int, partitions: int) -> None:
     sent = replace(RUN, version=version, topics=(("rows", (400,) * partitions),))
     pair = pair_with(*specs, usage=UsageOptions(by_topic=by_topic))
     for number in range(1, 8):  # each time twice as many: the first one had a new producer id, and passed alone

@@ -49,9 +49,7 @@ def test_what_never_came_is_not_charged(arrived: int) -> None:
     st.lists(st.tuples(st.integers(100, 60_000), st.integers(0, 60_000)), min_size=1, max_size=4),
     st.sampled_from([[], [400], [30_000, 99]]),
 )
-def test_held_frames_are_charged_for_what_arrives(
-    is_parsed: bool, sizes: list[tuple[int, int]], cuts: list[int]
-) -> None:
+def test_held_frames_are_charged_as_they_arrive(is_parsed: bool, sizes: list[tuple[int, int]], cuts: list[int]) -> None:
     """Frames of several clients, each held, partly sent and then left: time and debt are the bytes that arrived."""
     quotas = [replace(parse_spec(f"client-id=etl,{PRODUCE}=100000"), options=LimitOptions(burst_seconds=2))]
     world = World([*quotas, parse_spec("topic=other,bytes_in_rate=1GB")] if is_parsed else quotas)
@@ -103,9 +101,7 @@ SEVERAL: dict[frames.Topic, list[bytes | None]] = {
 
 
 @given(st.integers(9, 12), st.lists(st.tuples(st.integers(1, 4_000), st.booleans()), max_size=8), st.booleans())
-def test_each_record_is_charged_once_however_often_a_request_is_held(
-    version: int, pieces: list[tuple[int, bool]], is_late: bool
-) -> None:
+def test_each_record_is_charged_once(version: int, pieces: list[tuple[int, bool]], is_late: bool) -> None:
     """At any place: what a whole request is charged, and a part never costs more."""
     specs = [
         "topic=rows,bytes_in_rate=1000",

@@ -200,9 +200,7 @@ def test_a_batch_is_as_one_by_one(sizes: list[int], rate: int, acks: int) -> Non
     version=st.sampled_from([8, 9, 12, 13]),
     sizes=st.sampled_from([[100], [700], [1_500, 900]]),
 )
-def test_produce_responses_in_runs_are_as_one_by_one(
-    name: str, at: int, number: int, version: int, sizes: list[int]
-) -> None:
+def test_runs_of_responses_are_as_one_by_one(name: str, at: int, number: int, version: int, sizes: list[int]) -> None:
     """Many of one size, and among them one exchange of any kind: a run ends where it needs its handler."""
     said = [unchanged(produce(n, version=version), produced(n, version)) for n in range(40)]
     said.insert(at, EACH[name](number))

@@ -39,9 +39,7 @@ def test_later_ones_are_refused_until_it_has_come_back_and_earlier_ones_pass(fir
     window=st.integers(1, 5),
     data=st.data(),
 )
-def test_batches_pass_in_order_and_each_refused_one_counts_once(
-    start: int, sizes: list[int], window: int, data: st.DataObject
-) -> None:
+def test_refused_batches_count_once(start: int, sizes: list[int], window: int, data: st.DataObject) -> None:
     """A producer with up to `window` requests in flight sends again, in order, what was refused. Whether the limit has
     room for a batch is drawn.
     """

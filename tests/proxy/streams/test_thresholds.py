@@ -47,9 +47,7 @@ def above_both(*, dry_run: bool = False, cuts: list[int] | None = None) -> Pair:
 
 
 @pytest.mark.parametrize("cuts", CUTS)
-def test_a_topic_above_its_threshold_waits_while_the_total_is_above_too(
-    cuts: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_waits_while_it_and_the_total_are_above(cuts: list[int], caplog: pytest.LogCaptureFixture) -> None:
     pair = above_both(cuts=cuts)
     world = pair.world
     # 2000 a second: by a factor of exp(-1/12) less every five seconds, it is at most 1000 after nine times.

@@ -133,9 +133,7 @@ def test_one_unknown_id_among_known_ones_is_enough() -> None:
         ("user=ANONYMOUS,producer_ids_rate=5", False, False),
     ],
 )
-def test_an_unknown_id_is_refused_where_a_limit_needs_its_name(
-    quota: str, is_refused: bool, is_requested: bool
-) -> None:
+def test_an_unknown_id_is_refused_if_a_limit_needs_its_name(quota: str, is_refused: bool, is_requested: bool) -> None:
     world = World([parse_spec(quota)])
     pair = Pair(world)
     sent = [produce_records(number, {IDS["rows"]: [batch(2, 200)]}, version=13) for number in range(20)]

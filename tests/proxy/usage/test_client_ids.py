@@ -42,9 +42,7 @@ PAIRS_OF_NUMBERS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6))
 
 
 @given(PAIRS_OF_NUMBERS, st.tuples(st.uuids(), st.uuids()), st.integers(-(2**31), 2**31 - 1))
-def test_counters_uuids_and_hashes_do_not_make_series(
-    numbers: tuple[int, int], uuids: tuple[UUID, UUID], hash_: int
-) -> None:
+def test_numbers_and_hashes_do_not_make_series(numbers: tuple[int, int], uuids: tuple[UUID, UUID], hash_: int) -> None:
     for pattern in (
         "producer-{n}",
         "consumer-orders-2-{n}",
