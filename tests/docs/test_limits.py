@@ -70,8 +70,6 @@ def of_file(file: str, path: Path) -> tuple[list[QuotaEntry], float]:
 
 
 # ---- the ten tasks
-
-
 def test_there_are_ten_tasks_of_at_most_seven_lines_each_with_its_check() -> None:
     headings = re.findall(r"^### (\d+)\. ", HOW_TO, re.MULTILINE)
     assert headings == [str(number) for number in range(1, 11)]
@@ -112,8 +110,6 @@ def request(number: int, size: int, client_id: str) -> bytes:
 
 
 # ---- the reference
-
-
 def test_examples_come_in_pairs() -> None:
     assert [language for language, _ in BLOCKS] == ["sh", "toml"] * len(EXAMPLES)
 

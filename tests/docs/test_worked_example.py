@@ -129,8 +129,7 @@ def test_a_client_that_ignores_the_throttle_time_is_held_for_the_same_time() -> 
 
 def test_in_the_long_run_the_rate_passes() -> None:
     assert "10 MB pass every two seconds" in TEXT
-    world = World([parse_spec(QUOTA)])
-    pair = Pair(world)
+    pair = Pair(world := World([parse_spec(QUOTA)]))
     began_ns = []
     for number in range(1, 6):
         pair.client_sends(request(number, 10_000_000))

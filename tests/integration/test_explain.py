@@ -65,8 +65,6 @@ def keys_of(finding: Finding) -> list[tuple[str, str]]:
 
 
 # ---- limits of the proxy
-
-
 class Names:
     """Of topics and clients; each test uses its own."""
 
@@ -162,8 +160,6 @@ def test_clients_that_connect_too_often_wait(kafka_cluster: KafkaCluster, unique
 
 
 # ---- the brokers
-
-
 @contextmanager
 def far_broker() -> Iterator[tuple[KafkaCluster, DelayingRelay]]:
     with DelayingRelay() as relay, KafkaCluster(1, advertised=relay.advertise) as cluster:
@@ -233,8 +229,6 @@ def test_a_quota_of_the_broker(
 
 
 # ---- the client itself
-
-
 @pytest.mark.timeout(120)
 def test_tiny_batches_one_at_a_time(proxy: ProxyProcess, names: Names, unique_name: UniqueName) -> None:
     client_id = unique_name("tiny")

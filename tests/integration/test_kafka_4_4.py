@@ -122,7 +122,6 @@ def api_versions_error(address: str, body: ApiVersionsRequest5) -> int:
 
 
 # ---- lines of the log
-
 LIMIT = 2_000_000
 RECORD_BYTES = 10_000
 PARTITIONS = 3

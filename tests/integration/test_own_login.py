@@ -102,8 +102,6 @@ async def test_clients_without_credentials(
 
 
 # ---- errors, and what is written
-
-
 @pytest.mark.claim(
     "security",
     "passwords appear in no log (even at level debug), metric, error or process list, even if a "
@@ -178,8 +176,6 @@ def test_usage_records_are_written_with_credentials_of_their_own(
 
 
 # ---- renewal
-
-
 @contextmanager
 def load(proxy: ProxyProcess, topic: str, size: int, in_flight: int, errors: list[KafkaError]) -> Iterator[list[int]]:
     """A producer at full speed, of at most 30 large records a second; yields how many it has sent."""

@@ -139,7 +139,6 @@ def test_a_librdkafka_that_keeps_one_name_reports(
 
 
 # ---- advise
-
 RATE, ROW_BYTES = 500_000, 1_000
 EXPIRY_SECONDS = 120
 SUBMIT_SETTINGS = {

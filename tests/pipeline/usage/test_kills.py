@@ -107,8 +107,6 @@ def test_a_killed_report_is_repeated(spark: SparkSession, tmp_path: Path, wareho
 
 
 # ---- processes of their own
-
-
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     """The command in a process group of its own, with its JVM."""
     command = [sys.executable, "-m", "pipeline.usage", *arguments]

@@ -245,8 +245,6 @@ async def test_enforcement_that_begins_forgets_the_debt_of_a_dry_run(stage: Stag
 
 
 # ---- fleets
-
-
 async def test_the_lowest_factor_of_the_fleet_applies_while_its_member_lives(stage: Stage) -> None:
     member, clock = stage.member, stage.world.clock
     await stage.reads(0.5, 0.5, 0.5)

@@ -34,8 +34,6 @@ def times(broker: int = 0, took_ns: int = 2 * TARGET_NS, count: int = 30) -> lis
 
 
 # ---- what connections report
-
-
 def exchange(world: World, pair: Pair, number: int, milliseconds: int) -> None:
     pair.client_sends(produce(number, client_id="online"))
     world.clock.pass_seconds(milliseconds / 1000)
@@ -45,8 +43,7 @@ def exchange(world: World, pair: Pair, number: int, milliseconds: int) -> None:
 def protected(world: World) -> Pair:
     """A connection of a protected client that has sent a request, and was looked at since: that is done each second."""
     pair = Pair(world)
-    pair.client_sends(produce(99, client_id="online"))
-    pair.broker_sends(produced(99))
+    pair.exchange(produce(99, client_id="online"), produced(99))
     pair.connection.observer.count(world.clock())
     return pair
 
@@ -62,8 +59,7 @@ def test_each_request_of_a_protected_client_is_timed_and_of_others_one_a_second(
     other.connection.observer.count(world.clock())
     for number in range(10):
         exchange(world, pair, number, 60)
-        other.client_sends(produce(number))
-        other.broker_sends(produced(number))
+        other.exchange(produce(number), produced(number))
     assert taken(world) == Window(10, 10, 10 * 10 * NS_PER_MS, near=10)
     [found] = world.shared.brokers.values()
     assert (found.produce.count, set(found.signals)) == (11, {"backfill"})
@@ -102,8 +98,6 @@ def test_a_member_of_the_group_is_not_protected_from_it() -> None:
 
 
 # ---- the limit of one process
-
-
 class Alone:
     """The groups of one proxy, and what protected clients see of its brokers."""
 
@@ -200,8 +194,6 @@ def test_a_reload_keeps_the_rate_within_the_new_bounds_and_can_end_it() -> None:
 
 
 # ---- a fleet
-
-
 class Sidecar:
     """A member of a fleet, whose groups yield to what its own clients see."""
 

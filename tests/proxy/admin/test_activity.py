@@ -12,7 +12,7 @@ from proxy.admin.answer_page.served import AnswerPage
 from proxy.observability.client_times import STATES
 from tests.protocol.fetch_responses import fetch_response
 from tests.protocol.kafka_messages import record_batch
-from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, nobody_accepts, until, without_burst
+from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, arrives, nobody_accepts, until, without_burst
 from tests.proxy.frames import fetch, fetched, produce, produced, request
 
 SPEC = "client-id=etl,producer_byte_rate=1000"
@@ -39,8 +39,7 @@ async def rows_of(activity: Activity, path: str) -> list[dict[str, Any]]:
 
 
 async def test_a_client_its_limit_and_its_broker(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[without_burst(SPEC)])
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage(quotas=[without_burst(SPEC)])).pair()
     await client.send(produce(1, 500))
     await broker.frame()
     stage.clock.pass_seconds(0.2)
@@ -68,8 +67,7 @@ async def test_a_client_its_limit_and_its_broker(open_stage: OpenStage) -> None:
 
 
 async def test_a_held_client_is_at_its_limit(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[without_burst(SPEC)])
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage(quotas=[without_burst(SPEC)])).pair()
     await client.send(produce(1, 30_000) + produce(2, 100))
     await broker.frame()
     await until(lambda: any(session.throttle_status for session in stage.server.sessions))
@@ -91,8 +89,7 @@ async def test_a_held_client_is_at_its_limit(open_stage: OpenStage) -> None:
 
 async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) -> None:
     """Neither its time to answer nor the line of it is a zero."""
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     await client.send(produce(1, 500))
     await broker.frame()
     for _ in range(11):  # longer than a figure of the line takes, whenever the last one was
@@ -113,8 +110,7 @@ async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) 
 
 async def test_a_fetch_that_outlasts_its_wait_is_the_brokers(open_stage: OpenStage) -> None:
     """A consumer without a group sends nothing else: at a frozen broker it does not wait for new records."""
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     await client.send(fetch(1))
     await broker.frame()
     verdicts = []
@@ -143,8 +139,7 @@ async def test_connections_that_wait_for_a_broker_are_told(open_stage: OpenStage
 
 
 async def test_the_time_of_a_broker(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     await client.send(fetch(0))
     await broker.frame()
     await broker.send(fetched(0))
@@ -172,8 +167,7 @@ async def test_a_view_is_collected_once_a_second_whoever_asks(open_stage: OpenSt
 
 async def test_a_loop_that_never_rests_is_the_answer(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """For 97 of 100 seconds the thread of the loop has the CPU."""
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     await client.send(produce(1, 500))
     await broker.frame()
     begun_ns, begun = stage.clock(), thread_time()
@@ -216,14 +210,12 @@ async def test_very_many_clients_leave_the_loop_its_turns(open_stage: OpenStage)
 
 
 async def test_what_a_consumer_does_in_its_group_and_how_far_it_is_behind(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     for generation in range(1, 6):
         joins = request(11, 5, 111, b"\0\4team" + bytes(8) + b"\0\0")
         syncs = request(14, 3, 114, b"\0\4team" + number(generation))
         for each in (joins, syncs):
-            await client.send(each)
-            assert await broker.frame() == each
+            await arrives(client, broker, each)
             answer = each[8:12] + bytes(30)
             await broker.send(number(len(answer)) + answer)
             await client.frame()

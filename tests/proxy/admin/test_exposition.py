@@ -378,8 +378,6 @@ def test_a_large_scrape_has_steps_and_new_series_in_between_do_not_break_it(metr
 
 
 # ---- how often it is rendered
-
-
 def rendered(metrics: Metrics) -> list[None]:
     """Grows by one with each rendering."""
     times: list[None] = []

@@ -102,9 +102,7 @@ def test_the_number_of_addresses_is_bounded(scene: Scene) -> None:
     assert scene.lines() == []
 
 
-# What a session tells
-
-
+# ---- what a session tells
 async def reasons(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[str]:
     await stage.no_sessions()
     address = f"{LOOPBACK}:{stage.broker.address[1]}"
@@ -141,8 +139,7 @@ async def test_why_a_broker_ends_a_connection(
     end: Callable[[Peer], None],
 ) -> None:
     """Between requests it is well, unless it breaks the connection."""
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     if is_negotiated:
         await exchange(client, broker, api_versions(1, 0), NEGOTIATED)
     await client.send(sent)
@@ -162,8 +159,7 @@ async def test_why_a_broker_ends_a_connection(
 
 @pytest.mark.claim("security", "a broker is not blamed for what a client sends")
 async def test_a_broker_is_not_blamed_for_a_client(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     await client.send(api_versions(1, 3) + b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x00")
     await broker.frame()
     await client.closed()

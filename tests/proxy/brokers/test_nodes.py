@@ -44,9 +44,7 @@ def all_of(known: Nodes, brokers: list[tuple[int, str, int]]) -> list[Address]:
     return [address for address in known.advertise_all(brokers) if address is not None]
 
 
-# The map
-
-
+# ---- the map
 @pytest.mark.parametrize("node", [0, 1, 19, 20, 1_001, -1, -21, 2**31 - 1, -(2**31)])
 def test_a_nodes_port_follows_from_its_id(node: int) -> None:
     known, _ = nodes()
@@ -196,9 +194,7 @@ def test_one_port_for_all_nodes(pattern: str, port: int) -> None:
     assert known.broker_at("b3.kafka.test") == ("kafka-3b", 9093)
 
 
-# In conversations
-
-
+# ---- in conversations
 async def learn(client: Peer, broker: Peer, brokers: dict[int, tuple[str, int]]) -> dict[int, tuple[str, int]]:
     """What the client is told about these brokers."""
     await client.send(metadata(1))
@@ -265,8 +261,7 @@ async def test_a_broker_that_joins_without_a_port_cuts_nobody(open_stage: OpenSt
 
 @pytest.mark.parametrize("address", [(LOOPBACK, 123_456), (LOOPBACK, -1), ("", 9092), ("kafka\0", 9092)])
 async def test_an_address_that_leads_nowhere_is_no_defect(open_stage: OpenStage, address: tuple[str, int]) -> None:
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     told = await learn(client, broker, {1: address})
     await (await stage.client(told[1][1])).closed()
     assert stage.metrics.errors.upstream["connect_failed"] == 1

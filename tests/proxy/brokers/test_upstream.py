@@ -116,8 +116,6 @@ async def test_ipv6(open_stage: OpenStage, open_broker: OpenBroker) -> None:
 
 
 # ---- time limits
-
-
 class SilentWire:
     """Of a broker that does not answer the handshake."""
 
@@ -175,8 +173,6 @@ async def test_no_address_has_more_than_what_is_left(monkeypatch: pytest.MonkeyP
 
 
 # ---- names
-
-
 async def test_a_name_that_does_not_resolve_beside_one_that_answers(
     open_stage: OpenStage, open_broker: OpenBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,8 +246,6 @@ async def test_an_address_that_cannot_be_is_a_failure_of_its_broker_only(host: s
 
 
 # ---- a name with several addresses
-
-
 class Dual(NamedTuple):
     broker: ScriptedBroker
     addresses: list[Any]

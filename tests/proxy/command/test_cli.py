@@ -33,9 +33,7 @@ def invoke(*arguments: str, **environment: str) -> Result:
     return runner.invoke(main, list(arguments), prog_name="kafka-quota-proxy", terminal_width=110)
 
 
-# Help
-
-
+# ---- help
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_each_option_shows_its_default_and_its_variable(option: Setting) -> None:
     text = " ".join(invoke("run", "--help").output.split())
@@ -63,9 +61,7 @@ def test_the_help_of_run_names_every_other_key_of_a_spec() -> None:
         assert re.search(rf"[ ,]{key}=", text), key
 
 
-# Wrong usage
-
-
+# ---- wrong usage
 def test_bad_configuration_ends_with_every_message_on_stderr() -> None:
     result = invoke("run", "--listen", "foo", "--quota-share", "7")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -212,9 +208,7 @@ def test_a_quotas_file_is_checked_alone(files: Path) -> None:
     )
 
 
-# The process
-
-
+# ---- the process
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "proxy", *arguments]
 

@@ -306,7 +306,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 # ---- the options together
-
 LOGIN = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u\nsasl.password=hidden\n"
 
 

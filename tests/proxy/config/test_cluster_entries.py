@@ -107,7 +107,6 @@ def test_a_product_that_is_too_large_is_the_largest_rate() -> None:
 
 
 # ---- what the brokers measure of it
-
 QUOTA = 2_000_000
 NS = 1_000_000_000
 

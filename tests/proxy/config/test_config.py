@@ -35,9 +35,7 @@ def entries(found: Config) -> dict[str, Mapping[str, Any]]:
     return {str(entry.entity): dict(entry.limits) for entry in active_quotas(found).entries}
 
 
-# Defaults and precedence
-
-
+# ---- defaults and precedence
 def test_the_command_line_and_the_class_have_the_same_defaults() -> None:
     found = config(*UPSTREAM)
     assert found == Config(bootstrap_servers=(("broker", 9092),))
@@ -255,9 +253,7 @@ def test_the_quotas_file_is_found_beside_the_file_that_names_it(toml: Any) -> No
     assert entries(found) == {"client-id:etl": {"producer_byte_rate": 5_000_000}}
 
 
-# Ports and hosts
-
-
+# ---- ports and hosts
 @pytest.mark.parametrize(
     ("flags", "ports"),
     [
@@ -488,9 +484,7 @@ def test_a_quotas_file_given_as_configuration(toml: Any) -> None:
     )
 
 
-# What is allowed but likely not meant
-
-
+# ---- what is allowed but likely not meant
 def test_passing_unknown_apis_is_warned_about() -> None:
     found = config(*UPSTREAM, "--pass-unknown-apis")
     assert [name for name, _ in warnings_of(found, active_quotas(found))] == ["unknown_apis_pass"]

@@ -107,9 +107,7 @@ def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
     }
 
 
-# The share
-
-
+# ---- the share
 @pytest.mark.parametrize(
     ("flag", "key", "share"),
     [
@@ -151,9 +149,7 @@ def test_dry_run_of_the_file_takes_the_place_of_the_flag(
     assert summary_of(found, active_quotas(found)).endswith("; dry run") == expected
 
 
-# Listeners
-
-
+# ---- listeners
 @pytest.mark.parametrize("listener", ["bootstrap", "9000", "localhost:9000"])
 def test_the_listener_of_listen_has_one_name(listener: str) -> None:
     spec = f"listener={listener},connections=5"
@@ -182,9 +178,7 @@ def test_a_port_that_this_proxy_does_not_listen_on(quotas_file: Callable[[str], 
     assert errors(*UPSTREAM, *ports, *in_file) == [f"error: {in_file[1]}: quota[0]: {message}"]
 
 
-# Thresholds
-
-
+# ---- thresholds
 TOTAL = "total,total.bytes.in.per.sec.threshold=10MB"
 BEYOND = (
     "bytes.in.per.sec.threshold of all topics sums to 12000000, above total.bytes.in.per.sec.threshold=10000000: "
@@ -203,9 +197,7 @@ def test_thresholds_of_flags_and_file_count_together(quotas_file: Callable[[str]
     assert len(active_limits(*by_flag, *quotas_file(topic_table("b", "5MB")))) == 3
 
 
-# All at once
-
-
+# ---- all at once
 def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
     quotas_file: Callable[[str], tuple[str, str]],
 ) -> None:
@@ -258,9 +250,7 @@ def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
     assert not [message for message in found if "sums to" in message]
 
 
-# What is allowed but likely not meant
-
-
+# ---- what is allowed but likely not meant
 def test_a_limit_too_low_for_one_producer_is_warned_about() -> None:
     """The active rate is the rate times the share."""
     low = quotas(

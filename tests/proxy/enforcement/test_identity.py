@@ -86,8 +86,6 @@ def test_a_raised_rate_shortens_a_notice_and_a_lower_one_does_not_prolong_it() -
 
 
 # ---- identity
-
-
 def test_a_client_outlives_the_next_client_id() -> None:
     """A fetch in flight keeps it: its limits stay up to date, and it counts as no session."""
     world = World([QUOTA])

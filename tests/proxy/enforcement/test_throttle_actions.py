@@ -100,8 +100,6 @@ is_dry_run = pytest.mark.parametrize("dry_run", [False, True])
 
 
 # ---- data frames
-
-
 @is_dry_run
 @pytest.mark.parametrize("is_counted", [False, True])
 @each_measure
@@ -247,8 +245,6 @@ def test_the_limit_of_the_whole_proxy_is_a_reason() -> None:
 
 
 # ---- the soft mark
-
-
 def soft(mode: str, burst_seconds: str, spent: int, reply: Reply = Reply.NOTICE, *, dry_run: bool = False) -> Scene:
     """1 MB/s, of whose burst so much is used up."""
     quota = parse_spec(f"client-id=etl,producer_byte_rate=1MB,burst_seconds={burst_seconds}")
@@ -290,8 +286,6 @@ def test_the_longest_of_several_waits_counts() -> None:
 
 
 # ---- control requests
-
-
 @is_dry_run
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("is_counted", [False, True])
@@ -305,8 +299,6 @@ def test_debt_of_request_rate(mode: str, is_counted: bool, dry_run: bool) -> Non
 
 
 # ---- reports
-
-
 def test_throttled_connections_are_listed() -> None:
     scene = Scene()
     now_ns = scene.now_ns

@@ -22,7 +22,7 @@ from proxy.config.config import Config, ListeningOptions, ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.files.tls import TlsContexts, context_from_clients, context_to_brokers, read_pem
 from proxy.observability.metrics import Metrics
-from tests.proxy.conversation import OpenStage, Stage, lines_of, until
+from tests.proxy.conversation import OpenStage, Stage, arrives, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer
 from tests.proxy.tls_peer import Certificates, TlsPeer
 
@@ -72,10 +72,8 @@ async def test_files_that_are_renamed(
     assert await contexts.poll()
     assert stage.metrics.reload_ok["tls"]
     assert (await connected(stage, certificates))[1] not in (first, second)
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
+    await arrives(client, broker, heartbeat(1))
+    await arrives(broker, client, heartbeat_answer(1))
     refused = [fields["message"] for name, fields in lines_of(caplog.records) if name == "tls_refused"]
     assert refused == ["is not the key of this certificate", "cannot be read: No such file or directory"]
     expiry = {
@@ -178,8 +176,6 @@ async def test_readiness_over_tls(open_stage: OpenStage, certificates: Certifica
 
 
 # ---- what is made of files
-
-
 def test_text_and_an_encrypted_key(certificates: Certificates) -> None:
     key = subprocess.run(
         ["openssl", "pkey", "-in", certificates.server.key, "-aes256", "-passout", "pass:secret"],

@@ -22,8 +22,7 @@ def throttled(stage: Stage) -> list[int]:
 
 
 async def test_off_releases_at_once_and_on_holds_again(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[SLOW])
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage(quotas=[SLOW])).pair()
     await client.send(produce(1, 500))
     await broker.frame()
     await client.send(produce(2, 500))

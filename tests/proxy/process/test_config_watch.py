@@ -178,8 +178,6 @@ async def test_a_file_that_always_changes_holds_up_no_end(watched: Watched, monk
 
 
 # ---- host names
-
-
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What the system's resolver knows: host names and their addresses."""
@@ -319,8 +317,6 @@ async def test_a_file_that_no_name_can_put_right_is_not_tried_again(
 
 
 # ---- what counts as a change
-
-
 async def test_a_file_of_which_only_the_status_changed_is_read_again(watched: Watched) -> None:
     """Neither its size nor the time of its last change differ: so it is where a file is only made readable."""
     before = watched.path.stat()
@@ -357,8 +353,6 @@ async def test_a_file_full_of_errors_does_not_flood_the_log(watched: Watched, ca
 
 
 # ---- the watch as it runs
-
-
 async def end(running: asyncio.Future[None]) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -399,8 +393,6 @@ async def test_a_defect(watched: Watched, monkeypatch: pytest.MonkeyPatch, caplo
 
 
 # ---- the file of --config
-
-
 def of_config(directory: Path, text: str, *flags: str) -> Watched:
     """The file of --config and a quotas file that it may name."""
     path = directory / "proxy.toml"

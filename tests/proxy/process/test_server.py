@@ -21,7 +21,7 @@ from proxy.admin.healthcheck import get
 from proxy.config.config import Config, SecurityOptions
 from proxy.process.start_log import log_start, raise_descriptor_limit
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, lines_of
+from tests.proxy.conversation import LOOPBACK, Peer, ScriptedBroker, Stage, arrives, lines_of
 from tests.proxy.frames import frame, heartbeat, heartbeat_answer, produce, produced
 from tests.proxy.tls_peer import Certificates
 
@@ -152,8 +152,7 @@ async def test_a_drain_ends_idle_connections_and_lets_the_others_finish(event_lo
         assert await broker_of_idle.rest() == b""
         await proxy.refuses()
         await busy.send(heartbeat(2))
-        await broker_of_busy.send(produced(1))
-        assert await busy.frame() == produced(1)
+        await arrives(broker_of_busy, busy, produced(1))
         assert await broker_of_busy.rest() == b"", "nothing new is begun"
         assert (await proxy.event("stopped"))["connections_cut"] == 0
         assert await proxy.exit_code() == 0
@@ -262,8 +261,7 @@ async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
         await proxy.event("quotas_reloaded")
         client, broker = await proxy.pair()
         for number in range(3):
-            await client.send(produce(number, 100_000))
-            assert await broker.frame() == produce(number, 100_000)
+            await arrives(client, broker, produce(number, 100_000))
 
 
 async def test_a_server_name_that_is_not_ascii_is_refused_in_one_line(tmp_path: Path) -> None:

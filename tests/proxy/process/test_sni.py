@@ -14,7 +14,7 @@ from protocol.apis import METADATA
 from protocol.messages import decode
 from proxy.brokers import nodes as nodes_module
 from proxy.config.config import ListeningOptions
-from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, ScriptedBroker, Stage, lines_of, until
+from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, ScriptedBroker, Stage, arrives, lines_of, until
 from tests.proxy.frames import REAL_HOST, heartbeat, heartbeat_answer, metadata, metadata_answer
 from tests.proxy.streams import exchanges
 from tests.proxy.streams.exchanges import HANDLED
@@ -33,8 +33,7 @@ def test_each_response_has_the_nodes_host(name: str, cuts: Sequence[int], monkey
     expected = []
     for n in range(12):
         exchange = HANDLED[name](n)
-        pair.client_sends(exchange.request)
-        pair.broker_sends(exchange.response)
+        pair.exchange(exchange.request, exchange.response)
         expected += [exchange.returned] * bool(exchange.response or exchange.returned is None)
     received = pair.received()
     assert [each if wanted else None for each, wanted in zip(received, expected, strict=True)] == expected
@@ -42,8 +41,6 @@ def test_each_response_has_the_nodes_host(name: str, cuts: Sequence[int], monkey
 
 
 # ---- with sockets
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     made = Certificates(tmp_path_factory.mktemp("sni"))
@@ -66,10 +63,8 @@ class Door:
         client = TlsPeer(await self.stage.client(), context, name or LOOPBACK)
         await client.handshake()
         broker = await to.accept()
-        await client.send(heartbeat(1))
-        assert await broker.frame() == heartbeat(1)
-        await broker.send(heartbeat_answer(1))
-        assert await client.frame() == heartbeat_answer(1)
+        await arrives(client, broker, heartbeat(1))
+        await arrives(broker, client, heartbeat_answer(1))
         return client, broker
 
     async def learn(self, client: TlsPeer, broker: Peer, brokers: dict[int, ScriptedBroker]) -> dict[int, object]:
@@ -123,13 +118,11 @@ async def test_a_later_broker_gets_its_clients(door: Door, brokers: dict[int, Sc
     stray, at_bootstrap = await door.connect("broker-1.kafka.test", stage.broker)
     other, _ = await door.connect("kafka.test", stage.broker)
     stage.sweep()
-    await stray.send(heartbeat(5))
-    assert await at_bootstrap.frame() == heartbeat(5)
+    await arrives(stray, at_bootstrap, heartbeat(5))
     asking, asked = await door.connect("kafka.test", stage.broker)
     await door.learn(asking, asked, {1: brokers[1]})
     stage.sweep()
-    await at_bootstrap.send(heartbeat_answer(5))
-    assert await stray.frame() == heartbeat_answer(5)
+    await arrives(at_bootstrap, stray, heartbeat_answer(5))
     await stray.ended()
     await stray.end()
     assert [fields["broker"] for name, fields in lines_of(caplog.records) if name == "connection_rerouted"] == [
@@ -145,8 +138,7 @@ async def test_the_same_broker_under_another_name_keeps_its_connection(door: Doo
     client, broker = await door.connect("broker-1.kafka.test", door.stage.broker)
     await door.learn(client, broker, {1: door.stage.broker})
     door.stage.sweep()
-    await client.send(heartbeat(3))
-    assert await broker.frame() == heartbeat(3)
+    await arrives(client, broker, heartbeat(3))
 
 
 async def test_a_resumed_session_goes_where_its_new_name_leads(door: Door, brokers: dict[int, ScriptedBroker]) -> None:
@@ -157,8 +149,7 @@ async def test_a_resumed_session_goes_where_its_new_name_leads(door: Door, broke
     first = TlsPeer(await door.stage.client(), context, "broker-0.kafka.test")
     await first.handshake()
     at_first = await brokers[0].accept()
-    await first.send(heartbeat(1))
-    assert await at_first.frame() == heartbeat(1)
+    await arrives(first, at_first, heartbeat(1))
     await at_first.send(heartbeat_answer(1))
     await first.frame()
     again = TlsPeer(await door.stage.client(), context, "broker-1.kafka.test", session=first.tls.session)

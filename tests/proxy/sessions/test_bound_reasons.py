@@ -15,8 +15,7 @@ from tests.proxy.streams.pair import Pair, World
 def test_a_bound_of_the_proxy_is_a_reason(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     """A connection that is not read receives notices as long as that lasts."""
     caplog.set_level(logging.WARNING)
-    world = World()
-    pair = Pair(world)
+    pair = Pair(world := World())
     pair.client_sends(produce(1))
     if reason == MEMORY:
         world.memory.update(Holding(), 0, 2 * world.memory.limit, 0)

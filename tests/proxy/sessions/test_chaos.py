@@ -150,8 +150,7 @@ async def test_connections_that_come_and_go_at_any_moment(open_stage: OpenStage,
     stage.check_at_rest()
 
 
-# Arbitrary bytes
-
+# ---- arbitrary bytes
 PIECES = st.lists(
     st.one_of(
         st.binary(max_size=40),

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from proxy.sessions.ending import PROBE_NS
 from proxy.sessions.lifecycle import State
-from tests.proxy.conversation import OpenStage, without_burst
+from tests.proxy.conversation import OpenStage, arrives, without_burst
 from tests.proxy.dialogue import held
 from tests.proxy.frames import batch, heartbeat, heartbeat_answer, produce, produce_records, produced, refused
 from tests.proxy.streams.pair import Pair, World, pass_holds
@@ -25,10 +25,8 @@ MUCH = 12_000_000
 
 
 async def test_one_that_has_left_is_found_while_it_is_held(open_stage: OpenStage) -> None:
-    stage = open_stage(quotas=[without_burst(LIMIT)])
-    client, broker = await stage.pair()
-    await client.send(produce(1, 10_000))
-    assert await broker.frame() == produce(1, 10_000)
+    client, broker = await (stage := open_stage(quotas=[without_burst(LIMIT)])).pair()
+    await arrives(client, broker, produce(1, 10_000))
     await broker.send(produced(1))
     await client.frame()
     client.sock.setblocking(False)
@@ -48,10 +46,8 @@ async def test_one_that_has_left_is_found_while_it_is_held(open_stage: OpenStage
 
 def probed(spec: str, sent: bytes, *, cuts: tuple[int, ...] = ()) -> tuple[World, Pair]:
     """A client that has waited for long for a second request."""
-    world = World([without_burst(spec)])
-    pair = Pair(world, cuts=cuts)
-    pair.client_sends(produce_records(1, {"t": [batch(1, 10_000)]}))
-    pair.broker_sends(produced(1))
+    pair = Pair(world := World([without_burst(spec)]), cuts=cuts)
+    pair.exchange(produce_records(1, {"t": [batch(1, 10_000)]}), produced(1))
     pair.to_client.clear()
     pair.client_sends(sent)
     assert pair.is_held
@@ -74,8 +70,7 @@ def test_one_that_waits_receives_the_same_bytes(spec: str, cuts: tuple[int, ...]
     assert pair.to_broker.endswith(sent)
     answer = refused(2, {"t": [ErrorCode.none]})
     pair.broker_sends(answer)
-    pair.client_sends(heartbeat(3))
-    pair.broker_sends(heartbeat_answer(3))
+    pair.exchange(heartbeat(3), heartbeat_answer(3))
     assert len(pair.to_client) == len(answer) + len(heartbeat_answer(3))
     assert pair.received()[1:] == [heartbeat_answer(3)]
 
@@ -83,8 +78,7 @@ def test_one_that_waits_receives_the_same_bytes(spec: str, cuts: tuple[int, ...]
 def test_who_is_not_probed() -> None:
     """Who takes what is held for delivered (acks=0), and who receives another response first."""
     for acks, is_answered in ((0, True), (1, False)):
-        world = World([without_burst(LIMIT)])
-        pair = Pair(world)
+        pair = Pair(world := World([without_burst(LIMIT)]))
         pair.client_sends(produce(1, 10_000))
         if is_answered:
             pair.broker_sends(produced(1))

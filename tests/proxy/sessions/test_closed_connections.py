@@ -19,7 +19,7 @@ from proxy.sessions.ending import FLUSH_TIMEOUT_SECONDS
 from proxy.sessions.lifecycle import State
 from proxy.sessions.pump_set import DELAY, MEMORY, SLICE, WRITE_BACKPRESSURE
 from proxy.sessions.slices import ROUND_NS
-from tests.proxy.conversation import OpenStage, Stage, nobody_accepts, nobody_listens, until, without_burst
+from tests.proxy.conversation import OpenStage, Stage, arrives, nobody_accepts, nobody_listens, until, without_burst
 from tests.proxy.frames import (
     api_versions,
     batch,
@@ -96,8 +96,6 @@ def without_collections() -> Iterator[Callable[[], Counter[str]]]:
 
 
 # ---- without sockets: what a session has under way when it is closed
-
-
 def takes_little(pair: Pair) -> None:
     """Neither side takes more than that."""
     pair.broker.room = pair.client.room = 10
@@ -209,8 +207,6 @@ def test_a_closed_session_does_nothing_more() -> None:
 
 
 # ---- on sockets
-
-
 class Sockets:
     """Connections through a proxy with TLS on both sides, or with none. `ends`: addresses instead of the broker's."""
 
@@ -234,8 +230,7 @@ class Sockets:
         if self.is_tls:
             broker = TlsPeer(broker, self.certificates.of_server(), None)  # type: ignore[assignment]
             await broker.handshake()  # type: ignore[attr-defined]
-        await client.send(produce(1, client_id))
-        assert await broker.frame() == produce(1, client_id)
+        await arrives(client, broker, produce(1, client_id))
         return client, broker
 
     def stop(self) -> None:
@@ -255,8 +250,7 @@ class Sockets:
 
 async def answered(sockets: Sockets) -> None:
     client, broker = await sockets.pair()
-    await broker.send(produced(1))
-    assert await client.frame() == produced(1)
+    await arrives(broker, client, produced(1))
     await sockets.closed(client)
     await sockets.closed(broker)
 

@@ -24,7 +24,7 @@ from proxy.streams.observer import WaitClock
 from quotas.connections import ConnectionQuotas
 from quotas.entity import TOTAL, EntityKind, Named
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, readable_bytes, until
+from tests.proxy.conversation import OpenStage, Peer, Stage, arrives, lines_of, readable_bytes, until
 from tests.proxy.dialogue import alter
 from tests.proxy.frames import heartbeat, produce
 from tests.proxy.streams.pair import World
@@ -227,8 +227,6 @@ TestConnections = Connections.TestCase
 
 
 # ---- with a proxy
-
-
 class Lobby:
     """A proxy with a gate on the test's clock."""
 
@@ -260,8 +258,7 @@ async def test_each_listener_has_its_own_limits(open_stage: OpenStage) -> None:
         await (await stage.client(each)).closed()
     assert stage.metrics.connections.rejected["connections"] == 2
     assert stage.metrics.connections.open == len(stage.sessions) == 3
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
+    await arrives(client, broker, heartbeat(1))
     first.close()
     await until(lambda: len(stage.sessions) == 2)
     await stage.pair()

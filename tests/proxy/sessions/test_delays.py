@@ -18,8 +18,7 @@ LATE_MS = 11
 def answered_late() -> Pair:
     """A request that left debt, and whose response is delayed."""
     pair = Pair(World([QUOTA], security=SecurityOptions(max_buffered_bytes=4_000_000)))
-    pair.client_sends(produce(1, 10_000, 3))
-    pair.broker_sends(produced(1, 3))
+    pair.exchange(produce(1, 10_000, 3), produced(1, 3))
     assert pair.to_client == b""
     return pair
 
@@ -32,8 +31,7 @@ def test_its_timer_ends_it() -> None:
     assert (waiting.mode, waiting.limit, waiting.remaining_seconds) == (DELAY, "producer_byte_rate", LATE_MS / 1_000)
     assert pair.world.memory.buffered_bytes == len(produced(1, 3))
     assert pair.world.metrics.connections.paused["delay"] == 1
-    pair.client_sends(heartbeat(2))
-    pair.broker_sends(heartbeat_answer(2))
+    pair.exchange(heartbeat(2), heartbeat_answer(2))
     assert (pair.sent()[1:], pair.received()) == ([heartbeat(2)], [])
     pair.world.loop.pass_seconds(LATE_MS / 1_000)
     assert pair.received() == [produced(1, 3, LATE_MS), heartbeat_answer(2)]

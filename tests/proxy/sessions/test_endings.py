@@ -188,8 +188,6 @@ def test_the_proxys_own_answer_waits_for_a_response_that_has_begun(sent: bytes, 
 
 
 # ---- what is held
-
-
 def hold(*more: bytes, rate: int = 1_000) -> Pair:
     """A pair whose second request waits for a limit. The first one is answered."""
     pair = QuietPair(World([without_burst(f"client-id=etl,producer_byte_rate={rate}")]))

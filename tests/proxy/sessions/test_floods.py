@@ -13,7 +13,7 @@ from proxy.config.config import SecurityOptions
 from proxy.sessions.slices import ROUND_NS, SLICE_NS, Slices
 from quotas.entry import QuotaEntry
 from tests.proxy import frames
-from tests.proxy.conversation import OpenStage, Peer, until, without_burst
+from tests.proxy.conversation import OpenStage, Peer, arrives, until, without_burst
 from tests.proxy.frames import api_versions, produce, request
 from tests.proxy.mutation_frames import create, deletion
 
@@ -98,8 +98,7 @@ async def test_an_innocent_producer_waits_for_one_round(
     waited = []
     for number in range(1, 12):
         before, rounds = work.now_ns, work.rounds
-        await client.send(produce(number, client_id="innocent"))
-        assert await broker.frame() == produce(number, client_id="innocent")
+        await arrives(client, broker, produce(number, client_id="innocent"))
         waited.append((work.now_ns - before, work.rounds - rounds))
     assert max(ns for ns, _ in waited) <= 3 * (ROUND_NS + SLICE_NS)
     assert max(rounds for _, rounds in waited) <= 3
@@ -111,8 +110,6 @@ async def test_an_innocent_producer_waits_for_one_round(
 
 
 # ---- memory
-
-
 async def test_short_rewritten_responses_pass_and_are_no_reason_to_close(open_stage: OpenStage) -> None:
     """Responses that are stuck have allocated all memory: Metadata of 1 KB needs none of it, and a longer one waits."""
     stage = open_stage(security=SecurityOptions(max_buffered_bytes=4 << 20, stalled_client_timeout_seconds=30.0))

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.proxy.conversation import OpenStage, Peer, Stage, lines_of, without_burst
+from tests.proxy.conversation import OpenStage, Peer, Stage, arrives, lines_of, without_burst
 from tests.proxy.dialogue import held
 from tests.proxy.frames import produce, produced
 from tests.proxy.streams.pair import Pair, World
@@ -20,8 +20,7 @@ SLOW = without_burst("client-id=etl,producer_byte_rate=1")
 async def in_debt(stage: Stage, *held_requests: bytes) -> tuple[Peer, Peer]:
     """A client and its broker connection: one answered request left a debt of 10 ms, and these are held."""
     client, broker = await stage.pair()
-    await client.send(produce(1, 10_000))
-    assert await broker.frame() == produce(1, 10_000)
+    await arrives(client, broker, produce(1, 10_000))
     await broker.send(produced(1))
     await client.frame()
     await client.send(b"".join(held_requests))
@@ -29,9 +28,7 @@ async def in_debt(stage: Stage, *held_requests: bytes) -> tuple[Peer, Peer]:
     return client, broker
 
 
-# Clients that hang up while held
-
-
+# ---- clients that hang up while held
 async def test_a_held_frame_of_a_disconnected_client_is_dropped(open_stage: OpenStage) -> None:
     stage = open_stage(quotas=[FAST])
     for leave in (Peer.close, Peer.reset):

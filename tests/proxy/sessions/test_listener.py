@@ -10,13 +10,12 @@ from proxy.admin.healthcheck import check
 from proxy.admin.http_server import HttpServer, Response, text_response
 from proxy.config.config import SecurityOptions
 from proxy.sessions.listener import listening_socket
-from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, Stage, lines_of, until
+from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, Stage, arrives, lines_of, until
 from tests.proxy.frames import heartbeat
 
 
 async def test_what_is_accepted_keeps_its_options(open_stage: OpenStage) -> None:
-    stage = open_stage()
-    client, _ = await stage.pair()
+    client, _ = await (stage := open_stage()).pair()
     session = stage.session_of(client)
     for wire in (session.client, session.upstream):
         assert wire is not None
@@ -62,19 +61,16 @@ async def test_accepting_pauses_without_descriptors_and_resumes(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, code: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("proxy.sessions.listener.PAUSE_SECONDS", 0.01)
-    stage = open_stage()
-    other, broker_of_other = await stage.pair()
+    other, broker_of_other = await (stage := open_stage()).pair()
     exhausted = exhaust(stage, code, 3)
     client = await stage.client()
     await until(lambda: stage.metrics.errors.accept[reason] == 1)
-    await other.send(heartbeat(1))
-    assert await broker_of_other.frame() == heartbeat(1)
+    await arrives(other, broker_of_other, heartbeat(1))
     broker = await stage.broker.accept()
     assert exhausted.left == 0
     assert stage.metrics.errors.accept[reason] == 3, "one try for each rest: it does not spin"
     assert [fields["reason"] for name, fields in lines_of(caplog.records) if name == "accept_paused"] == [reason] * 3
-    await client.send(heartbeat(2))
-    assert await broker.frame() == heartbeat(2)
+    await arrives(client, broker, heartbeat(2))
 
 
 async def test_a_connection_that_was_aborted_in_the_backlog_costs_nothing(open_stage: OpenStage) -> None:
@@ -124,8 +120,7 @@ async def test_connections_above_the_bound_are_closed(open_stage: OpenStage, cap
     pairs[0][0].close()
     await until(lambda: stage.metrics.connections.open == 2)
     client, broker = await stage.pair()
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
+    await arrives(client, broker, heartbeat(1))
 
 
 @pytest.mark.claim(

@@ -80,8 +80,6 @@ def test_frames_of_megabytes_share_their_part_of_a_round() -> None:
 
 
 # ---- back-pressure
-
-
 @given(st.lists(st.integers(0, 700), min_size=1, max_size=30), st.integers(1, 6))
 def test_partial_writes_change_no_bytes(rooms: list[int], count: int) -> None:
     """And while the sink takes nothing, the source is not read."""
@@ -106,8 +104,6 @@ def test_partial_writes_change_no_bytes(rooms: list[int], count: int) -> None:
 
 
 # ---- steps
-
-
 @pytest.mark.pure
 def test_a_defect_costs_its_own_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
@@ -118,8 +114,6 @@ def test_a_defect_costs_its_own_connection(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # ---- turns
-
-
 def alternating(count: int) -> bytes:
     """Requests of two kinds in turn, so that each takes a step of its own."""
     return b"".join(heartbeat(n) if n % 2 else produce(n, 60, acks=0) for n in range(count))
@@ -172,8 +166,6 @@ def test_a_wire_that_buffers_is_read_to_its_end_without_the_loop(monkeypatch: py
 
 
 # ---- memory
-
-
 def without_memory() -> tuple[World, Bench]:
     """A broker does not take what fills 100 kB."""
     world = World(security=SecurityOptions(max_buffered_bytes=100_000))
@@ -205,8 +197,7 @@ def test_a_response_that_ends_lets_the_next_one_be_collected() -> None:
     first = Bench(world)
     benches = [first] + [Bench(world) for _ in range(8)]
     for bench in benches:
-        bench.client_sends(frames.find_coordinator(1))
-        bench.broker_sends(answer[:20])
+        bench.exchange(frames.find_coordinator(1), answer[:20])
     assert [bench.responses.paused for bench in benches] == [0] * 4 + [RESPONSE_MEMORY] * 5
     for bench in benches[:4]:
         bench.broker_sends(answer[20:])

@@ -16,8 +16,7 @@ from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, prod
 
 async def opened(open_stage: OpenStage, *sent: bytes) -> tuple[Stage, Peer, Peer, Session]:
     """A client, its broker, and their session, when the broker has received these frames of the client."""
-    stage = open_stage()
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage()).pair()
     await client.send(b"".join(sent))
     for each in sent:
         assert await broker.frame() == each
@@ -39,9 +38,7 @@ async def a_client_that_does_not_read(stage: Stage) -> tuple[Peer, Peer, bytes]:
     return client, broker, answer[:sent]
 
 
-# CONNECTING
-
-
+# ---- cONNECTING
 async def test_connecting_client_ends_and_connecting_drains(open_stage: OpenStage) -> None:
     with nobody_accepts() as address:
         stage = open_stage(bootstrap_servers=(address,))
@@ -55,9 +52,7 @@ async def test_connecting_client_ends_and_connecting_drains(open_stage: OpenStag
         await stage.no_sessions()
 
 
-# OPEN
-
-
+# ---- oPEN
 @pytest.mark.parametrize("in_flight", [(), (heartbeat(1), heartbeat(2))], ids=["idle", "in flight"])
 @pytest.mark.parametrize("leave", [Peer.reset, Peer.close])
 async def test_a_disconnected_client_is_closed_at_once(
@@ -88,9 +83,7 @@ async def test_a_broker_ends_while_its_client_still_reads(open_stage: OpenStage,
     await stage.no_sessions()
 
 
-# FLUSHING
-
-
+# ---- fLUSHING
 async def test_data_without_acknowledgement_behind_answers_that_nobody_takes_arrives(open_stage: OpenStage) -> None:
     """The client closed with answers unread, so the proxy's next answer fails; what the client sent is still there."""
     stage, client, broker, session = await opened(open_stage, heartbeat(1), heartbeat(2))

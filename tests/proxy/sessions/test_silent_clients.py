@@ -9,7 +9,7 @@ import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.streams.memory import OWN_SIZE, READ_SIZE
-from tests.proxy.conversation import OpenStage, Peer, Stage
+from tests.proxy.conversation import OpenStage, Peer, Stage, arrives
 from tests.proxy.frames import fetch, fetched, produce, produced
 
 pytestmark = pytest.mark.claim(
@@ -72,10 +72,8 @@ async def test_memory_is_bounded_and_others_are_served(open_stage: OpenStage, nu
     assert kept()[-1] <= 4 * SOCKET_BUFFER, "none has it all"
     client, broker = await stage.pair()
     for each in range(5):
-        await client.send(produce(each, 20_000))
-        assert await broker.frame() == produce(each, 20_000)
-        await broker.send(produced(each))
-        assert await client.frame() == produced(each)
+        await arrives(client, broker, produce(each, 20_000))
+        await arrives(broker, client, produced(each))
     for peer in (peer for pair in pairs for peer in pair):
         peer.close()
     client.close()

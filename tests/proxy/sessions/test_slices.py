@@ -70,8 +70,7 @@ def test_no_round_is_begun_for_little_work() -> None:
 
 @pytest.mark.parametrize("who", ["the client", "the broker", "the session"])
 async def test_a_connection_that_closes_while_it_waits_for_its_turn(open_stage: OpenStage, who: str) -> None:
-    stage = open_stage(work_clock=WorkClock(SLICE_NS))
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage(work_clock=WorkClock(SLICE_NS))).pair()
     session = stage.session_of(client)
     # Each step passes one of these: their client id changes.
     await client.send(b"".join(heartbeat(number, client_id="ab"[number % 2]) for number in range(900)))

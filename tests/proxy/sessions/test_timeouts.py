@@ -8,7 +8,7 @@ from proxy.config.config import ListeningOptions, SecurityOptions
 from proxy.sessions.lifecycle import State
 from proxy.sessions.sweep import PARTS
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import OpenStage, Stage, exchange, lines_of, nobody_accepts, until, without_burst
+from tests.proxy.conversation import OpenStage, Stage, arrives, exchange, lines_of, nobody_accepts, until, without_burst
 from tests.proxy.frames import (
     api_versions,
     batch,
@@ -63,13 +63,10 @@ def is_idle(pair: Pair, after_seconds: float) -> bool:
     return pair.session.timeouts.is_idle(600 * SECOND, pair.world.clock())
 
 
-# The first request
-
-
+# ---- the first request
 @pytest.mark.parametrize("sent", [b"", heartbeat(1)[:3], heartbeat(1)[:-1], produce(1, 1_000)[:500]])
 async def test_no_complete_request(open_stage: OpenStage, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    stage = open_stage(security=HANDSHAKE)
-    client, _ = await stage.pair()
+    client, _ = await (stage := open_stage(security=HANDSHAKE)).pair()
     session = stage.session_of(client)
     await client.send(sent)
     await until(lambda: not stage.unread(session))
@@ -93,8 +90,7 @@ async def test_no_complete_request(open_stage: OpenStage, sent: bytes, caplog: p
 )
 def test_after_one_request_it_is_not(sent: bytes, answer: bytes) -> None:
     pair = Pair(World())
-    pair.client_sends(sent)
-    pair.broker_sends(answer)
+    pair.exchange(sent, answer)
     assert not lacks_request(pair, 100)
 
 
@@ -164,12 +160,9 @@ async def test_one_round_closes_a_bounded_number(open_stage: OpenStage, monkeypa
     assert closed(stage)["handshake_timeout"] == 4 * PARTS
 
 
-# Idle connections
-
-
+# ---- idle connections
 async def test_an_idle_connection_is_closed(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
-    stage = open_stage(security=IDLE)
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage(security=IDLE)).pair()
     caplog.set_level("INFO")
     for _ in range(3):
         await exchange(client, broker, *BEAT)
@@ -197,12 +190,9 @@ def test_a_client_that_waits_for_its_throttle_time_is_not_idle() -> None:
     assert is_idle(pair, 610)
 
 
-# The age
-
-
+# ---- the age
 async def test_an_old_connection_ends_after_responses(open_stage: OpenStage, caplog: pytest.LogCaptureFixture) -> None:
-    stage = open_stage(listening=AGE)
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage(listening=AGE)).pair()
     caplog.set_level("INFO")
     await exchange(client, broker, *BEAT)
     stage.clock.pass_seconds(89)
@@ -234,16 +224,13 @@ async def test_an_old_connection_ends_after_responses(open_stage: OpenStage, cap
 
 async def test_an_old_connection_ends_behind_the_first_response_with_nothing_under_way(open_stage: OpenStage) -> None:
     """The client has no request without a response then: it reports nothing."""
-    stage = open_stage(listening=AGE)
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage(listening=AGE)).pair()
     await client.send(heartbeat(1))
     await broker.frame()
     stage.clock.pass_seconds(111)
     stage.sweep()
-    await client.send(heartbeat(2))
-    assert await broker.frame() == heartbeat(2)
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
+    await arrives(client, broker, heartbeat(2))
+    await arrives(broker, client, heartbeat_answer(1))
     await broker.send(heartbeat_answer(2))
     assert await client.rest() == heartbeat_answer(2)
     client.close()
@@ -252,8 +239,7 @@ async def test_an_old_connection_ends_behind_the_first_response_with_nothing_und
 
 
 async def test_a_client_that_does_not_close_is_closed_when_it_is_quiet(open_stage: OpenStage) -> None:
-    stage = open_stage(listening=AGE)
-    client, broker = await stage.pair()
+    client, broker = await (stage := open_stage(listening=AGE)).pair()
     await exchange(client, broker, *BEAT)
     stage.clock.pass_seconds(111)
     stage.sweep()
@@ -274,8 +260,7 @@ async def test_a_client_that_does_not_close_is_closed_when_it_is_quiet(open_stag
 
 
 def test_what_is_held_is_served_first() -> None:
-    world = World([without_burst("total,producer_byte_rate=50")], listening=AGE)
-    pair = Pair(world)
+    pair = Pair(world := World([without_burst("total,producer_byte_rate=50")], listening=AGE))
     pair.client_sends(produce(1, 10_000), produce(2, 100))
     pair.broker_sends(produced(1))
     world.clock.pass_seconds(111)

@@ -27,6 +27,7 @@ from tests.proxy.conversation import (
     OpenStage,
     Peer,
     Stage,
+    arrives,
     exchange,
     lines_of,
     until,
@@ -94,8 +95,6 @@ def with_small_buffers(*ends: Wire | Peer | None) -> None:
 
 
 # ---- conversations
-
-
 @pytest.mark.parametrize("sides", ["client", "broker", "both"])
 async def test_a_conversation(open_stage: OpenStage, certificates: Certificates, sides: str) -> None:
     """Frames of more than one TLS record and more than one read; many records in one read; one record in many reads."""
@@ -106,8 +105,7 @@ async def test_a_conversation(open_stage: OpenStage, certificates: Certificates,
         sending = asyncio.ensure_future(client.send(produce(number, size) + api_versions(100 + number, 99)))
         assert await broker.frame() == produce(number, size)
         await sending
-        await broker.send(produced(number))
-        assert await client.frame() == produced(number)
+        await arrives(broker, client, produced(number))
         assert (await client.frame())[4:8] == (100 + number).to_bytes(4, "big")
     for number in range(200):  # a record each
         await client.send(heartbeat(number))
@@ -197,8 +195,7 @@ async def test_key_updates_are_read_in_several_turns(
     assert await broker.frame() == heartbeat(1)
     assert len(turns) > 4
     assert max(given for _, given in turns) < 20_000 < len(updates) / 4
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
+    await arrives(broker, client, heartbeat_answer(1))
 
 
 async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Certificates) -> None:
@@ -222,8 +219,6 @@ async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Cert
 
 
 # ---- ends
-
-
 @pytest.mark.parametrize("size", [20, 3_000_000])
 async def test_half_close(open_stage: OpenStage, certificates: Certificates, size: int) -> None:
     """A client that sends no more receives what is in flight; then both sides see TLS's own end, no cut connection. It
@@ -258,8 +253,7 @@ async def test_the_end_of_stream_in_the_read_of_a_request(open_stage: OpenStage,
     client.peer.end = lambda: None  # type: ignore[method-assign]
     await client.end()
     assert await broker.frame() == heartbeat(1)
-    await broker.send(heartbeat_answer(1))
-    assert await client.frame() == heartbeat_answer(1)
+    await arrives(broker, client, heartbeat_answer(1))
     plain = cast("Peer", broker)
     await plain.closed()
     plain.close()
@@ -267,8 +261,6 @@ async def test_the_end_of_stream_in_the_read_of_a_request(open_stage: OpenStage,
 
 
 # ---- handshakes of clients
-
-
 @pytest.mark.claim(
     "security", "a client that does not speak TLS, or stalls in its handshake, affects only its own connection"
 )
@@ -333,8 +325,7 @@ async def test_renegotiation_is_refused(open_stage: OpenStage, certificates: Cer
     assert b"no renegotiation" in said
     assert openssl.returncode
     await broker.closed()
-    await other.send(heartbeat(2))
-    assert await others_broker.frame() == heartbeat(2)
+    await arrives(other, others_broker, heartbeat(2))
 
 
 async def test_plaintext(open_stage: OpenStage, certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
@@ -417,8 +408,7 @@ async def test_many_at_once(open_stage: OpenStage, certificates: Certificates, m
         client.peer.send_now(client._outgoing.read())
     await until(lambda: sum(rounds) > 20)
     before = len(rounds)
-    await innocent.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
+    await arrives(innocent, broker, heartbeat(1))
     assert len(rounds) - before <= 20
     assert sum(rounds) < 400, "they are not done yet"
     assert max(rounds) <= HEAVY_ROUND_NS // step_ns + 1
@@ -428,8 +418,6 @@ async def test_many_at_once(open_stage: OpenStage, certificates: Certificates, m
 
 
 # ---- handshakes with brokers
-
-
 def expired(certificates: Certificates) -> ssl.SSLContext:
     day = datetime.timedelta(days=1)
     issued = certificates.security._ca.issue_cert(LOOPBACK, not_after=datetime.datetime.now(datetime.UTC) - day)
@@ -475,8 +463,7 @@ async def test_the_next_broker_after_a_handshake_that_fails(
         refused.close()
     broker = TlsPeer(await good.accept(), certificates.of_server(), None)
     await broker.handshake()
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
+    await arrives(client, broker, heartbeat(1))
     assert stage.metrics.errors.upstream[reason] == 1
 
 
@@ -491,5 +478,4 @@ async def test_without_a_check_of_the_name(open_stage: OpenStage, certificates: 
     broker = TlsPeer(await stage.broker.accept(), context, None)
     await broker.handshake()
     assert broker.tls.getpeercert() is not None
-    await client.send(heartbeat(1))
-    assert await broker.frame() == heartbeat(1)
+    await arrives(client, broker, heartbeat(1))

@@ -44,8 +44,7 @@ async def test_unanswered_topic_ids_are_requested_again_together(
         paused.set()
         await may_ask.wait()
 
-    stage = open_stage(quotas=BY_NAME_AND_TOTAL)
-    client, _ = await stage.pair()
+    client, _ = await (stage := open_stage(quotas=BY_NAME_AND_TOTAL)).pair()
     await client.send(produce_records(1, {IDS["rows"]: [batch(1, 100)]}, version=13))
     await client.frame()  # it is refused
     asked, ids = await asked_by_the_proxy(stage)

@@ -145,7 +145,6 @@ def test_in_any_time_a_limit_charges_its_burst_its_rate_and_one_frame(
 
 
 # ---- no frame starves
-
 A_RING = Case(
     {"C": (100, 0), "T": (100, 0), "A": (100, 0)},
     tuple(Client(limits, (10,)) for limits in ("CT", "TA", "CA", "C", "T", "A")),
@@ -200,8 +199,6 @@ def test_while_a_frame_waits_another_connection_passes_as_many_bytes_and_one_fra
 
 
 # ---- one limit
-
-
 @given(
     terms,
     st.lists(sizes, min_size=2, max_size=5),
@@ -239,8 +236,6 @@ def test_connections_of_one_limit_differ_by_one_frame_of_each(
 
 
 # ---- nothing of the rate is lost
-
-
 @given(cases(sometimes, never), st.lists(st.tuples(times_ms, st.integers(0, 9)), max_size=4))
 def test_a_limit_that_is_waited_for_earns_no_credit(case: Case, deaths: list[tuple[int, int]]) -> None:
     """But for the time by which a timer is late, and its whole milliseconds: then the next frame passes."""
@@ -272,8 +267,6 @@ def test_none_of_the_rate_is_lost_while_it_is_wanted(frames: list[int], rate: in
 
 
 # ---- rates that change while frames wait
-
-
 @pytest.mark.parametrize(
     ("rate", "lease_s", "floor", "passes_at_ms"),
     [

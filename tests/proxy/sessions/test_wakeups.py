@@ -91,8 +91,6 @@ def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns:
 
 
 # ---- timers
-
-
 def test_a_limit_without_waiters_has_no_timer() -> None:
     """Else clients that come, wait and go would leave one for each client id, for as long as their debt is paid."""
     world = World([without_burst("client-id=<default>,producer_byte_rate=1")])

@@ -35,8 +35,6 @@ def unchanged(sent: bytes, response: bytes) -> Exchange:
 
 
 # ---- one for each handler; `n` is the correlation id, and varies the payload
-
-
 def forward(n: int) -> Exchange:
     return unchanged(frames.heartbeat(n), heartbeat_answered(n))
 

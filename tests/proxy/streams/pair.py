@@ -161,6 +161,11 @@ class Pair:
     def broker_sends(self, *data: bytes) -> None:
         self._receives(self.broker, b"".join(data))
 
+    def exchange(self, request: bytes, response: bytes) -> None:
+        """The client sends the one, the broker answers with the other."""
+        self.client_sends(request)
+        self.broker_sends(response)
+
     def _receives(self, wire: MemoryWire, data: bytes) -> None:
         for piece in cut(data, cycle(self.cuts)):
             wire.receive(piece)

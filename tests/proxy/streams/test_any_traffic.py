@@ -89,8 +89,6 @@ events = st.one_of(
 
 
 # ---- one connection
-
-
 @dataclass
 class Frame:
     """A frame of a stream: where it begins and ends there, and where which records are."""
@@ -221,8 +219,6 @@ def whole(data: bytearray) -> list[bytes]:
 
 
 # ---- the promises
-
-
 class Meter:
     """What one limit has charged, beyond what it earned. In nanounits."""
 

@@ -63,11 +63,9 @@ def try_login(
     pair: Pair, mechanism: str, token: bytes, *, handshake_error: int = 0, error: int = 0, said: bytes = b""
 ) -> None:
     """The client's handshake and its one message, each answered by the broker; none after a refused handshake."""
-    pair.client_sends(handshake(900, mechanism))
-    pair.broker_sends(chosen(900, handshake_error))
+    pair.exchange(handshake(900, mechanism), chosen(900, handshake_error))
     if not handshake_error:
-        pair.client_sends(sasl(901, token))
-        pair.broker_sends(accepted(901, said, error))
+        pair.exchange(sasl(901, token), accepted(901, said, error))
 
 
 def log_in(pair: Pair, user: str) -> None:
@@ -95,8 +93,7 @@ def test_a_client_is_the_user_that_it_proves(cuts: tuple[int, ...], breaks: bool
     )
     pair = Pair(world, cuts=cuts, breaks=breaks)
     exchange = negotiate(1)
-    pair.client_sends(exchange.request)
-    pair.broker_sends(exchange.response)
+    pair.exchange(exchange.request, exchange.response)
     log_in(pair, "alice")
     assert users(world) == [], "nobody yet"
     pair.client_sends(produce(2), produce(3))
@@ -115,12 +112,10 @@ def test_a_scram_exchange_and_a_token() -> None:
         ("OAUTHBEARER", [(b"n,,\x01auth=Bearer e30.eyJzdWIiOiJhbGljZSJ9.\x01\x01", b"")]),
     ):
         pair = Pair(World())
-        pair.client_sends(handshake(1, mechanism))
-        pair.broker_sends(chosen(1))
+        pair.exchange(handshake(1, mechanism), chosen(1))
         for n, (message, token) in enumerate(talk, start=2):
             assert user_of(pair) == ANONYMOUS
-            pair.client_sends(sasl(n, message))
-            pair.broker_sends(accepted(n, token))
+            pair.exchange(sasl(n, message), accepted(n, token))
         assert user_of(pair) == "alice"
 
 
@@ -149,20 +144,16 @@ def test_an_exchange_has_the_connection_to_itself() -> None:
 )
 def test_what_changes_nothing() -> None:
     pair = Pair(World())
-    pair.client_sends(sasl(1, plain("bob")))
-    pair.broker_sends(accepted(1))
+    pair.exchange(sasl(1, plain("bob")), accepted(1))
     assert user_of(pair) == ANONYMOUS, "without a handshake"
     log_in(pair, "alice")
-    pair.client_sends(handshake(1))
-    pair.broker_sends(chosen(1, ILLEGAL))
-    pair.client_sends(sasl(2, plain("bob")))
-    pair.broker_sends(accepted(2))
+    pair.exchange(handshake(1), chosen(1, ILLEGAL))
+    pair.exchange(sasl(2, plain("bob")), accepted(2))
     assert user_of(pair) == "alice", "after a refused handshake"
     try_login(pair, "PLAIN", plain("bob"), error=REFUSED)
     try_login(pair, "GSSAPI", b"\x05\x04\x04\xff\0\0\0\0bob@TEST")
     try_login(pair, "OAUTHBEARER", OPAQUE)
-    pair.client_sends(sasl(2, plain("bob")))
-    pair.broker_sends(accepted(2))
+    pair.exchange(sasl(2, plain("bob")), accepted(2))
     assert user_of(pair) == "alice"
 
 
@@ -205,10 +196,8 @@ def test_a_response_belongs_to_the_user_that_asked() -> None:
     log_in(pair, "alice")
     pair.client_sends(fetch(1), handshake(2))
     pair.broker_sends(fetched(1, size=5_000), chosen(2))
-    pair.client_sends(sasl(3, plain("bob")))
-    pair.broker_sends(accepted(3))
-    pair.client_sends(fetch(4))
-    pair.broker_sends(fetched(4, size=300))
+    pair.exchange(sasl(3, plain("bob")), accepted(3))
+    pair.exchange(fetch(4), fetched(4, size=300))
     bytes_of = {entity.user: entity.fetch_bytes for entity in world.metrics.entities}
     assert bytes_of == {"alice": len(fetched(1, size=5_000)), "bob": len(fetched(4, size=300))}
     levels = {entity: level[1] for (entity, _), level in world.levels().items()}
@@ -218,12 +207,10 @@ def test_a_response_belongs_to_the_user_that_asked() -> None:
 def test_a_notice_stays_with_the_user_that_it_was_for() -> None:
     pair = Pair(World([without_burst("user=alice,producer_byte_rate=100")]))
     log_in(pair, "alice")
-    pair.client_sends(produce(1, 1_000))
-    pair.broker_sends(produced(1))
+    pair.exchange(produce(1, 1_000), produced(1))
     assert pair.connection.identity.notice.until_ns
     log_in(pair, "bob")
-    pair.client_sends(produce(2, 1_000))
-    pair.broker_sends(produced(2))
+    pair.exchange(produce(2, 1_000), produced(2))
     assert pair.received()[-1] == produced(2)
 
 
@@ -267,8 +254,7 @@ def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
     stalled = sasl(2, bytes(MAX_PARTIAL))
     pairs = [Pair(world) for _ in range(3)]
     for pair in pairs:
-        pair.client_sends(handshake(1))
-        pair.broker_sends(chosen(1))
+        pair.exchange(handshake(1), chosen(1))
     pairs[0].client_sends(stalled[:-1])
     assert len(pairs[0].requests.backlog.kept) == len(stalled) - 1
     world.memory.kept_bytes += world.memory.limit // 2
@@ -291,8 +277,7 @@ def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
 )
 def test_a_response_that_cannot_be_read_passes_and_proves_nothing(response: bytes) -> None:
     pair = Pair(World())
-    pair.client_sends(handshake(900))
-    pair.broker_sends(chosen(900))
+    pair.exchange(handshake(900), chosen(900))
     pair.client_sends(sasl(901, plain("alice")), heartbeat(902))
     pair.broker_sends(response)
     assert (pair.received()[-1], user_of(pair), pair.sent()[-1]) == (response, ANONYMOUS, heartbeat(902))
@@ -310,8 +295,7 @@ def test_where_brokers_require_a_login_nothing_is_charged_before_it(mechanism: s
     world = World([parse_spec("total=true,producer_byte_rate=1MB")], upstream=ClientSettings(protocol="SASL_SSL"))
     pair = Pair(world)
     exchange = negotiate(1)
-    pair.client_sends(exchange.request)
-    pair.broker_sends(exchange.response)
+    pair.exchange(exchange.request, exchange.response)
     if mechanism:
         try_login(pair, mechanism, plain("alice"), error=0 if mechanism == "GSSAPI" else REFUSED)
     if mechanism == "GSSAPI":

@@ -346,8 +346,6 @@ def test_any_other_byte(version: int, sizes: tuple[int, ...]) -> None:
 
 
 # ---- what passes together
-
-
 IDS = "user=ANONYMOUS,producer_ids_rate=3"
 TOPIC = "topic=rows,bytes_in_rate=1GB,messages_in_rate=1000000"
 CLIENT = "client-id=etl,producer_byte_rate=1GB,request_rate=1000000"

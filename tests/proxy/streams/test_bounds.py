@@ -83,8 +83,7 @@ def test_the_bound_holds_with_requests_of_any_kind_before_it(lengths: list[int])
 
 def test_topics_kept_for_responses_are_bounded() -> None:
     """While the broker does not respond: the errors of a response give back what thresholds were charged."""
-    world = World([parse_spec("total=true,total.bytes.in.per.sec.threshold=1GB")])
-    pair = Pair(world)
+    pair = Pair(world := World([parse_spec("total=true,total.bytes.in.per.sec.threshold=1GB")]))
     accepted = world.registry.topics.thresholds[BYTES_THRESHOLD].accepted
     kept = []
     for number, count in enumerate([MAX_REMEMBERED + 500] + [200] * 300):
@@ -116,16 +115,14 @@ def test_bytes_of_own_responses_are_bounded() -> None:
 
 def test_kinds_are_bounded_in_number_and_bytes() -> None:
     """A client that invents client ids or header tags makes the memo forget, and long heads are not remembered."""
-    world = World()
-    pair = Pair(world)
+    pair = Pair(world := World())
     for number in range(MAX_KINDS + 500):
         pair.client_sends(produce(number, 10, acks=0, client_id=f"made-up-{number}"))
     assert len(world.kinds._known) <= MAX_KINDS
     before = len(world.kinds._known)
     for number in range(50):
         tags = b"\x01\x00\xff\x7f" + str(number).encode().zfill(16_383)
-        pair.client_sends(_with_tags(number, tags))
-        pair.broker_sends(heartbeat_answer(number))
+        pair.exchange(_with_tags(number, tags), heartbeat_answer(number))
     assert len(world.kinds._known) == before
     remembered = sum(len(tail) for _, _, tail in world.kinds._known)
     assert remembered <= MAX_KINDS * MAX_TAIL_BYTES
@@ -155,8 +152,7 @@ def _with_tags(correlation_id: int, tags: bytes) -> bytes:
 
 
 def test_a_response_above_a_quarter_of_the_pool_is_refused() -> None:
-    world = World(security=SecurityOptions(max_buffered_bytes=1_000_000))
-    pair = Pair(world)
+    pair = Pair(world := World(security=SecurityOptions(max_buffered_bytes=1_000_000)))
     pair.client_sends(frames.find_coordinator(1))
     with pytest.raises(ResponseTooLarge) as caught:
         pair.broker_sends((250_001).to_bytes(4, "big") + (1).to_bytes(4, "big"))
@@ -187,8 +183,7 @@ def test_a_long_list_of_brokers_is_learned_in_short_steps(monkeypatch: pytest.Mo
     monkeypatch.setattr(Nodes, "_advertise", learning)
     monkeypatch.setattr(ResponseStream, "next_step", taking)
     pair = Pair(world)
-    pair.client_sends(frames.metadata(1))
-    pair.broker_sends(many_brokers(300))
+    pair.exchange(frames.metadata(1), many_brokers(300))
     assert len(pair.received()) == 1
     assert sum(learned) == 300
     assert max(learned) <= 10

@@ -31,13 +31,10 @@ def long_frame(size: int = 10_000) -> bytes:
 
 
 # ---- frames that do not come whole
-
-
 @pytest.mark.claim("enforcement", "what is announced and does not come takes nothing from others")
 @pytest.mark.parametrize("arrived", [23, 5_000, 9_999])
 def test_what_never_came_is_not_charged(arrived: int) -> None:
-    world = World([quota(f"{PRODUCE}=1000")])
-    pair = Pair(world)
+    pair = Pair(world := World([quota(f"{PRODUCE}=1000")]))
     pair.client_sends(long_frame()[:arrived])
     assert world.debts()[ETL] == pytest.approx((arrived - 4) / 1000)
     pair.hang_up()
@@ -81,8 +78,7 @@ def test_a_request_is_charged_its_bytes_or_its_cost_however_it_arrives(
     """Together or one by one, whole or in pieces, held or not; and a limit without a cost is charged the bytes."""
     specs = [f"client-id=etl,{PRODUCE}={rate},request_cost=2kB{also}", f"total,{PRODUCE}={rate},request_cost=5kB"]
     specs += [f"resource-group=g,client-id=etl,{PRODUCE}=1GB", *parsed]
-    world = World([without_burst(each) for each in specs])
-    pair = Pair(world, cuts=cuts)
+    pair = Pair(world := World([without_burst(each) for each in specs]), cuts=cuts)
     sent = [produce_records(1, {"rows": [batch(1, 61 + size)]}) for count, size in drawn for _ in range(count)]
     for number in range(0, len(sent), 3):
         pair.client_sends(*sent[number : number + 3])
@@ -177,16 +173,11 @@ def test_a_request_that_stalled_while_another_took_the_limit_waits_in_its_middle
 
 
 # ---- request_rate
-
-
 def test_responses_of_control_requests_carry_the_wait_where_they_have_the_field() -> None:
-    world = World([quota("request_rate=10")])
-    pair = Pair(world)
-    pair.client_sends(heartbeat(1))
-    pair.broker_sends(heartbeat_answered(1))
+    pair = Pair(world := World([quota("request_rate=10")]))
+    pair.exchange(heartbeat(1), heartbeat_answered(1))
     assert bytes(pair.to_client) == heartbeat_answered(1, 100)
-    pair.client_sends(frames.request(12, 0, 2, b"body"))
-    pair.broker_sends(frames.heartbeat_answer(2))
+    pair.exchange(frames.request(12, 0, 2, b"body"), frames.heartbeat_answer(2))
     assert pair.received()[-1] == frames.heartbeat_answer(2), "version 0 has no such field"
     world.clock.pass_seconds(3)
     pair.client_sends(produce(3), heartbeat(4))
@@ -200,8 +191,6 @@ def test_responses_of_control_requests_carry_the_wait_where_they_have_the_field(
 
 
 # ---- one count for each request
-
-
 LATE: dict[frames.Topic, list[bytes | None]] = {"late": [batch(1, 30_000) for _ in range(20)]}
 
 
@@ -226,8 +215,7 @@ LATE: dict[frames.Topic, list[bytes | None]] = {"late": [batch(1, 30_000) for _ 
 )
 def test_a_request_counts_once(limits: list[QuotaEntry], sent: list[bytes], counted: Mapping[str, int]) -> None:
     """One that is held does not count for the debt that it leaves as well."""
-    world = World(limits)
-    pair = Pair(world, cuts=[20_000])
+    pair = Pair(world := World(limits), cuts=[20_000])
     pair.client_sends(*sent)
     pass_holds(world)
     assert pair.sent() == sent
@@ -235,25 +223,20 @@ def test_a_request_counts_once(limits: list[QuotaEntry], sent: list[bytes], coun
 
 
 def test_a_control_request_counts_once() -> None:
-    world = World([quota("request_rate=1,controller_mutation_rate=1")])
-    pair = Pair(world)
+    pair = Pair(world := World([quota("request_rate=1,controller_mutation_rate=1")]))
     pair.client_sends(heartbeat(1), heartbeat(2))
     pair.broker_sends(heartbeat_answered(1), heartbeat_answered(2))
     assert sum(world.throttled().values()) == 2
-    pair.client_sends(create(3, {"first": 5}))
-    pair.broker_sends(created(3, ["first"]))
+    pair.exchange(create(3, {"first": 5}), created(3, ["first"]))
     pair.client_sends(create(4, {"second": 5}))
     assert told(CREATE_TOPICS, 7, pair.received()[-1]).errors["second"][0] == 89
     assert sum(world.throttled().values()) == 4
 
 
 # ---- what applies later
-
-
 def test_the_limits_of_a_topic_are_looked_up_again_after_a_change_and_an_idle_hour() -> None:
     rows = parse_spec("topic=rows,bytes_in_rate=1000")
-    world = World([rows])
-    pair = Pair(world)
+    pair = Pair(world := World([rows]))
     sent = produce_records(1, {"rows": [batch(1, 900)]})
     for seconds in (0, 4_000, 4_000):
         world.clock.pass_seconds(seconds)

@@ -192,8 +192,7 @@ def test_the_cluster_or_no_one_answers(options: QuotaOptions, by_broker: bool) -
 )
 def test_what_is_offered(options: QuotaOptions, offered: bool | None, keys: tuple[int, ...]) -> None:
     pair = connected(options)
-    pair.client_sends(api_versions(1, 3))
-    pair.broker_sends(negotiated(1, *keys))
+    pair.exchange(api_versions(1, 3), negotiated(1, *keys))
     found: Any = decode(load_response_schema(API_VERSIONS, 3), bytes(pair.to_client), 8)
     ranges = {each.api_key: (each.min_version, each.max_version) for each in found.api_keys}
     assert ({48, 49} <= ranges.keys()) == (48 in keys if offered is None else offered)

@@ -34,8 +34,7 @@ def debt_ms(pair: Pair) -> int:
 def answered(version: int, size: int = 10_000, max_throttle_ms: int = 5_000) -> Pair:
     """A request that left debt has its response."""
     pair = Pair(World([QUOTA], enforcement=EnforcementOptions(max_throttle_ms=max_throttle_ms)))
-    pair.client_sends(produce(1, size, version))
-    pair.broker_sends(produced(1, version))
+    pair.exchange(produce(1, size, version), produced(1, version))
     return pair
 
 
@@ -88,8 +87,7 @@ def test_without_a_response_nothing_is_late(version: int) -> None:
 def test_control_requests_and_share_fetches_are_never_held(mode: str) -> None:
     """Also those that only renew acquisition locks (KIP-1222) pass unchanged: they ask for no bytes."""
     pair = Pair(World([without_burst(f"client-id=etl,consumer_byte_rate=1,mode={mode}")]))
-    pair.client_sends(share_fetch(1, 2))
-    pair.broker_sends(share_fetched(1, 2))
+    pair.exchange(share_fetch(1, 2), share_fetched(1, 2))
     sent = [
         share_fetch(2, 2, max_bytes=0, renews=True),
         *(request(api, 1, 10 + api) for api in (3, 8, 11, 12, 13, 14, 22, 24, 26)),

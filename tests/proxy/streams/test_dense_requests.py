@@ -52,8 +52,7 @@ def accepted(world: World) -> int:
 @pytest.mark.pure
 def test_a_step_reads_a_bounded_number_of_topics(pieces: list[int], count: int, version: int) -> None:
     """Also where a turn ends after each step, and others use the buffer meanwhile."""
-    world = World([ANY_TOPIC, TOTAL])
-    pair = Pair(world, breaks=True)
+    pair = Pair(world := World([ANY_TOPIC, TOTAL]), breaks=True)
     data = dense(1, version=version) + heartbeat(2)
     cuts = sorted(random.Random(count).sample(range(1, len(data)), count - 1))
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
@@ -83,8 +82,7 @@ def many_tags(number: int, count: int) -> bytes:
 )
 @pytest.mark.pure
 def test_whatever_a_read_is_full_of(pieces: list[int], data: bytes, records: int, least_steps: int) -> None:
-    world = World([ANY_TOPIC, TOTAL])
-    pair = Pair(world, breaks=True)
+    pair = Pair(world := World([ANY_TOPIC, TOTAL]), breaks=True)
     assert len(data) < READ_SIZE
     pair.client_sends(data)
     assert pair.to_broker == data

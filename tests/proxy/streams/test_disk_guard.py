@@ -171,8 +171,7 @@ def test_what_is_refused_was_charged_to_no_limit_of_its_client() -> None:
 
 
 def test_a_request_that_has_begun_to_pass_ends_after_the_same_time() -> None:
-    world = World()
-    pair = Pair(world)
+    pair = Pair(world := World())
     whole = batch(1)
     pair.client_sends(whole[:100])
     guarded(world)
@@ -191,8 +190,6 @@ def test_a_dry_run_refuses_nothing() -> None:
 
 
 # ---- transactions
-
-
 @pytest.mark.claim("operate", "transactions without an EndTxn since then may write for 60 s more")
 @pytest.mark.parametrize("version", [4, 9])
 def test_an_open_transaction_may_go_on_until_it_ends(version: int) -> None:

@@ -64,7 +64,6 @@ def test_both_streams_are_those_without_quotas(
 
 
 # ---- excess
-
 RATE = 10_000
 ETL = ("client-id:etl", PRODUCE)
 #: Bytes per second, seconds: a load above the limit, below it, or none.
@@ -159,14 +158,12 @@ def test_the_debt_of_a_dry_run_is_bounded(sends: bool, algorithm: str) -> None:
     it is visible how many times the limit would be exceeded.
     """
     quota = parse_spec("client-id=etl,producer_byte_rate=10,consumer_byte_rate=10")
-    world = World(QuotaOptions(entries=(quota,), algorithm=algorithm), enforcement=DRY_RUN)
-    pair = Pair(world)
+    pair = Pair(world := World(QuotaOptions(entries=(quota,), algorithm=algorithm), enforcement=DRY_RUN))
     for number in range(50):
         if sends:
             pair.client_sends(produce(number, 500))
         else:
-            pair.client_sends(fetch(number))
-            pair.broker_sends(fetched(number, size=500))
+            pair.exchange(fetch(number), fetched(number, size=500))
         world.clock.pass_seconds(1)
     passed = sum(limit.passed for limit in world.registry.limits_in_use())
     assert passed == (len(pair.to_broker) - 4 * 50 if sends else len(pair.to_client))

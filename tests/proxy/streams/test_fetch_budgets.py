@@ -31,8 +31,6 @@ def open_fetches(world: World, client_id: str = "etl") -> int:
 
 
 # ---- what a fetch asks for
-
-
 class OpenFetches(RuleBasedStateMachine):
     """Connections of two clients ask, are held, are answered and go in any order, while limits and time change."""
 
@@ -136,12 +134,9 @@ def test_a_share_fetch_asks_for_its_share_of_bytes_and_records() -> None:
 
 
 # ---- several at a time
-
-
 @pytest.mark.claim("enforcement", "what is announced and does not come takes nothing from others")
 def test_connections_that_ask_and_go_keep_nothing_from_another() -> None:
-    world = World([parse_spec("total,consumer_byte_rate=1MB")])
-    known = Pair(world)
+    known = Pair(world := World([parse_spec("total,consumer_byte_rate=1MB")]))
     for number in range(20):
         new = [Pair(world) for _ in range(30)]
         for pair in new:
@@ -156,8 +151,6 @@ def test_connections_that_ask_and_go_keep_nothing_from_another() -> None:
 
 
 # ---- how a held fetch, and its response, count in the queue
-
-
 @pytest.mark.parametrize(
     ("sizes", "units"),
     [([], 5_000), ([70_000], 70_000), ([900], 5_000), ([70_000, 90_000], 90_000), ([70_000, 900], 5_000)],
@@ -166,8 +159,7 @@ def test_a_held_fetch_counts_its_share_or_a_batch_that_was_above_it(sizes: list[
     world = World([FAST])
     other, pair = Pair(world), Pair(world)
     for number, size in enumerate(sizes):
-        pair.client_sends(fetch(number))
-        pair.broker_sends(fetched(number, size=size - len(fetched(number, size=0))))
+        pair.exchange(fetch(number), fetched(number, size=size - len(fetched(number, size=0))))
         wait(world, 1)
     other.client_sends(fetch(1), fetch(2))
     other.broker_sends(fetched(1, size=5_000))
@@ -207,8 +199,6 @@ def holder_of_response(pair: Pair) -> tuple[str, str] | None:
 
 
 # ---- notices
-
-
 def test_a_notice_counts_held_fetches_of_unknown_size_as_small() -> None:
     """Most likely their responses are small."""
     world = World([without_burst("client-id=etl,consumer_byte_rate=500000")])
@@ -249,8 +239,6 @@ def throttle_ms_of(pair: Pair) -> int:
 
 
 # ---- which of them wait
-
-
 @pytest.mark.claim("enforcement", "a ShareFetch request always passes, since it acknowledges; its response waits")
 @pytest.mark.parametrize("max_bytes", [0, -1, 1, 50_000_000])
 @pytest.mark.parametrize("limit", ["consumer_byte_rate=1MB", "request_rate=1"])
@@ -297,15 +285,12 @@ def test_records_that_come_near_the_end_of_their_lock_are_reported(caplog: pytes
 
 
 # ---- limits that change, and that are lifted
-
-
 def test_a_lifted_limit_is_in_no_later_response() -> None:
     """Fetches and a Produce were in flight when the limit was removed: no client waits for a limit that is gone."""
     world = World([without_burst("client-id=etl,consumer_byte_rate=1000,producer_byte_rate=1000")])
     first, second, third = (Pair(world) for _ in range(3))
     first.client_sends(frames.produce(1, 3_000), frames.fetch(2))
-    third.client_sends(frames.fetch(1))
-    third.broker_sends(frames.fetched(1, size=3_000))
+    third.exchange(frames.fetch(1), frames.fetched(1, size=3_000))
     second.client_sends(frames.fetch(3))
     assert second.held is not None
     world.registry.replace([], world.clock())

@@ -98,8 +98,7 @@ def test_a_short_wait_is_held_and_not_told(
     version: str, quota: QuotaEntry, options: EnforcementOptions, seconds: float, told_ms: int
 ) -> None:
     """The next frame waits for it in any case, so the limit holds. Who asks for notices gets each."""
-    world = World([quota], enforcement=options)
-    pair = pair_of(world, version)
+    pair = pair_of(world := World([quota], enforcement=options), version)
     pair.client_sends(produce(1, 2_000))
     world.clock.pass_seconds(seconds)
     pair.broker_sends(produced(1))
@@ -134,8 +133,7 @@ def test_of_a_long_wait_it_is_told_once() -> None:
 
 def test_it_is_told_again_when_it_has_waited() -> None:
     """It pipelines: each notice covers the frame that is held already."""
-    world = World([SLOW])
-    pair = pair_of(world)
+    pair = pair_of(world := World([SLOW]))
     for number in range(9):
         pair.client_sends(produce(number, 2_000))
     lines = []
@@ -153,10 +151,8 @@ def test_it_is_told_again_when_it_has_waited() -> None:
 
 def test_nothing_is_told_before_there_is_debt() -> None:
     """The soft mark is 20 ms."""
-    world = World([parse_spec("client-id=etl,producer_byte_rate=1MB,burst_seconds=0.1")])
-    pair = pair_of(world)
-    pair.client_sends(produce(1, 90_000))
-    pair.broker_sends(produced(1))
+    pair = pair_of(world := World([parse_spec("client-id=etl,producer_byte_rate=1MB,burst_seconds=0.1")]))
+    pair.exchange(produce(1, 90_000), produced(1))
     assert told(pair) == [0]
     assert world.throttled() == {}
 
@@ -164,30 +160,24 @@ def test_nothing_is_told_before_there_is_debt() -> None:
 def test_a_part_of_a_fleets_limit_is_held_alone() -> None:
     """Others are told of 100 ms at most: a line for each would be many."""
     pair = pair_of(World([SLOW]))
-    pair.client_sends(heartbeat(7))
-    pair.broker_sends(heartbeat_answer(7))
+    pair.exchange(heartbeat(7), heartbeat_answer(7))
     (limit,) = pair.connection.identity.limits.produce.limits
     limit.whole = cast("Any", SimpleNamespace(wanted=int, share=1_000, rate=1_000, fleet="f", members=2))
-    pair.client_sends(produce(1, 2_000))
-    pair.broker_sends(produced(1))
+    pair.exchange(produce(1, 2_000), produced(1))
     assert produce_throttle_ms(pair.received()[-1], 9) == 0
 
 
 def test_control_requests_and_bounds_of_the_proxy() -> None:
     """`request_rate` is told of as bytes are; a bound of the proxy, of 100 ms, never."""
-    world = World([without_burst("client-id=etl,request_rate=10")])
-    pair = pair_of(world)
+    pair = pair_of(world := World([without_burst("client-id=etl,request_rate=10")]))
     for number in range(3):
-        pair.client_sends(heartbeat(number))
-        pair.broker_sends(heartbeat_answer(number))
+        pair.exchange(heartbeat(number), heartbeat_answer(number))
     assert pair.received() == [heartbeat_answer(number) for number in range(3)]
     pair.connection.identity.notice.extend(None, world.clock() + 100_000_000, MEMORY)
     assert pair.connection.observer.notify(pair.connection.identity.notice, world.clock()) == 0
 
 
 # ---- the node that a client means
-
-
 @pytest.mark.parametrize(
     ("known", "meant", "passes"),
     [

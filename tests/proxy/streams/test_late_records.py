@@ -92,8 +92,6 @@ def test_late_charges_are_in_the_throttle_time() -> None:
 
 
 # ---- memory
-
-
 def test_requests_before_their_decision_do_not_use_up_memory() -> None:
     """Else nothing could be read that completes them, for ever."""
     world = World([MAY_REJECT], security=SecurityOptions(max_buffered_bytes=300_000))
@@ -109,8 +107,7 @@ def test_requests_before_their_decision_do_not_use_up_memory() -> None:
 
 def test_a_request_decided_early_is_charged_in_full() -> None:
     may_reject = [replace(each, options=replace(each.options, rejects=True)) for each in EACH_SLOW]
-    world = World(may_reject, security=SecurityOptions(max_buffered_bytes=2_000))
-    pair = refusing(world)
+    pair = refusing(world := World(may_reject, security=SecurityOptions(max_buffered_bytes=2_000)))
     world.memory.update(Holding(), 0, 2_500, 0)
     assert world.memory.is_tight
     data = long_request(1)

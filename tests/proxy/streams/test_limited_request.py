@@ -60,8 +60,6 @@ def test_each_cell(state: Life, event: LifeEvent) -> None:
 
 
 # ---- holds
-
-
 OWN, TOPIC, TOTAL = (
     "client-id=etl,producer_byte_rate=1MB",
     "topic=rows,bytes_in_rate=1MB",
@@ -150,8 +148,7 @@ def test_the_list_of_throttled_clients_has_its_place(request_of: Callable[..., b
     if request_of is produce:
         first.client_sends(produce(0, 100_000 - 19))
     else:
-        first.client_sends(fetch(0))
-        first.broker_sends(fetched(0, size=100_000 - 13))
+        first.exchange(fetch(0), fetched(0, size=100_000 - 13))
     pairs = [Pair(world), Pair(world)]
     for pair in pairs:
         pair.client_sends(request_of(1))

@@ -42,8 +42,7 @@ COUNTED = {CREATE_TOPICS: 12, CREATE_PARTITIONS: 3, DELETE_TOPICS: 3}
 def in_debt(world: World, partitions: int = 3, *, cuts: list[int] | None = None) -> Pair:
     """A client after one request that left a debt of 100 ms for each of its partitions."""
     pair = Pair(world, cuts=cuts or [])
-    pair.client_sends(create(100, {"first": partitions}))
-    pair.broker_sends(created(100, ["first"]))
+    pair.exchange(create(100, {"first": partitions}), created(100, ["first"]))
     assert bytes(pair.to_client) == created(100, ["first"]), "as in Kafka, what passes has no wait"
     pair.to_client.clear()
     pair.to_broker.clear()
@@ -51,8 +50,6 @@ def in_debt(world: World, partitions: int = 3, *, cuts: list[int] | None = None)
 
 
 # ---- strict versions
-
-
 @pytest.mark.parametrize("cuts", [[1_000_000], [1]])
 @pytest.mark.parametrize(("api", "version"), STRICT)
 def test_a_request_that_finds_debt_is_answered_in_its_turn(api: int, version: int, cuts: list[int]) -> None:
@@ -83,23 +80,18 @@ def test_topics_are_counted_and_refused_by_id() -> None:
 
 
 # ---- permissive versions
-
-
 def test_these_are_all_versions() -> None:
     listed = {(key, version) for key in COUNTED for version in range(APIS[key].max_version + 1)}
     assert listed == {*STRICT, *PERMISSIVE, *WITHOUT_THROTTLE_TIME, (CREATE_TOPICS, 0)}
 
 
 # ---- throttle times and counts
-
-
 @pytest.mark.parametrize("version", [4, 7])
 def test_the_wait_is_that_of_the_request_rate_if_longer_and_capped(version: int) -> None:
     for request_rate, most_ms, expected_ms in ((1_000, 5_000, 300), (1, 5_000, 1_000), (1, 700, 700)):
         rate = without_burst(f"client-id=etl,controller_mutation_rate=10,request_rate={request_rate}")
         pair = Pair(World([rate], enforcement=EnforcementOptions(max_throttle_ms=most_ms)))
-        pair.client_sends(mutation(CREATE_TOPICS, version, 1, {"a": 3}))
-        pair.broker_sends(done(CREATE_TOPICS, version, 1, ["a"]))
+        pair.exchange(mutation(CREATE_TOPICS, version, 1, {"a": 3}), done(CREATE_TOPICS, version, 1, ["a"]))
         pair.client_sends(mutation(CREATE_TOPICS, version, 2, {"b": 0}))
         if version < 6:
             pair.broker_sends(done(CREATE_TOPICS, version, 2, ["b"]))
@@ -126,8 +118,7 @@ def test_refusals_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_limits_that_change_while_the_broker_answers() -> None:
-    world = World()
-    pair = Pair(world)
+    pair = Pair(world := World())
     pair.client_sends(create(1, {"a": 3}))
     world.registry.replace([QUOTA], world.clock())
     pair.client_sends(mutation(CREATE_TOPICS, 4, 2, {"b": 3}), create(3, {"c": 1}))
@@ -141,8 +132,6 @@ def test_limits_that_change_while_the_broker_answers() -> None:
 
 
 # ---- bounds
-
-
 def test_without_a_limit_bytes_pass_as_they_come() -> None:
     for quotas in ([], [without_burst("client-id=other,controller_mutation_rate=1")]):
         pair = Pair(World(quotas))

@@ -33,8 +33,7 @@ def latin(frame: bytes) -> bytes:
 )
 def test_a_limit_holds_for_it_and_its_bytes_pass_as_they_are(limit: str, frame: bytes) -> None:
     for cuts in ((), (1,)):
-        world = World([without_burst(limit)])
-        pair = Pair(world, cuts=cuts)
+        pair = Pair(world := World([without_burst(limit)]), cuts=cuts)
         pair.client_sends(latin(frame))
         assert pair.to_broker == latin(frame)
         of_topic = limit.startswith("topic")

@@ -52,8 +52,7 @@ def test_the_notice_of_a_fetch_response(version: int) -> None:
         if version >= 1:
             struct.pack_into(">i", answer, field, broker_ms)
         pair = Pair(World([QUOTA], enforcement=NOTIFY))
-        pair.client_sends(fetch(1, version))
-        pair.broker_sends(bytes(answer))
+        pair.exchange(fetch(1, version), bytes(answer))
         if version >= 1:
             (told_ms,) = struct.unpack_from(">i", pair.to_client, field)
             assert told_ms == max(broker_ms, len(answer)), "each byte of the response costs a millisecond"
@@ -82,13 +81,10 @@ def test_responses_of_other_apis_have_no_throttle_time() -> None:
 
 
 # ---- before the debt
-
-
 @pytest.mark.parametrize("count", [1, 85], ids=["one by one", "in a batch"])
 def test_a_notice_comes_before_the_debt_of_bytes(count: int) -> None:
     """The bucket holds 100 kB, and 20 ms earn 20 kB: below that the client is to wait for the difference."""
-    world = World([parse_spec("client-id=etl,producer_byte_rate=1MB,burst_seconds=0.1")])
-    pair = Pair(world)
+    pair = Pair(world := World([parse_spec("client-id=etl,producer_byte_rate=1MB,burst_seconds=0.1")]))
     sent = b"".join(produce(number, 85_000 // count) for number in range(count))
     pair.client_sends(sent)
     assert pair.to_broker == sent
@@ -106,11 +102,9 @@ def test_a_notice_comes_before_the_debt_of_bytes(count: int) -> None:
 
 def test_a_notice_comes_before_the_debt_of_requests() -> None:
     """The bucket holds 100 requests, and 20 ms earn 20 of them."""
-    world = World([parse_spec("client-id=etl,request_rate=1000,burst_seconds=0.1")])
-    pair = Pair(world)
+    pair = Pair(World([parse_spec("client-id=etl,request_rate=1000,burst_seconds=0.1")]))
     for number in range(90):
-        pair.client_sends(produce(number, 10))
-        pair.broker_sends(produced(number))
+        pair.exchange(produce(number, 10), produced(number))
         left_ms = 100 - (number + 1)
         assert produce_throttle_ms(pair.received()[-1], 9) == max(0, SOFT_NS // 1_000_000 - left_ms)
     notice = pair.connection.identity.notice

@@ -47,8 +47,7 @@ def test_a_response_to_the_proxy_is_taken_out_of_the_stream(cuts: list[int]) -> 
     sent = own_request(pair)
     response = frame(b"\x00\x00\x00\x01" + b"to the proxy" * 50)
     pair.broker_sends(heartbeat_answer(1), produced(2), response)
-    pair.client_sends(heartbeat(3))
-    pair.broker_sends(heartbeat_answer(3))
+    pair.exchange(heartbeat(3), heartbeat_answer(3))
     assert sent.response == response[4:]
     assert pair.to_client == heartbeat_answer(1) + produced(2) + heartbeat_answer(3)
 
@@ -85,8 +84,7 @@ def test_where_the_proxy_logs_in_sasl_is_not_offered() -> None:
     kept = {}
     for upstream in (UPSTREAM, ClientSettings()):
         pair = Pair(World(upstream=upstream))
-        pair.client_sends(api_versions(1, 3))
-        pair.broker_sends(response)
+        pair.exchange(api_versions(1, 3), response)
         body = decode(ApiVersionsResponse, bytes(pair.to_client), 8)
         kept[upstream] = {int(api.api_key) for api in body.api_keys}
     assert kept[ClientSettings()] - kept[UPSTREAM] == {SASL_HANDSHAKE, SASL_AUTHENTICATE}
@@ -111,8 +109,7 @@ def login_ends(pair: Pair) -> None:
 
 
 def test_a_frame_that_is_released_during_a_login_asks_again() -> None:
-    world = World([without_burst("client-id=etl,producer_byte_rate=1000")], upstream=UPSTREAM)
-    pair = Pair(world)
+    pair = Pair(world := World([without_burst("client-id=etl,producer_byte_rate=1000")], upstream=UPSTREAM))
     first, second = produce(1, 2_000), produce(2, 2_000)
     pair.client_sends(first, second)
     assert pair.sent() == [first]

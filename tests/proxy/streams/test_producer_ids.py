@@ -55,8 +55,7 @@ def test_an_id_that_becomes_known_while_its_frame_waits() -> None:
 
 def test_an_id_that_comes_late_in_a_long_request() -> None:
     """Else any number of ids would pass after the first 64 KiB."""
-    world = World([TWO])
-    pair = Pair(world)
+    pair = Pair(world := World([TWO]))
     records = [batch(1, 70_000, producer_id=1), *(batch(1, 100, producer_id=each) for each in (1, 2, 3))]
     long = produce_records(1, {"rows": records})
     pair.client_sends(long[:67_000])
@@ -90,8 +89,7 @@ def test_an_id_that_comes_late_waits_in_the_middle_of_its_request() -> None:
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_ids_of_a_request_that_never_arrives_whole_count(dry_run: bool) -> None:
     """They are known from then on, and would cost nothing later."""
-    world = World([TWO], enforcement=EnforcementOptions(dry_run=dry_run))
-    pair = Pair(world)
+    pair = Pair(world := World([TWO], enforcement=EnforcementOptions(dry_run=dry_run)))
     records = [batch(1, 70_000, producer_id=1), batch(1, 70_000, producer_id=2), batch(1, 70_000)]
     sent = produce_records(1, {"rows": records})
     pair.client_sends(sent[:67_000])
@@ -103,8 +101,7 @@ def test_ids_of_a_request_that_never_arrives_whole_count(dry_run: bool) -> None:
 
 def test_the_last_allowed_id_gets_no_throttle_time() -> None:
     """Clients wait for that, and the next request of this one, with an id that is known, would pass at once."""
-    world = World([TWO])
-    pair = Pair(world)
+    pair = Pair(world := World([TWO]))
     pair.client_sends(of(0, 0), of(1, 1))
     assert world.debts()
     assert pair.connection.identity.notice.throttle_time_ms(world.clock()) == 0

@@ -78,8 +78,7 @@ def pair_of(world: World, cuts: tuple[int, ...] = (), error: int = 89) -> Pair:
     pair = Pair(world, cuts=cuts)
     pair.connection.identity.refusal_error = error
     first = produce_records(1, {NOISY: [idempotent(0)]})
-    pair.client_sends(first)
-    pair.broker_sends(produced(1))
+    pair.exchange(first, produced(1))
     assert (pair.sent(), pair.received()) == ([first], [produced(1)]), "no throttle time"
     pair.to_broker.clear()
     pair.to_client.clear()
@@ -91,13 +90,10 @@ def message_of(wait_ms: int) -> str:
 
 
 # ---- requests and responses
-
-
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("version", [3, 7, 8, 9, 12])
 def test_a_request_over_its_limit_is_answered_in_order(version: int, cuts: tuple[int, ...]) -> None:
-    world = world_of(usage=UsageOptions(file=Path("unused")))
-    pair = pair_of(world, cuts)
+    pair = pair_of(world := world_of(usage=UsageOptions(file=Path("unused"))), cuts)
     before = produce_records(2, {QUIET: [idempotent(0)]}, version)
     after = produce_records(4, {QUIET: [idempotent(4)]}, version)
     over = produce_records(3, {NOISY: [idempotent(4), idempotent(0)]}, version)
@@ -133,8 +129,7 @@ def test_a_long_request_is_discarded_as_it_arrives(cuts: tuple[int, ...]) -> Non
 @pytest.mark.parametrize("error", [89, 0])
 def test_unknown_ids_are_refused_until_they_are_known_and_keep_their_order(error: int) -> None:
     """Also where the client's software is not known to retry: brokers answer so, too."""
-    world = world_of()
-    pair = Pair(world)
+    pair = Pair(world := world_of())
     pair.connection.identity.refusal_error = error
     first, second = UUID(int=1), UUID(int=2)
     topics: dict[Topic, list[bytes | None]] = {first: [idempotent(0)], second: [idempotent(40)]}
@@ -151,12 +146,9 @@ def test_unknown_ids_are_refused_until_they_are_known_and_keep_their_order(error
 
 
 # ---- order
-
-
 def test_a_new_connection_begins_anew() -> None:
     """Clients send in order on it; and producer ids can be guessed: one client does not stop another."""
-    world = world_of()
-    first = pair_of(world)
+    first = pair_of(world := world_of())
     first.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
     world.clock.pass_seconds(10)
     second = Pair(world)
@@ -168,8 +160,7 @@ def test_a_new_connection_begins_anew() -> None:
 
 def test_a_batch_that_must_wait_and_is_found_late_closes_the_connection() -> None:
     """The broker drops the incomplete request, and the producer begins again with the refused batch."""
-    world = world_of()
-    pair = pair_of(world)
+    pair = pair_of(world := world_of())
     pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
     world.clock.pass_seconds(10)
     topics: dict[Topic, list[bytes | None]] = {QUIET: [idempotent(0, payload=bytes(100_000))], NOISY: [idempotent(8)]}
@@ -179,8 +170,7 @@ def test_a_batch_that_must_wait_and_is_found_late_closes_the_connection() -> Non
 
 
 def test_a_batch_that_was_refused_for_long_is_held() -> None:
-    world = world_of()
-    pair = pair_of(world)
+    pair = pair_of(world := world_of())
     again = produce_records(2, {NOISY: [idempotent(4)]})
     pair.client_sends(again)
     world.clock.now_ns += MAX_REFUSED_NS
@@ -193,8 +183,7 @@ def test_a_batch_that_was_refused_for_long_is_held() -> None:
 
 
 def test_a_change_of_the_limits_keeps_the_order() -> None:
-    world = world_of()
-    pair = pair_of(world)
+    pair = pair_of(world := world_of())
     pair.client_sends(produce_records(2, {NOISY: [idempotent(4)]}))
     world.registry.replace([], world.clock())
     pair.client_sends(produce_records(3, {NOISY: [idempotent(8)]}))
@@ -220,8 +209,6 @@ def test_where_no_more_sequences_can_be_kept_a_request_is_held(monkeypatch: pyte
 
 
 # ---- who is refused
-
-
 @pytest.mark.parametrize(
     ("error", "sent"),
     [
@@ -233,8 +220,7 @@ def test_where_no_more_sequences_can_be_kept_a_request_is_held(monkeypatch: pyte
     ],
 )
 def test_everything_else_is_held(error: int, sent: bytes) -> None:
-    world = world_of()
-    pair = pair_of(world)
+    pair = pair_of(world := world_of())
     pair.connection.identity.refusal_error = error
     pair.client_sends(sent)
     assert (pair.held is not None, pair.received()) == (True, [])
@@ -272,11 +258,9 @@ def test_a_dry_run_refuses_nothing() -> None:
 
 def test_thresholds_count_a_refused_sequence_once() -> None:
     entries = [parse_spec("total,total.bytes.in.per.sec.threshold=1000,total.messages.in.per.sec.threshold=1000000")]
-    world = World(quotas=entries)
-    pair = Pair(world)
+    pair = Pair(world := World(quotas=entries))
     pair.connection.identity.refusal_error = 89
-    pair.client_sends(produce_records(1, {NOISY: [idempotent(0, payload=bytes(100_000))]}))
-    pair.broker_sends(produced(1))
+    pair.exchange(produce_records(1, {NOISY: [idempotent(0, payload=bytes(100_000))]}), produced(1))
     world.clock.pass_seconds(6)
     for number in (2, 3):
         pair.client_sends(produce_records(number, {NOISY: [idempotent(4)]}))
@@ -291,8 +275,6 @@ def test_thresholds_count_a_refused_sequence_once() -> None:
 
 
 # ---- properties
-
-
 def release_all_due(world: World) -> None:
     """Let the held frames pass that are due."""
     while release_due(world):

@@ -61,12 +61,10 @@ def test_no_other_response_contains_a_throttle_time() -> None:
         [without_burst("client-id=etl,request_rate=1"), without_burst("client-id=etl,controller_mutation_rate=1")]
     )
     pair = repeating(world)
-    pair.client_sends(heartbeat(1) + heartbeat(2))
-    pair.broker_sends(heartbeat_answer(1) + heartbeat_answer(2))
+    pair.exchange(heartbeat(1) + heartbeat(2), heartbeat_answer(1) + heartbeat_answer(2))
     assert pair.received() == [heartbeat_answer(1), heartbeat_answer(2)]
     for number in (3, 4):
-        pair.client_sends(mutation(CREATE_TOPICS, 5, number, {"t": 3}))
-        pair.broker_sends(done(CREATE_TOPICS, 5, number, ["t"]))
+        pair.exchange(mutation(CREATE_TOPICS, 5, number, {"t": 3}), done(CREATE_TOPICS, 5, number, ["t"]))
         assert told(CREATE_TOPICS, 5, pair.received()[-1]).throttle_ms == 0
     pair.connection.identity.notice.extend(None, world.clock() + _BLOCKED_NS, "memory")
     assert pair.connection.observer.notify(pair.connection.identity.notice, world.clock()) == 0

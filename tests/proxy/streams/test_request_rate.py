@@ -18,8 +18,7 @@ OWED = ("client-id:etl", "request_rate")
 
 @pytest.mark.parametrize("cuts", CUTS)
 def test_every_kind_of_request_counts(cuts: list[int]) -> None:
-    world = World([SLOW])
-    pair = Pair(world, cuts=cuts)
+    pair = Pair(world := World([SLOW]), cuts=cuts)
     sent = [
         heartbeat(1),
         metadata(2),
@@ -45,8 +44,7 @@ def test_every_kind_of_request_counts(cuts: list[int]) -> None:
     ids=["produce", "acks 0", "version 2", "fetch"],
 )
 def test_only_data_is_held(cuts: list[int], data: bytes) -> None:
-    world = World([FAST])
-    pair = Pair(world, cuts=cuts)
+    pair = Pair(world := World([FAST]), cuts=cuts)
     pair.client_sends(*(heartbeat(number) for number in range(1, 4)), data)
     assert correlation_ids(pair.sent(), requests=True) == [1, 2, 3]
     assert holder(pair) == OWED

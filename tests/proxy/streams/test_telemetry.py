@@ -83,8 +83,7 @@ def otlp(**values: float) -> bytes:
 def connected(world: World, *, cuts: tuple[int, ...] = (), software: tuple[str, str] = JAVA, **_: Any) -> Pair:
     """A client whose broker does not take metrics."""
     pair = Pair(world, cuts=cuts)
-    pair.client_sends(api_versions(1, 3, *software))
-    pair.broker_sends(negotiated(1, 0, 3, 12, 18))
+    pair.exchange(api_versions(1, 3, *software), negotiated(1, 0, 3, 12, 18))
     offered: Any = decode(load_response_schema(API_VERSIONS, 3), bytes(pair.to_client), 8)
     assert [each.api_key for each in offered.api_keys][-2:] == [71, 72]
     pair.to_client.clear()
@@ -134,8 +133,7 @@ def test_a_client_keeps_its_id() -> None:
 @pytest.mark.parametrize("keys", [TELEMETRY, TELEMETRY[:1], TELEMETRY[1:]])
 @pytest.mark.parametrize("is_on", [True, False])
 def test_a_broker_that_takes_metrics_gets_them(keys: tuple[int, ...], is_on: bool) -> None:
-    world = World(observability=ObservabilityOptions(client_telemetry=is_on))
-    pair = Pair(world)
+    pair = Pair(world := World(observability=ObservabilityOptions(client_telemetry=is_on)))
     offer = negotiated(1, 0, 3, 18, *keys)
     sent = [api_versions(1, 3, *JAVA), subscribe(2), push(3, otlp(buffer_available_bytes=7))]
     pair.client_sends(*sent)

@@ -75,10 +75,8 @@ def test_a_topic_below_its_share_passes_though_the_total_is_above() -> None:
 
 
 def test_messages_have_thresholds_of_their_own() -> None:
-    world = World([parse_spec("total=true,total.messages.in.per.sec.threshold=10")])
-    pair = Pair(world)
-    pair.client_sends(produce_records(1, {"rows": [batch(60, 1_000)]}))
-    pair.broker_sends(produced(1))
+    pair = Pair(world := World([parse_spec("total=true,total.messages.in.per.sec.threshold=10")]))
+    pair.exchange(produce_records(1, {"rows": [batch(60, 1_000)]}), produced(1))
     world.clock.pass_seconds(5)
     pair.client_sends(rows(2, 100))
     assert holder(pair) == ("topic:rows", MESSAGES_THRESHOLD)
@@ -95,13 +93,10 @@ def test_a_dry_run_counts_what_would_be_throttled() -> None:
 
 
 # ---- errors
-
-
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
 def test_refused_records_count_as_erroneous(version: int, cuts: list[int]) -> None:
-    world = World([TOTAL, ROWS])
-    pair = Pair(world, cuts=cuts)
+    pair = Pair(world := World([TOTAL, ROWS]), cuts=cuts)
     pair.client_sends(produce_records(1, {"rows": [batch(1, 400), batch(1, 600)], "cols": [batch(1, 200)]}, version))
     assert counts(world) == (0, 0, 0), "the response says what is accepted"
     response = refused(1, {"rows": [OK, TOO_LARGE], "cols": [OK]}, version)
@@ -124,8 +119,7 @@ def test_records_without_a_response_count_as_accepted_at_once() -> None:
 def test_responses_match_their_requests_while_thresholds_change() -> None:
     """A request counts if there is a total when it passes and when its response arrives."""
     other = parse_spec("topic=other,bytes_in_rate=1GB")
-    world = World([other])
-    pair = Pair(world)
+    pair = Pair(world := World([other]))
 
     def answer(number: int, error: ErrorCode) -> None:
         pair.broker_sends(refused(number, {"rows": [error]}))

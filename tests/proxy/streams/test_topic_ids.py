@@ -45,10 +45,8 @@ def requested(world: World) -> set[bytes]:
 
 @pytest.mark.parametrize("cuts", CUTS)
 def test_ids_are_learned_from_metadata_that_passes(cuts: list[int]) -> None:
-    world = World(BY_NAME_AND_TOTAL)
-    pair = Pair(world, cuts=cuts)
-    pair.client_sends(metadata(1))
-    pair.broker_sends(metadata_answer(1, {NODE: (REAL_HOST, REAL_PORT)}, named=IDS))
+    pair = Pair(world := World(BY_NAME_AND_TOTAL), cuts=cuts)
+    pair.exchange(metadata(1), metadata_answer(1, {NODE: (REAL_HOST, REAL_PORT)}, named=IDS))
     assert pair.to_client == metadata_answer(1, {NODE: PROXY}, named=IDS)
     pair.client_sends(produce_records(2, {IDS["cols"]: [batch(1, 100)], IDS["rows"]: [batch(2, 200)]}, version=13))
     assert world.debts() == {
@@ -62,8 +60,7 @@ def test_ids_are_learned_from_metadata_that_passes(cuts: list[int]) -> None:
 @pytest.mark.parametrize("version", [10, 12])
 @pytest.mark.parametrize("learns", [False, True])
 def test_learning_ids_changes_no_byte_of_metadata(version: int, learns: bool) -> None:
-    world = World(BY_NAME_AND_TOTAL if learns else ())
-    pair = Pair(world)
+    pair = Pair(world := World(BY_NAME_AND_TOTAL if learns else ()))
     pair.client_sends(metadata(1, version))
     pair.broker_sends(metadata_answer(1, {NODE: (REAL_HOST, REAL_PORT)}, version=version, named=IDS))
     assert pair.to_client == metadata_answer(1, {NODE: PROXY}, version=version, named=IDS)
@@ -74,8 +71,7 @@ def test_learning_ids_changes_no_byte_of_metadata(version: int, learns: bool) ->
 @pytest.mark.parametrize("size", [100, 700_000])
 def test_a_request_with_an_unknown_id_is_answered_and_the_id_requested(size: int, cuts: list[int]) -> None:
     """As a broker does: its client asks for Metadata, and sends it again. Nothing of it is kept or charged."""
-    world = World(BY_NAME_AND_TOTAL)
-    pair = Pair(world, cuts=cuts if size < 1_000 else [])
+    pair = Pair(world := World(BY_NAME_AND_TOTAL), cuts=cuts if size < 1_000 else [])
     sent = produce_records(1, {IDS["rows"]: [batch(2, size), None], IDS["cols"]: [batch(1, 70)]}, version=13)
     pair.client_sends(heartbeat(0), sent, heartbeat(2))
     assert pair.sent() == [heartbeat(0), heartbeat(2)]
@@ -87,8 +83,7 @@ def test_a_request_with_an_unknown_id_is_answered_and_the_id_requested(size: int
     assert IDS["rows"].bytes in requested(world)
     assert world.debts() == {}
     assert world.memory.buffered_bytes == pair.response_stream.answers.owed_bytes == 0
-    pair.client_sends(metadata(3))
-    pair.broker_sends(metadata_answer(3, {NODE: (REAL_HOST, REAL_PORT)}, named=IDS))
+    pair.exchange(metadata(3), metadata_answer(3, {NODE: (REAL_HOST, REAL_PORT)}, named=IDS))
     pair.client_sends(sent)
     assert pair.sent()[-1] == sent
     assert world.debts()["topic:rows", "bytes_in_rate"] == size
@@ -134,8 +129,7 @@ def test_one_unknown_id_among_known_ones_is_enough() -> None:
     ],
 )
 def test_an_unknown_id_is_refused_if_a_limit_needs_its_name(quota: str, is_refused: bool, is_requested: bool) -> None:
-    world = World([parse_spec(quota)])
-    pair = Pair(world)
+    pair = Pair(world := World([parse_spec(quota)]))
     sent = [produce_records(number, {IDS["rows"]: [batch(2, 200)]}, version=13) for number in range(20)]
     for each in sent:  # 19 of them would pass together
         pair.client_sends(each)
@@ -144,8 +138,7 @@ def test_an_unknown_id_is_refused_if_a_limit_needs_its_name(quota: str, is_refus
 
 
 def test_a_dry_run_refuses_no_unknown_id() -> None:
-    world = World(BY_NAME_AND_TOTAL, enforcement=EnforcementOptions(dry_run=True))
-    pair = Pair(world)
+    pair = Pair(world := World(BY_NAME_AND_TOTAL, enforcement=EnforcementOptions(dry_run=True)))
     sent = produce_records(1, {IDS["rows"]: [batch(2, 70_000)], IDS["cols"]: [batch(1, 70_000)]}, version=13)
     pair.client_sends(sent[:80_000])
     pair.client_sends(sent[80_000:])
@@ -157,8 +150,7 @@ def test_a_dry_run_refuses_no_unknown_id() -> None:
 @pytest.mark.parametrize("cuts", CUTS)
 def test_what_expects_no_response_closes_the_connection(cuts: list[int]) -> None:
     """As brokers do with acks=0: else its client would never ask for Metadata."""
-    world = World(BY_NAME_AND_TOTAL)
-    pair = Pair(world, cuts=cuts)
+    pair = Pair(world := World(BY_NAME_AND_TOTAL), cuts=cuts)
     with pytest.raises(UnknownTopicId):
         pair.client_sends(produce_records(1, {IDS["rows"]: [batch(2, 200)]}, version=13, acks=0))
     assert pair.sent() == []

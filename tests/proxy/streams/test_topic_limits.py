@@ -23,8 +23,7 @@ ROWS = ("topic:rows", "bytes_in_rate")
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("version", [2, 3, 8, 9, 12])
 def test_a_request_that_finds_its_topic_in_debt_waits(cuts: list[int], version: int) -> None:
-    world = World([FAST])
-    pair = Pair(world, cuts=cuts)
+    pair = Pair(world := World([FAST]), cuts=cuts)
     first = produce_records(1, {"rows": [batch(2, 100), batch(3, 4_900)]}, version)
     pair.client_sends(first)
     assert pair.to_broker == first
@@ -57,8 +56,7 @@ def test_a_request_for_several_topics_waits_for_each_and_is_charged_to_each() ->
 @pytest.mark.parametrize("size", [500, 100_000])
 def test_few_messages_of_many_bytes_are_queued_as_what_they_are(size: int, version: int) -> None:
     """Close to a limit no more than the head of a request is read."""
-    world = World([without_burst("topic=rows,messages_in_rate=100")])
-    pair = Pair(world)
+    pair = Pair(world := World([without_burst("topic=rows,messages_in_rate=100")]))
     pair.client_sends(produce_records(1, {"rows": [batch(5, 500)]}, version))
     pair.client_sends(produce_records(2, {"rows": [batch(3, size)]}, version))
     assert holder(pair) == ("topic:rows", "messages_in_rate")

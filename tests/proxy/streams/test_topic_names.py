@@ -24,13 +24,10 @@ def shares(world: World, topic: str = "orders") -> float:
 
 
 # ---- names that are too long
-
-
 @pytest.mark.parametrize("version", [8, 9])
 @pytest.mark.parametrize("spec", [ANY_TOPIC, ANY_TOPIC + ",action=reject"])
 def test_a_name_that_no_broker_accepts_counts_for_the_total_alone(version: int, spec: str) -> None:
-    world = World([parse_spec(spec), parse_spec("total=true,bytes_in_rate=1GB")])
-    pair = Pair(world)
+    pair = Pair(world := World([parse_spec(spec), parse_spec("total=true,bytes_in_rate=1GB")]))
     topics: dict[Topic, list[bytes | None]] = {
         LONG: [batch(1, 700)],
         LONG + "y": [batch(1, 70)],
@@ -67,12 +64,9 @@ def test_long_names_leave_nothing_behind() -> None:
 
 
 # ---- names without a topic
-
-
 def test_a_topic_with_accepted_records_has_a_share() -> None:
     """One partition is enough; errors are no proof."""
-    world = World([parse_spec(TOTAL)])
-    pair = Pair(world)
+    pair = Pair(world := World([parse_spec(TOTAL)]))
     pair.client_sends(produce_records(1, {name: [batch(1, 70)] * 2 for name in ("orders", "clicks", "none")}))
     assert shares(world) == 50e6
     error = ErrorCode.unknown_topic_or_partition

@@ -58,8 +58,6 @@ def check_totals(world: World) -> None:
 
 
 # ---- produce
-
-
 @pytest.mark.claim(
     "pipeline/records", "requests with acks=0, and of those that were read the idempotent and uncompressed"
 )
@@ -102,8 +100,7 @@ def test_produced_records(
     cuts: list[int],
 ) -> None:
     """Each request several times: what reaches the broker is what is counted, once, also if it was held."""
-    world = world_with(quotas)
-    pair = Pair(world, cuts=cuts)
+    pair = Pair(world := world_with(quotas), cuts=cuts)
     ids = {"rows": ROWS_ID, "cols": COLS_ID, "idle": uuid.UUID(int=0x72)}
     if any(quota.startswith("topic=") for quota in quotas):  # else a request with an id that is not known is refused
         world.context.topics.learn([TopicPartitions(name, each.bytes, 3) for name, each in ids.items()])
@@ -141,8 +138,7 @@ def test_a_topic_without_a_name_is_another(partitions: int, cuts: list[int]) -> 
 @pytest.mark.parametrize("first", ["", "topic=other,bytes_in_rate=1GB", "topic=<default>,bytes_in_rate=1GB"])
 def test_records_are_forwarded_and_counted_as_they_arrive(first: str) -> None:
     """But for the beginning of a batch: its header says how many messages it has."""
-    world = world_with([first] if first else [])
-    pair = Pair(world)
+    pair = Pair(world := world_with([first] if first else []))
     sent = produce_records(1, {"cols": [batch(3, 30_000)], "rows": [batch(1, 90_000), batch(1, 70)]})
     pair.client_sends(sent[:20_000])
     assert (len(pair.to_broker), pair.requests.backlog.kept) == (20_000, b"")
@@ -156,8 +152,7 @@ def test_records_are_forwarded_and_counted_as_they_arrive(first: str) -> None:
 
 def test_a_refused_request_is_no_usage() -> None:
     """It is counted when it is sent again and passes."""
-    world = world_with([without_burst("topic=noisy,bytes_in_rate=1000,action=reject")])
-    pair = Pair(world)
+    pair = Pair(world := world_with([without_burst("topic=noisy,bytes_in_rate=1000,action=reject")]))
     pair.connection.identity.refusal_error = 19
     for number in range(3):
         pair.client_sends(produce_records(number, {"noisy": [idempotent(4 * number)]}, 9))
@@ -169,8 +164,6 @@ def test_a_refused_request_is_no_usage() -> None:
 
 
 # ---- fetch
-
-
 def fetched(pair: Pair, version: int, topics: list[Partitions], cuts: list[int]) -> bytes:
     """A fetch and its response; returns what the client receives."""
     response = fetch_response(version, topics)
@@ -204,8 +197,7 @@ def test_fetched_records(quotas: list[str], version: int, topics: list[Partition
 
 
 def test_share_fetch() -> None:
-    world = world_with()
-    pair = Pair(world)
+    pair = Pair(world := world_with())
     pair.client_sends(frames.share_fetch(CORRELATION))
     world.context.topics.learn([TopicPartitions("shared", topic_of(13, 0), 1)])  # type: ignore[arg-type]
     pair.broker_sends(frames.frame(share_response(1, [[bytes(300), bytes(100)]])))
@@ -214,8 +206,7 @@ def test_share_fetch() -> None:
 
 def test_an_unknown_id_is_counted_as_other_and_learnt_from_metadata() -> None:
     """Metadata responses are read for it, whatever the limits are."""
-    world = world_with()
-    pair = Pair(world)
+    pair = Pair(world := world_with())
     records: list[Partitions] = [[batch(4, 300)]]
     fetched(pair, 17, records, [])
     pair.client_sends(produce_records(1, {uuid.UUID(bytes=topic_of(17, 0)): [batch(1, 100)]}, 13))  # type: ignore[arg-type]
@@ -230,8 +221,7 @@ def test_an_unknown_id_is_counted_as_other_and_learnt_from_metadata() -> None:
 
 def test_a_large_response_is_not_kept() -> None:
     """At the end of a read, only the beginning of a partition."""
-    world = world_with()
-    pair = Pair(world)
+    pair = Pair(world := world_with())
     records = b"".join(batch(4, 16_384) for _ in range(256))
     pair.client_sends(frames.fetch(CORRELATION, 17))
     for piece in cut(frames.frame(fetch_response(17, [[records], [records]])), cycle([65_536, 1_000, 200_000])):
@@ -242,11 +232,8 @@ def test_a_large_response_is_not_kept() -> None:
 
 
 # ---- off
-
-
 def test_off_nothing_is_parsed_or_counted() -> None:
-    world = world_with(usage=UsageOptions())
-    pair = Pair(world)
+    pair = Pair(world := world_with(usage=UsageOptions()))
     pair.client_sends(*(frames.produce(n) for n in range(6)))
     pair.client_sends(frames.fetch(7), frames.metadata(8))
     pair.broker_sends(*(frames.produced(n) for n in range(6)), frames.fetched(7))
@@ -265,7 +252,6 @@ def test_a_response_that_is_no_fetch_response_closes_the_connection() -> None:
 
 
 # ---- records that the broker refuses
-
 NONE, BUSY = ErrorCode.none, ErrorCode.concurrent_transactions
 VERSIONS = [3, 7, 8, 9, 12, 13]
 
@@ -330,8 +316,7 @@ def test_one_refused_request_of_many_in_flight(version: int, partitions: int) ->
 @pytest.mark.parametrize("version", VERSIONS)
 def test_of_several_topics_one_is_refused(version: int) -> None:
     """Also of one whose name was not known when its records passed, and is now."""
-    world = world_with()
-    pair = Pair(world)
+    pair = Pair(world := world_with())
     here, there = rows(version), COLS_ID if version >= 13 else "cols"
     for number in range(3):
         sent = {here: [batch(1, 100), batch(2, 200)], there: [batch(4, 400)]}
@@ -345,8 +330,7 @@ def test_of_several_topics_one_is_refused(version: int) -> None:
 
 def test_without_a_response_records_count_as_sent() -> None:
     """With acks=0, and where the connection breaks before."""
-    world = world_with()
-    pair = Pair(world)
+    pair = Pair(world := world_with())
     pair.client_sends(*(produce_records(n, {"rows": [batch(1, 100)]}, acks=0) for n in range(3)))
     pair.client_sends(*(produce_records(n, {"rows": [batch(1, 100)]}) for n in range(3, 6)))
     pair.broker_sends(frames.refused(3, {"rows": [BUSY]}))

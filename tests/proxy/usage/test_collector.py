@@ -301,8 +301,6 @@ def test_the_series_without_topic_has_all_bytes_each_interval_and_topics_split_t
 
 
 # ---- what cannot be written
-
-
 @pytest.mark.claim(
     "enforcement",
     "usage by topic has the records that the broker accepted, by partition, whatever the version, "
@@ -394,8 +392,6 @@ def calls_by_step(steps: Iterator[None]) -> list[int]:
 
 
 # ---- clients that come and go
-
-
 def connected(scene: Scene) -> Identity:
     world = scene.world
     who = Identity(world.config, world.registry, world.metrics.entities, "peer:1")
@@ -404,8 +400,6 @@ def connected(scene: Scene) -> Identity:
 
 
 # ---- what limits did
-
-
 class Limited(Scene):
     """With a client that has a limit."""
 
@@ -548,8 +542,6 @@ def test_a_series_of_a_client_or_a_limit_that_expired_begins_anew(limited: Limit
 
 
 # ---- the largest second, and idle records
-
-
 def end_second(scene: Scene) -> None:
     scene.pass_time(1_000)
     for _ in scene.collector.end_second():

@@ -141,8 +141,6 @@ async def test_a_defect_in_one_reading_ends_no_other(running: Running, caplog: p
 
 
 # ---- files
-
-
 async def test_a_file_may_be_rotated(tmp_path: Path) -> None:
     path = tmp_path / "usage.jsonl"
     sink = FileSink(path)

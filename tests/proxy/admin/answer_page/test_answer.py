@@ -166,8 +166,6 @@ def test_the_worst_comes_first_and_what_nobody_waits_for_last() -> None:
 
 
 # ---- the rows that the page draws
-
-
 def drawn(clients: Rows, brokers: Rows) -> tuple[Rows, Rows]:
     found = [explain(each, Known([FILE_LIMIT], brokers, [], [])) for each in clients]
     rows = with_verdicts(clients, found)
