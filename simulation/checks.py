@@ -15,6 +15,7 @@ from simulation import faults, http, kafka, records
 from simulation.client import Client
 from simulation.consumer import Consumer
 from simulation.kernel import SECOND
+from simulation.limits import is_shared, of_client
 from simulation.link import THROTTLES, Link, Sent
 from simulation.probe import ADMIN_PORT
 from simulation.process import ProxyProcess
@@ -73,7 +74,7 @@ def _lines(world: "World", link: Link, name: str, limit: str) -> list[Line]:
     """The connections of the same proxy that had frames for a limit, those that were closed as well."""
     is_request = limit != "consumer_byte_rate"
     lines = [each for each in world.lines[link.address[0]] if each.announced and each.is_request == is_request]
-    return lines if world.is_shared(name) else [each for each in lines if each.client_id == link.client_id]
+    return lines if is_shared(name) else [each for each in lines if each.client_id == link.client_id]
 
 
 def _own(lines: list[Line], link: Link) -> int:
@@ -82,22 +83,22 @@ def _own(lines: list[Line], link: Link) -> int:
     return max((each.announced for each in honest), default=0)
 
 
-def _owed(world: "World", link: Link, key: tuple[str, str, str]) -> float:
+def _owed(world: "World", link: Link, key: tuple[str, str]) -> float:
     """In seconds, how long a throttle time for a limit may be: for the frame that took it into debt, for the client's
     own, and for what waits. That is one frame of each connection, and not more than the client's own of each one.
     Connections that were closed since count as well: a notice is not taken back.
     """
-    bound, lines = world.bounds[key], _lines(world, link, key[0], key[2])
+    bound, lines = world.limits.bounds[key], _lines(world, link, *key)
     own = _own(lines, link)
     waiting = min(sum(each.announced for each in lines), len(lines) * own)
     return (max(bound.longest, world.flow.longest) + waiting + own) / bound.slowest
 
 
-def _round(world: "World", link: Link, key: tuple[str, str, str]) -> float:
+def _round(world: "World", link: Link, key: tuple[str, str]) -> float:
     """In seconds, how long a frame may wait in the queue of a limit: for the frame that took it into debt, and for one
     frame of each connection and as many bytes as its own (`FairQueue`).
     """
-    bound, lines = world.bounds[key], _lines(world, link, key[0], key[2])
+    bound, lines = world.limits.bounds[key], _lines(world, link, *key)
     passing = sum(each.longest for each in lines) + len(lines) * _own(lines, link)
     return (max(bound.longest, world.flow.longest) + passing) / bound.slowest
 
@@ -129,9 +130,8 @@ def _waited(world: "World", link: Link, sent: Sent) -> None:
         world.fail(f"{link.client_id} waited {waited:.1f} s; at most {most:.1f} s")
 
 
-def _limits_of(world: "World", link: Link) -> list[tuple[str, str, str]]:
-    own = f'client-id="{link.client_id}"'
-    return [each for each in world.bounds if each[0] == own or world.is_shared(each[0])]
+def _limits_of(world: "World", link: Link) -> list[tuple[str, str]]:
+    return [each for each in world.limits.bounds if each[0] == of_client(link.client_id) or is_shared(each[0])]
 
 
 def shares(world: "World") -> None:
@@ -153,11 +153,11 @@ def used(world: "World") -> None:
     """Clients that want much more than their limit lets pass have nearly all of it, where nothing else holds them."""
     if world.is_fleet or not world.kinds <= faults.WITHOUT_EFFECT:
         return
-    for (name, _, limit), bound in world.bounds.items():
+    for (name, limit), bound in world.limits.bounds.items():
         is_consumer = limit == "consumer_byte_rate"
-        if world.is_shared(name) or (not is_consumer and any(map(world.is_shared, world.quotas))):
+        if is_shared(name) or (not is_consumer and any(map(is_shared, world.limits.file))):
             continue
-        mine = [each for each in world.clients if f'client-id="{each.client_id}"' == name]
+        mine = [each for each in world.clients if of_client(each.client_id) == name]
         wanted = sum(each.shape.rate for each in mine if isinstance(each, Producer))
         if is_consumer:  # what is open keeps records from others
             readers = [each for each in mine if isinstance(each, Consumer) and not each.reads_committed]
@@ -177,7 +177,7 @@ def explained(world: "World") -> None:
                 world.fail(f"{client['client_id']}: the times of its states add up to {sum(states.values()):.3f}")
             if "quota" not in world.kinds and states.get("broker_quota"):
                 world.fail(f"{client['client_id']}: brokers throttle it, says /explain, and none has a quota")
-            if not world.limits_of(client["client_id"]) and states.get("limit"):
+            if not world.limits.may_limit(client["client_id"]) and states.get("limit"):
                 world.fail(f"{client['client_id']}: a limit holds it, says /explain, and it has none")
 
 
@@ -207,7 +207,8 @@ def _should_be_served(world: "World", client: Client) -> bool:
     """Not without acknowledgements, nor where a round of all requests at a limit takes longer than clients wait."""
     if client.is_stopped or not isinstance(client, Producer):
         return not client.is_stopped
-    slowest = min((rate for limits in world.quotas.values() for rate in limits.values()), default=0.0)
+    tables = world.limits.file, world.limits.topic
+    slowest = min((rate for each in tables for limits in each.values() for rate in limits.values()), default=0.0)
     lines = [each for lines in world.lines.values() for each in lines]
     longest = max(each.announced for each in lines if each.is_request and each.sock.host != faults.HOSTILE)
     is_hopeless = slowest and len(world.clients) * len(world.brokers) * longest / slowest > HOPELESS_SECONDS
@@ -267,7 +268,7 @@ def _limits(world: "World") -> None:
     burst_seconds = float(len(world.started))
     if world.is_fleet:
         burst_seconds = 0.1 * burst_seconds + (len(world.started) - world.size) * JOIN_SECONDS / MAX_MEMBERS
-    for (name, _, limit), bound in world.bounds.items():
+    for (name, limit), bound in world.limits.bounds.items():
         flow, frame, chunk = bound, world.flow.longest, min(CHUNK_BYTES, bound.longest)
         if limit == "bytes_in_rate":
             partitions = world.cluster.topics[name.split('"')[1]]

@@ -36,12 +36,13 @@ from simulation.faults import Fault
 from simulation.fleet_topic import FleetTopic, SimLog
 from simulation.hostile import Hostile
 from simulation.kernel import Kernel, nothing
+from simulation.limits import TOTAL, Limits, Table, of_client
 from simulation.link import Link
 from simulation.network import Network, SimSocket
-from simulation.probe import ADMIN_PORT, DEBTOR, LIMIT_OF_DEBTOR, Probe
+from simulation.probe import ADMIN_PORT, Probe
 from simulation.process import RUNNING, ProxyProcess
 from simulation.producer import Producer, Shape
-from simulation.taps import NO_LIMIT, Bound, Line, Requests, Responses
+from simulation.taps import Bound, Line, Requests, Responses
 
 START_SECONDS: Final = 5.0
 RELOAD_SECONDS: Final = 1.0
@@ -52,7 +53,6 @@ TOPICS: Final = {"events": 4, "audit": 2}
 JOINS: Final = 4
 """The id of a broker that joins: with four ports, its own is that of node 0."""
 ALL, NONE = "all", "none"
-DEFAULT, TOTAL = 'client-id="<default>"', "total=true"
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class World:
 
     def __init__(self, seed: int, options: Options, directory: Path) -> None:
         self.seed, self.options, self.directory = seed, options, directory
+        self.quotas_file = directory / "quotas.toml"
         self.kernel = kernel = Kernel(seed)
         self.network = Network(kernel)
         self.problems: list[str] = []
@@ -112,11 +113,10 @@ class World:
         if random.random() < 0.3 and self.kinds.isdisjoint(faults.RESTARTING):
             self.cluster.quotas["backfill"] = {"producer_byte_rate": 150_000.0}
         self.brokers = [self._new_broker(number) for number in range(self.FIRST_BROKERS)]
-        self.quotas: dict[str, dict[str, float]] = self._drawn_quotas(random)
+        self.limits = Limits(kernel, self.cluster.quotas)
         self.size = options.proxies or random.choice([1, 1, 2, 3])
         self.is_fleet = self.size > 1
         self.topic = FleetTopic(kernel)
-        self.bounds: dict[tuple[str, str, str], Bound] = {}
         self.flow = Bound(kernel, math.inf)  # all Produce requests
         self.links: list[Link] = []
         #: By proxy: requests of its clients and responses of brokers, which may wait in it.
@@ -146,37 +146,16 @@ class World:
         broker.on_append = self._appended
         return broker
 
-    def _drawn_quotas(self, random: Random) -> dict[str, dict[str, float]]:
-        """By entity, as in the quotas file."""
-        quotas = {'client-id="etl"': {"producer_byte_rate": float(random.choice([50_000, 200_000, 1_000_000]))}}
-        if random.random() < 0.5:
-            quotas['client-id="reader"'] = {"consumer_byte_rate": float(random.choice([100_000, 500_000]))}
-        if random.random() < 0.4:
-            quotas["total=true"] = {"producer_byte_rate": float(random.choice([300_000, 1_500_000]))}
-        if random.random() < 0.3:
-            quotas['client-id="<default>"'] = {"producer_byte_rate": float(random.choice([100_000, 400_000]))}
-        if random.random() < 0.3:
-            quotas['topic="audit"'] = {"bytes_in_rate": float(random.choice([50_000, 200_000]))}
-        return quotas
-
-    def write_quotas(self) -> None:
-        path = self.directory / "quotas.toml"
-        lines = ["[[quota]]", f'client-id = "{DEBTOR}"', f"producer_byte_rate = {LIMIT_OF_DEBTOR}"]
-        for entity, limits in self.quotas.items():
-            lines += ["[[quota]]", *(item.replace("=", " = ") for item in entity.split(","))]
-            lines += [f"{name} = {int(rate)}" for name, rate in limits.items()]
-        path.write_text("\n".join(lines) + "\n")
-
     def _new_proxy(self, number: int) -> ProxyProcess:
         host = f"10.0.1.{number + 1}"
-        self.write_quotas()
+        self.limits.write(self.quotas_file)
         config = Config(
             bootstrap_servers=tuple((f"10.0.2.{each + 1}", PORT) for each in range(self.FIRST_BROKERS)),
             listening=ListeningOptions(
                 address=(host, PORT), broker_ports=range(PORT + 1, PORT + 5), advertised_host=host
             ),
             observability=ObservabilityOptions(metrics_listen=(host, ADMIN_PORT)),
-            quotas=QuotaOptions(file=self.directory / "quotas.toml", cluster="total" if self.cluster.quotas else OFF),
+            quotas=QuotaOptions(file=self.quotas_file, cluster="total" if self.cluster.quotas else OFF),
             fleet=FleetOptions(name="team", max_members=checks.MAX_MEMBERS) if self.is_fleet else FleetOptions(),
             usage=UsageOptions(file=self.directory / f"usage-{len(self.started) + 1}.jsonl", interval_seconds=5.0),
         )
@@ -224,31 +203,6 @@ class World:
 
     # ---- what passes
 
-    def limits_of(self, client_id: str) -> bool:
-        """Whether any limit may hold this client."""
-        others = {'client-id="etl"', 'client-id="reader"'} - {f'client-id="{client_id}"'}
-        return (
-            client_id == DEBTOR
-            or client_id in self.cluster.quotas
-            or any(entity not in others for entity in self.quotas)
-        )
-
-    @staticmethod
-    def is_shared(name: str) -> bool:
-        """Whether clients of several names share the limits of this one."""
-        return not name.startswith("client-id")
-
-    def _count(self, name: str, entity: str, limit: str, size: int, line: Line | None) -> None:
-        """Towards a limit of `name`, whose rate is that of `entity`."""
-        rate = self._rate_of(entity, limit)
-        if rate == NO_LIMIT:
-            return
-        found = self.bounds.get((name, entity, limit))
-        if found is None:
-            found = self.bounds[name, entity, limit] = Bound(self.kernel, rate)
-        is_read = name[11:-1] not in self.cluster.quotas or self.kernel.seconds > START_SECONDS
-        found.add(size if is_read else 0, line)
-
     def _tap(self, near: SimSocket, far: SimSocket) -> None:
         """A new connection: of a proxy to a broker, or of a client to a proxy."""
         proxy, passes = (near.host, self._produced) if far.host.startswith(BROKERS) else (far.host, nothing)
@@ -261,26 +215,19 @@ class World:
             self.requests.append(requests)
         self.lines.setdefault(proxy, []).append(responses if near.host == proxy else requests)
 
-    def _has_default(self, client_id: str) -> bool:
-        is_named = client_id == DEBTOR or client_id in self.cluster.quotas
-        return not is_named and f'client-id="{client_id}"' not in self.quotas
-
     def _produced(self, line: Line, size: int) -> None:
         client_id = line.client_id
         self.produced[client_id] = self.produced.get(client_id, 0) + size
         self.flow.add(size, line)
-        own = f'client-id="{client_id}"'
-        for name, entity in ((own, DEFAULT if self._has_default(client_id) else own), (TOTAL, TOTAL)):
-            self._count(name, entity, "producer_byte_rate", size, line)
+        for name in (of_client(client_id), TOTAL):
+            self.limits.count(name, "producer_byte_rate", size, line)
 
     def _fetched(self, line: Line, size: int) -> None:
-        own = f'client-id="{line.client_id}"'
-        self._count(own, own, "consumer_byte_rate", size, line)
+        self.limits.count(of_client(line.client_id), "consumer_byte_rate", size, line)
 
     def _appended(self, topic: str, size: int) -> None:
         """A broker has received a batch."""
-        entity = f'topic="{topic}"'
-        self._count(entity, entity, "bytes_in_rate", size, None)
+        self.limits.count(f'topic="{topic}"', "bytes_in_rate", size, None)
 
     def _watch_link(self, link: Link) -> None:
         self.links.append(link)
@@ -293,42 +240,34 @@ class World:
 
     def change_quotas(self) -> None:
         random = self.kernel.random
-        for limits in self.quotas.values():
-            for name in limits:
-                limits[name] = float(int(limits[name] * random.choice([0.5, 2])))
-        self._reload()
+        self._change(
+            {
+                entity: {name: float(int(rate * random.choice([0.5, 2]))) for name, rate in limits.items()}
+                for entity, limits in self.limits.file.items()
+            }
+        )
 
     def lift_quotas(self) -> Callable[[], None]:
         """There are none until what this returns is called."""
-        if not self.quotas:
+        lifted = self.limits.file
+        if not lifted:
             return nothing
-        lifted, self.quotas = self.quotas, {}
-        self._reload()
+        self._change({})
+        return lambda: self._change(lifted)
 
-        def restore() -> None:
-            self.quotas = lifted
-            self._reload()
-
-        return restore
-
-    def _reload(self) -> None:
-        self.write_quotas()
+    def _change(self, file: Table) -> None:
+        limits = self.limits
+        limits.change(limits.files, file)
+        limits.write(self.quotas_file)
         self.changes += 1
-        for (_, entity, limit), bound in self.bounds.items():
-            bound.allow(self._rate_of(entity, limit))
         self.kernel.after(RELOAD_SECONDS, functools.partial(self._changed, self.changes))
         for proxy in self.proxies:
             proxy.send_signal(signal.SIGHUP)
 
-    def _rate_of(self, entity: str, limit: str) -> float:
-        of_cluster = self.cluster.quotas.get(entity[11:-1], {})
-        return self.quotas.get(entity, of_cluster).get(limit, NO_LIMIT)
-
     def _changed(self, change: int) -> None:
         """The latest change applies by now."""
-        for (_, entity, limit), bound in self.bounds.items():
-            if change == self.changes:
-                bound.set_rate(self._rate_of(entity, limit))
+        if change == self.changes:
+            self.limits.settle(self.limits.files)
 
     def kill(self, number: int) -> None:
         if self.proxies[number].exit_code is None:

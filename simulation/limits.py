@@ -1,0 +1,141 @@
+"""The limits of a run: what the sources say, what may be in force of that, and what has passed of each limit.
+
+A name is that of a bucket, as in the quotas file: `client-id="etl"`, `topic="audit"` or `total=true`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from simulation.kernel import Kernel
+from simulation.probe import DEBTOR, LIMIT_OF_DEBTOR
+from simulation.taps import NO_LIMIT, Bound, Line
+
+Table = Mapping[str, Mapping[str, float]]
+"""The limits of one source, by entity as in the quotas file."""
+TOTAL: Final = "total=true"
+READ_SECONDS: Final = 5.0
+"""By then the cluster's quotas have been read."""
+
+
+def of_client(name: str) -> str:
+    return f'client-id="{name}"'
+
+
+def is_shared(name: str) -> bool:
+    """Whether clients of several names share the limits of this one."""
+    return not name.startswith("client-id")
+
+
+DEFAULT: Final = of_client("<default>")
+
+
+class Limits:
+    """`file`, `topic`: what they say now.
+
+    bounds    what has passed, by name and limit
+    entities  all that had limits at any time
+    """
+
+    def __init__(self, kernel: Kernel, cluster: Mapping[str, Mapping[str, float]]) -> None:
+        self._kernel = kernel
+        self._cluster = {of_client(name): limits for name, limits in cluster.items()}
+        #: What may be in force at a proxy, the newest last.
+        self.files: list[Table] = [_drawn(kernel.random)]
+        self.topics: list[Table] = [{}]
+        self.bounds: dict[tuple[str, str], Bound] = {}
+        self.entities = {*self.file, *self._cluster}
+
+    @property
+    def file(self) -> Table:
+        return self.files[-1]
+
+    @property
+    def topic(self) -> Table:
+        return self.topics[-1]
+
+    def may_limit(self, client_id: str) -> bool:
+        """Whether any limit may hold this client at some time."""
+        others = {each for each in self.entities if not is_shared(each)} - {of_client(client_id), DEFAULT}
+        return client_id == DEBTOR or not self.entities <= others
+
+    def write(self, path: Path) -> None:
+        """The quotas file."""
+        lines = ["[[quota]]", f'client-id = "{DEBTOR}"', f"producer_byte_rate = {LIMIT_OF_DEBTOR}"]
+        for entity, limits in self.file.items():
+            lines += ["[[quota]]", *(item.replace("=", " = ") for item in entity.split(","))]
+            lines += [f"{name} = {int(rate)}" for name, rate in limits.items()]
+        path.write_text("\n".join(lines) + "\n")
+
+    # ---- what applies
+
+    def rate(self, name: str, limit: str) -> float:
+        """By the newest of all sources."""
+        return self._applies(name, limit, self.file, self.topic)
+
+    def possible(self, name: str, limit: str) -> list[float]:
+        """By all that may be in force."""
+        return [self._applies(name, limit, file, topic) for file in self.files for topic in self.topics]
+
+    def _applies(self, name: str, limit: str, file: Table, topic: Table) -> float:
+        """The entry of the name itself is stronger than the default; of one entity the file is stronger than the topic,
+        and that than the cluster. What the file has for a client at either level is the most that the topic allows.
+        """
+        if name == of_client(DEBTOR):
+            return NO_LIMIT
+        for entity in (name,) if is_shared(name) else (name, DEFAULT):
+            of_file, of_topic, of_cluster = (each.get(entity, {}).get(limit) for each in (file, topic, self._cluster))
+            if of_file is not None:
+                return min(of_file, NO_LIMIT if of_topic is None or is_shared(name) else of_topic)
+            if of_topic is not None:
+                return min(of_topic, NO_LIMIT if is_shared(name) else file.get(DEFAULT, {}).get(limit, NO_LIMIT))
+            if of_cluster is not None:
+                return of_cluster
+        return NO_LIMIT
+
+    # ---- what passes
+
+    def count(self, name: str, limit: str, size: int, line: Line | None) -> None:
+        rate = self.rate(name, limit)
+        if rate == NO_LIMIT:
+            return
+        found = self.bounds.get((name, limit))
+        if found is None:
+            found = self.bounds[name, limit] = Bound(self._kernel, rate)
+            self._allow(name, limit)
+        is_read = name not in self._cluster or self._kernel.seconds > READ_SECONDS
+        found.add(size if is_read else 0, line)
+
+    # ---- changes
+
+    def change(self, states: list[Table], new: Table) -> None:
+        """`states`: `files` or `topics`, of which a newer one may be in force from now on."""
+        states.append(new)
+        self.entities.update(new)
+        for name, limit in self.bounds:
+            self._allow(name, limit)
+
+    def settle(self, states: list[Table]) -> None:
+        """Only the newest one is in force."""
+        del states[:-1]
+        for (name, limit), bound in self.bounds.items():
+            bound.set_rate(max(self.possible(name, limit)))
+            self._allow(name, limit)
+
+    def _allow(self, name: str, limit: str) -> None:
+        for rate in self.possible(name, limit):
+            self.bounds[name, limit].allow(rate)
+
+
+def _drawn(random: Random) -> Table:
+    quotas = {of_client("etl"): {"producer_byte_rate": float(random.choice([50_000, 200_000, 1_000_000]))}}
+    if random.random() < 0.5:
+        quotas[of_client("reader")] = {"consumer_byte_rate": float(random.choice([100_000, 500_000]))}
+    if random.random() < 0.4:
+        quotas[TOTAL] = {"producer_byte_rate": float(random.choice([300_000, 1_500_000]))}
+    if random.random() < 0.3:
+        quotas[DEFAULT] = {"producer_byte_rate": float(random.choice([100_000, 400_000]))}
+    if random.random() < 0.3:
+        quotas['topic="audit"'] = {"bytes_in_rate": float(random.choice([50_000, 200_000]))}
+    return quotas
