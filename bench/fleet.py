@@ -246,9 +246,13 @@ def _gone(options: Options, proxies: Proxies) -> Iterator[Figure]:
         client.stop()
         client.join()
     yield _figure("all of this", "delivery of a record, mean", "ms", FLEET, _delivery_ms(proxies))
-    most, _ = most_granted(proxies.grants())
-    options.progress(f"most that all might use: {most} of {QUOTA}")
-    yield _figure("all of this", "most that all might use", "% of the quota", FLEET, 100 * most / QUOTA, target=100)
+    most, most_ns = most_granted(proxies.grants())
+    away = sum('"fleet_away"' in log.read_text(errors="replace") for log in proxies.logs)
+    after_seconds = (most_ns - at_ns) / 1e9
+    options.progress(f"most that all might use: {most} of {QUOTA}, {after_seconds:.1f} s after one ended; {away} away")
+    # A member that is away may use `--fleet-fallback share`, which nobody leaves for it: see docs/fleet.md.
+    bound = 100 * (1 + away / MEMBERS)
+    yield _figure("all of this", "most that all might use", "% of the quota", FLEET, 100 * most / QUOTA, target=bound)
 
 
 def _delivery_ms(proxies: Proxies) -> float:
