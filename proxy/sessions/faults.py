@@ -34,7 +34,10 @@ _HINTS: Final = {
     "tls": "set security.protocol=PLAINTEXT or SASL_PLAINTEXT in the client, or --ssl-certificate-location here",
     "http": "HTTP is at --metrics-listen",
     "proxy": "name the load balancer by --proxy-protocol-from",
-    "SaslHandshake": "update the client: librdkafka 1.2.0, kafka-python 2.1.0 and Sarama 1.41.0 send version 1",
+    # Java sends version 0 where SASL is not offered, as where the proxy logs in for its clients.
+    "SaslHandshake": "if the proxy logs in for its clients (sasl.jaas.config in --command-config), let them use "
+    "PLAINTEXT or SSL; otherwise update the client: librdkafka 1.2.0, kafka-python 2.1.0 and Sarama 1.41.0 send "
+    "version 1",
 }
 
 

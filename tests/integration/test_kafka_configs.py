@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import load_pem_x509_certificate
 
 from deploy.local.cluster import KafkaCluster
 from deploy.local.security import Security
@@ -97,24 +98,37 @@ def test_it_prints_what_it_prints_at_a_broker(unique_name: UniqueName, version: 
 
 @pytest.mark.claim("kafka-quotas", "only --quota-admins use the API: by SCRAM login or certificate; errors name it")
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("how", ["SCRAM", pytest.param("certificate", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "how",
+    ["SCRAM", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("SCRAM over TLS", "CN", "whole name"))],
+)
 def test_only_admins_may_use_it(
     secured_cluster: KafkaCluster, security: Security, unique_name: UniqueName, tmp_path: Path, how: str
 ) -> None:
-    names, files = ("alice", "bob"), []
-    flags = ["--quotas-topic", unique_name("quotas"), "--quota-admins", "User:alice"]
-    if how == "SCRAM":
-        protocol = "SASL_PLAINTEXT"
-        flags += ["--own-client-config", str(properties(tmp_path, security, protocol, "SCRAM-SHA-256"))]
-        files = [java(tmp_path, "SCRAM-SHA-512", name, security.users[name]) for name in names]
+    """By a login, the common name of a certificate that a rule takes, or its whole distinguished name."""
+    users, has_tls = ("alice", "bob"), how != "SCRAM"
+    names = list(users)
+    own = tmp_path / "own"
+    own.mkdir()
+    sides = Sides(security, tmp_path, "both" if has_tls else "broker")
+    flags = list(sides.flags) if has_tls else []
+    if how.startswith("SCRAM"):
+        protocol = "SASL_SSL" if has_tls else "SASL_PLAINTEXT"
+        flags += ["--own-client-config", str(properties(own, security, protocol, "SCRAM-SHA-256"))]
+        files = [java(tmp_path, "SCRAM-SHA-512", name, security.users[name]) for name in users]
+        for file in files if has_tls else ():
+            lines = file.read_text().replace("SASL_PLAINTEXT", protocol), sides.java().read_text().partition("\n")[2]
+            file.write_text("".join(lines))
     else:
         protocol = "SSL"
-        sides = Sides(security, tmp_path, "both", "--ssl-client-auth", "required")
-        flags += [*sides.flags, "--ssl-ca-location", str(sides.ca)]
-        flags += ["--ssl-principal-mapping-rules", "RULE:^CN=([a-z]+).*$/$1/"]
-        for name in names:
-            file = sides.java(security.issue(tmp_path, name, common_name=name))
-            files.append(file.rename(tmp_path / f"{name}.properties"))
+        flags += ["--ssl-client-auth", "required", "--ssl-ca-location", str(sides.ca)]
+        flags += [] if how == "whole name" else ["--ssl-principal-mapping-rules", "RULE:^CN=([a-z]+).*$/$1/"]
+        issued = [security.issue(tmp_path, name, common_name=name) for name in users]
+        files = [sides.java(each).rename(each.both.with_suffix(".properties")) for each in issued]
+        if how == "whole name":
+            subjects = [load_pem_x509_certificate(each.certificate.read_bytes()).subject for each in issued]
+            names = [each.rfc4514_string().replace("#", r"\#") for each in subjects]  # as Java writes it
+    flags += ["--quotas-topic", unique_name("quotas"), "--quota-admins", f"User:{names[0]}"]
     with ProxyProcess(secured_cluster.secure_addresses(protocol), *flags) as proxy:
         by_admin, by_other = (configs("4.4.0", proxy.bootstrap_servers, COMMANDS, file) for file in files)
     assert by_admin == [
@@ -123,5 +137,5 @@ def test_only_admins_may_use_it(
     ]
     for each in by_other:
         assert "ClusterAuthorizationException" in each
-        assert "User:bob may not describe or alter the quotas of --quotas-topic" in each
+        assert f"User:{names[1]} may not describe or alter the quotas of --quotas-topic" in each
         assert "add it to --quota-admins of the proxy" in each
