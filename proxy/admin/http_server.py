@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import h11
 
+from proxy.background.host import listening_socket
 from proxy.config.addresses import Address, ip_literal, is_wildcard
 from proxy.observability.logs import EventLog
-from proxy.sessions.listener import listening_socket
 
 MAX_CONNECTIONS: Final = 64
 MAX_HEAD_BYTES: Final = 8192

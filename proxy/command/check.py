@@ -20,7 +20,7 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from protocol.client_quotas import BROKERS_REQUEST, brokers_in
 from protocol.errors import ProtocolError
 from protocol.messages import decode, request_frame
-from proxy.background.host import Host
+from proxy.background.host import Host, listening_socket
 from proxy.brokers.connect import ask_broker
 from proxy.brokers.health import Health
 from proxy.brokers.places import placed
@@ -39,7 +39,6 @@ from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.log_dirs import DiskAnswer, LogDirs
 from proxy.observability.metrics import Metrics
 from proxy.process.start_log import few_descriptors
-from proxy.sessions.listener import listening_socket
 from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink
 from quotas.problems import Problem
@@ -57,7 +56,7 @@ async def results(config: Config) -> AsyncIterator[Result]:
     """The result of each check, in the order in which `run` would fail. Raises ConfigError for certificates and
     keys.
     """
-    tls = TlsContexts(config, Metrics(config))
+    tls = TlsContexts(config, Metrics())
     if tls.shown:
         yield f"certificate of the listener: {tls.shown}"
     hard, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[1], few_descriptors(config)

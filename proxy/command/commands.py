@@ -239,7 +239,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None, *, s
     with run.make_context("run", arguments, parent=ctx) as run_context:
         config = config_of(run_context, need_upstream=False)
     quotas = active_quotas(config)
-    tls = TlsContexts(config, Metrics(config))
+    tls = TlsContexts(config, Metrics())
     for _, fields in (*quota_warnings(config, quotas), *secret_warnings(config), *tls.cautions):
         click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config, quotas)}")

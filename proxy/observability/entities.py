@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from proxy.config.config import Config
 from proxy.observability.generated_ids import GeneratedIds
 from proxy.observability.labels import OTHER, label_value
 from proxy.observability.logs import EventLog
@@ -30,16 +29,17 @@ _log = EventLog(__name__)
 class Entities:
     """Sessions call `of` once, keep the result and count themselves in its `sessions`; `tick` is called at least once
     a second.
+
+    `max_tallies`: for usage records; 0: none are written. `by_topic`: count the traffic of topics.
     """
 
-    def __init__(self, config: Config, clock_ns: Callable[[], int]) -> None:
-        self.max_entities = config.observability.max_metric_entities
-        #: None: no usage records are written.
-        self.throttle_tallies = ThrottleTallies(config.usage.max_series) if config.usage.is_on else None
+    def __init__(self, clock_ns: Callable[[], int], max_entities: int, max_tallies: int, *, by_topic: bool) -> None:
+        self.max_entities = max_entities
+        self.throttle_tallies = ThrottleTallies(max_tallies) if max_tallies else None
         self.generated_ids = GeneratedIds()
         self._clock_ns = clock_ns
         #: Of topics; None: nothing is counted by topic.
-        self._series = Cell() if config.usage.by_topic else None
+        self._series = Cell() if by_topic else None
         self._known: dict[tuple[str, str], EntityMetrics] = {}
         #: The number of histograms, without those of `other`. `expire` counts them anew.
         self._throttles = 0

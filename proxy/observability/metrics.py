@@ -15,7 +15,6 @@ from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from protocol.errors import ProtocolError
-from proxy.config.config import Config
 from proxy.observability.client_reports import ClientReports
 from proxy.observability.entities import Entities
 from proxy.observability.labels import OTHER
@@ -158,14 +157,23 @@ class Metrics:
     """All that this process counts. `proxy.process.assemble` sets the callables `limits_in_use` and `produced`.
 
     The catalogue describes each. `certificates`: when they expire, in seconds since 1970, by the side
-    that they are shown to.
+    that they are shown to. `client_telemetry`: clients may report their own metrics; the rest: see `Entities`.
     """
 
-    def __init__(self, config: Config, *, clock_ns: Clock = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        clock_ns: Clock = time.monotonic_ns,
+        *,
+        max_entities: int = 1000,
+        max_tallies: int = 0,
+        by_topic: bool = False,
+        client_telemetry: bool = False,
+        event_loop: str = "uvloop",
+    ) -> None:
         self.clock_ns = clock_ns
-        self.event_loop = config.event_loop
-        self.entities = Entities(config, clock_ns)
-        self.client_reports = ClientReports(self.entities.max_entities if config.observability.client_telemetry else 0)
+        self.event_loop = event_loop
+        self.entities = Entities(clock_ns, max_entities, max_tallies, by_topic=by_topic)
+        self.client_reports = ClientReports(max_entities if client_telemetry else 0)
         self.usage = UsageMetrics()
         self.requests: dict[tuple[str, str], Cell] = {}
         self.connections = ConnectionMetrics()

@@ -43,10 +43,17 @@ def assemble(config: Config, quotas: Quotas, loop: AbstractEventLoop, host: Host
     Raises ConfigError for certificates and keys that cannot be used.
     """
     clock = host.clock
-    metrics = Metrics(config, clock_ns=clock)
+    by_topic = config.usage.by_topic
+    metrics = Metrics(
+        clock,
+        max_entities=config.observability.max_metric_entities,
+        max_tallies=config.usage.max_series if config.usage.is_on else 0,
+        by_topic=by_topic,
+        client_telemetry=config.observability.client_telemetry,
+        event_loop=config.event_loop,
+    )
     tls = TlsContexts(config, metrics, clock)
     settings = _settings_of(config.quotas, salt, leases=config.fleet.name is not None)
-    by_topic = config.usage.by_topic
     registry = Registry(quotas.configured, share=quotas.share, settings=settings, reads_topics=by_topic)
     memory = MemoryPool(config.security.max_buffered_bytes)
     report = Report(config.enforcement, metrics.entities)

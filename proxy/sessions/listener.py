@@ -1,4 +1,4 @@
-"""Listening sockets, which accept in batches, and pause when file descriptors run out."""
+"""Listeners, which accept in batches, and pause when file descriptors run out."""
 
 import errno
 import socket
@@ -6,14 +6,13 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from typing import Any
 
-from proxy.background.host import tcp_socket
+from proxy.background.host import BACKLOG, listening_socket, tcp_socket
 from proxy.config.addresses import Address
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 
 #: The most connections accepted per wake-up, so that a burst of them leaves time for traffic.
 ACCEPT_BATCH = 64
-BACKLOG = 4_096
 #: How long accepting pauses when there are no descriptors or no memory.
 PAUSE_SECONDS = 0.1
 
@@ -25,41 +24,6 @@ _EXHAUSTED = {
 }
 
 _log = EventLog("proxy.sessions.listener")
-
-
-def listening_socket(
-    address: Address, new_socket: Callable[[int], socket.socket] = tcp_socket, *, reuse_port: bool = False
-) -> socket.socket:
-    """A non-blocking socket that is bound and listens. `*` and `[::]` mean all interfaces, for IPv6 and IPv4 whatever
-    the host's net.ipv6.bindv6only is; without IPv6, for IPv4 only. Raises OSError.
-    """
-    host, port = address
-    if host in {"*", "::"}:
-        try:
-            return _listening(new_socket(socket.AF_INET6), ("::", port), reuse_port=reuse_port)
-        except OSError as error:
-            if error.errno not in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}:
-                raise
-            return _listening(new_socket(socket.AF_INET), ("0.0.0.0", port), reuse_port=reuse_port)  # noqa: S104 - was asked for
-    family, _, _, _, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return _listening(new_socket(family), at, reuse_port=reuse_port)
-
-
-def _listening(sock: socket.socket, at: tuple[Any, ...], *, reuse_port: bool) -> socket.socket:
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
-        # On Linux, accepted sockets inherit both options, which saves two system calls for each connection.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if at[0] == "::":
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind(at)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 Accepted = Callable[[socket.socket, tuple[Any, ...], int], None]

@@ -7,8 +7,10 @@ they cannot import it. Instead, they import this base class, which declares what
 
 from abc import abstractmethod
 
+from proxy.enforcement import report
 from proxy.sessions.lifecycle import Event, State
 from proxy.sessions.pump import Owner, Pump
+from proxy.sessions.pump_set import IN_FLIGHT, MEMORY, RESPONSE_MEMORY
 from proxy.sessions.shared import Shared
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
@@ -35,6 +37,14 @@ class ConnectionPair(Owner):
         self.client = client
         self.connection = connection
         self.state = State.CONNECTING
+
+    @property
+    def bound(self) -> str:
+        """The bound of the proxy that stops reading from the client: a reason of `proxy.enforcement.report`, or ""."""
+        if (self.requests.paused | self.responses.paused) & (MEMORY | RESPONSE_MEMORY):
+            return report.MEMORY
+        # While the proxy or the client logs in, no request may begin, so the number of requests is not the reason.
+        return report.IN_FLIGHT if self.requests.paused & IN_FLIGHT and self.connection.max_in_flight else ""
 
     @abstractmethod
     def on(self, happened: Event) -> None:

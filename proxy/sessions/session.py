@@ -19,7 +19,7 @@ from proxy.sessions.pump import Pump
 from proxy.sessions.pump_set import CONNECTING, IN_FLIGHT, QUOTA, WRITE_BACKPRESSURE
 from proxy.sessions.shared import ClientAddress, Shared
 from proxy.sessions.throttling import Throttling
-from proxy.sessions.wait_states import bound_of, observe
+from proxy.sessions.wait_states import observe
 from proxy.sessions.wire import Wire
 from proxy.streams.connection import Connection
 from proxy.streams.limited_request import HoldOwner, LimitedRequest
@@ -102,7 +102,7 @@ class Session(ConnectionPair, HoldOwner):
             return throttle_status(self.identity, None, None, "", now_ns)
         held = self.response_stream.held or self.request_stream.held
         hold = None if held is None else held.hold
-        return throttle_status(self.identity, self.response_stream.delay, hold, bound_of(self), now_ns)
+        return throttle_status(self.identity, self.response_stream.delay, hold, self.bound, now_ns)
 
     # ---- opening
 

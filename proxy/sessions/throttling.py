@@ -7,7 +7,6 @@ from typing import Final, final
 
 from proxy.sessions.pair import ConnectionPair
 from proxy.sessions.pump_set import DELAY
-from proxy.sessions.wait_states import bound_of
 
 #: The throttle time in responses while a bound of the proxy stops reading from their client.
 _BLOCKED_NS: Final = 100_000_000
@@ -55,7 +54,7 @@ class Throttling:
         """End a delay early if memory is short, or if the limits or the mode have changed. While a bound of the proxy
         blocks the client, have its responses contain a throttle time.
         """
-        delay, bound = self._pair.response_stream.delay, bound_of(self._pair)
+        delay, bound = self._pair.response_stream.delay, self._pair.bound
         connection = self._pair.response_stream.connection
         context, identity = connection.context, connection.identity
         if delay is not None and (context.memory.is_tight or self._pair.response_stream.is_over(delay, now_ns)):

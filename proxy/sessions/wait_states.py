@@ -1,19 +1,11 @@
-"""The state of `proxy.observability.client_times` that a connection pair is in, and the bound that stops its reads."""
+"""The state of `proxy.observability.client_times` that a connection pair is in."""
 
 from proxy.enforcement import report
 from proxy.observability.client_times import BROKER, CLIENT, DATA, LIMIT, PROXY, SLOW_READER, Key, key_of
 from proxy.sessions.pair import ConnectionPair
-from proxy.sessions.pump_set import IN_FLIGHT, LOGIN, MEMORY, RESPONSE_MEMORY, WRITE_BACKPRESSURE
+from proxy.sessions.pump_set import LOGIN, WRITE_BACKPRESSURE
 
 _STATES = {report.MEMORY: PROXY, report.IN_FLIGHT: BROKER}
-
-
-def bound_of(pair: ConnectionPair) -> str:
-    """The bound of the proxy that stops reading from the client: a reason of `proxy.enforcement.report`, or ""."""
-    if (pair.requests.paused | pair.responses.paused) & (MEMORY | RESPONSE_MEMORY):
-        return report.MEMORY
-    # While the proxy or the client logs in, no request may begin, so the number of requests is not the reason.
-    return report.IN_FLIGHT if pair.requests.paused & IN_FLIGHT and pair.connection.max_in_flight else ""
 
 
 def observe(pair: ConnectionPair, now_ns: int, *, is_late: bool) -> None:
@@ -37,7 +29,7 @@ def _state_of(pair: ConnectionPair, *, is_late: bool) -> tuple[int, Key | None, 
         return LIMIT, key_of(responses.delay.limit), True
     if pair.responses.paused & WRITE_BACKPRESSURE:
         return SLOW_READER, None, True
-    bound = bound_of(pair)
+    bound = pair.bound
     if bound:  # requests in flight wait for the broker, and everything else waits behind them
         return _STATES[bound], report.BOUNDS[bound], True
     if (pair.requests.paused | pair.responses.paused) & LOGIN:

@@ -147,7 +147,7 @@ def shown_families() -> list[str]:
     """The families of /metrics, with every option that adds some."""
     reporting = ObservabilityOptions(client_telemetry=True)
     config = Config(bootstrap_servers=(), fleet=FleetOptions(name="etl"), observability=reporting)
-    fleet, metrics = fleet_of(config, Registry(), Host()), Metrics(config)
+    fleet, metrics = fleet_of(config, Registry(), Host()), Metrics(client_telemetry=True)
     metrics.note_reload("cluster")
     metrics.sources.disks = lambda _: DiskFigures("open", 1.0, False, 0, ())
     metrics.note_reload("quotas_topic")

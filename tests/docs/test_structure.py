@@ -22,7 +22,7 @@ CODE_LINES = {
     "proxy": 10,
     "proxy/adaptive": 420,
     "proxy/admin": 2_500,
-    "proxy/background": 100,
+    "proxy/background": 120,
     "proxy/brokers": 1_000,
     "proxy/command": 1_000,
     "proxy/config": 2_700,

@@ -2,7 +2,6 @@
 
 from hypothesis import strategies as st
 
-from proxy.config.config import Config, ObservabilityOptions
 from proxy.observability.metrics import Metrics
 from tests.proxy.conversation import Clock
 
@@ -13,5 +12,4 @@ NAMES = st.text(st.characters(), max_size=400) | st.text(
 
 
 def metrics_with(clock: Clock, max_metric_entities: int = 1000) -> Metrics:
-    options = ObservabilityOptions(max_metric_entities=max_metric_entities)
-    return Metrics(Config(bootstrap_servers=(), observability=options), clock_ns=clock)
+    return Metrics(clock, max_entities=max_metric_entities)

@@ -11,7 +11,6 @@ import pytest
 
 from proxy.admin.exposition import TEXT, expose
 from proxy.admin.fleet_page import FleetPage, text_of
-from proxy.config.config import Config
 from proxy.fleet import status
 from proxy.internal_clients.failures import LogFailed
 from proxy.observability.metrics import Metrics
@@ -124,7 +123,7 @@ def test_one_that_has_left_is_leaving_and_one_that_is_away_says_why(world: World
 
 def test_metrics(world: World) -> None:
     proxy = world.proxies[0]
-    text = asyncio.run(expose(Metrics(Config()), TEXT, proxy.fleet)).decode()
+    text = asyncio.run(expose(Metrics(), TEXT, proxy.fleet)).decode()
     labels = {"limit": "producer_byte_rate", "entity": "client-id:etl"}
     assert sum_of(text, "fleet_quota", **labels) == QUOTA // 2
     assert sum_of(text, "fleet_claimed_ratio", **labels) == pytest.approx(1, rel=0.02)
@@ -135,11 +134,11 @@ def test_metrics(world: World) -> None:
     proxy.fleet.differences.compare(LimitNames(["client-id:etl producer_byte_rate"]))
     world.proxies[1].fleet.differences.compare(LimitNames())
     world.pass_seconds(3)
-    text = asyncio.run(expose(Metrics(Config()), TEXT, proxy.fleet)).decode()
+    text = asyncio.run(expose(Metrics(), TEXT, proxy.fleet)).decode()
     assert sum_of(text, "fleet_members_lacking_limits") == 1
     assert f"{world.proxies[1].member.caps.name} lacks client-id:etl producer_byte_rate" in text_of(page(world))
     assert sum_of(text, "fleet_delivery_seconds_count") == sum_of(text, "fleet_records_total", direction="sent")
-    assert "fleet_" not in asyncio.run(expose(Metrics(Config()), TEXT)).decode(), "without a fleet"
+    assert "fleet_" not in asyncio.run(expose(Metrics(), TEXT)).decode(), "without a fleet"
 
 
 def test_series_are_bounded() -> None:
@@ -148,7 +147,7 @@ def test_series_are_bounded() -> None:
         for number in range(30):
             proxy.wanted += proxy.registry.resolve("alice", f"c-{number}").produce.limits
         world.pass_seconds(2)
-        metrics = Metrics(Config())
+        metrics = Metrics()
         metrics.entities.max_entities = 10
         text = asyncio.run(expose(metrics, TEXT, proxy.fleet)).decode()
         assert text.count("kafka_quota_proxy_fleet_quota{") == 10

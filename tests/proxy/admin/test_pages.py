@@ -55,7 +55,7 @@ async def admin(
     activity = cast("Any", None)  # see `test_activity`
     refused = {"at": "2026-11-24T06:05:45+00:00", "ok": False, "errors": ["quotas.toml: is \x1b[31m\n  do"]}
     shown = page_of(EFFECTIVE, Quotas({"--quota": EFFECTIVE.quotas.entries}, 0.5)) | {"reloads": {"config": refused}}
-    metrics = MetricsPage(Metrics(CONFIG))
+    metrics = MetricsPage(Metrics())
     answer = AnswerPage(activity).respond
     held = ThrottlesPage(throttles, exemptions)
     pages = Pages(metrics, held, lambda: shown, health, readiness, _ready, activity, answer)

@@ -66,7 +66,7 @@ def write_chain(certificates: Certificates, text: bytes, leaf: trustme.LeafCert)
 def made(listening: ListeningOptions) -> tuple[Metrics, list[dict[str, object]]]:
     """What a start makes of the files: metrics, and warnings."""
     config = Config(listening=listening)
-    metrics = Metrics(config)
+    metrics = Metrics()
     return metrics, [{"event": event} | fields for event, fields in TlsContexts(config, metrics).cautions]
 
 

@@ -261,7 +261,7 @@ async def test_a_certificate_that_no_client_would_accept(
 def test_a_certificate_for_the_advertised_host(certificates: Certificates, host: str) -> None:
     issue_for(certificates, "proxy.test", "*.proxies.test", "10.0.0.7", "::1")
     config = Config(listening=replace(certificates.listening(), advertised_host=host))
-    assert " for proxy.test, *.proxies.test, 10.0.0.7, ::1, until " in TlsContexts(config, Metrics(config)).shown
+    assert " for proxy.test, *.proxies.test, 10.0.0.7, ::1, until " in TlsContexts(config, Metrics()).shown
 
 
 @pytest.mark.parametrize(
@@ -282,10 +282,10 @@ def test_a_certificate_for_all_brokers(certificates: Certificates, names: list[s
     listening = ListeningOptions(sni_host="broker-{node}.kafka.test:443", broker_ports=range(0), ssl=ssl_options)
     config = Config(listening=listening)
     if shown is not None:
-        assert shown in TlsContexts(config, Metrics(config)).shown
+        assert shown in TlsContexts(config, Metrics()).shown
         return
     with pytest.raises(ConfigError) as refused:
-        TlsContexts(config, Metrics(config))
+        TlsContexts(config, Metrics())
     (problem,) = refused.value.problems
     assert problem.message.endswith("not for broker-{node}.kafka.test, which responses name (--sni-host)")
     assert problem.hint == "clients verify the name: get a certificate for *.kafka.test"

@@ -83,7 +83,7 @@ class World:
         self.topic = QuotasTopic(self.config, Host())
         self.log = FakeLog()
         self.topic.log = self.log  # type: ignore[assignment]
-        self.metrics = Metrics(self.config)
+        self.metrics = Metrics()
         self.applied: list[tuple[QuotaEntry, ...]] = []
         self.offsets: list[int] = []
         self.topic.on_applied = self.offsets.append

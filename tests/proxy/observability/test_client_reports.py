@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from proxy.admin.exposition import OPENMETRICS, PREFIX, expose
-from proxy.config.config import Config, ObservabilityOptions
 from proxy.observability.client_reports import EXPIRY_NS, NAMES, REPORTED, BufferOutlook, ClientReports
 from proxy.observability.metrics import Metrics
 from proxy.observability.tallies import EntityMetrics, ThrottleWindow
@@ -119,8 +118,7 @@ def gauges(metrics: Metrics) -> dict[tuple[str, str, str], float]:
 
 
 def metrics_with(*points: tuple[str, float], is_on: bool = True) -> Metrics:
-    options = ObservabilityOptions(client_telemetry=is_on)
-    metrics = Metrics(Config(bootstrap_servers=(), observability=options), clock_ns=Clock())
+    metrics = Metrics(Clock(), client_telemetry=is_on)
     for name in ("etl", "other"):
         entity = metrics.entities.of("alice", name)
         entity.sessions = 1

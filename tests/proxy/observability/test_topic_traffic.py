@@ -2,7 +2,6 @@
 
 import pytest
 
-from proxy.config.config import Config, ObservabilityOptions, UsageOptions
 from proxy.observability import topic_traffic
 from proxy.observability.entities import ENTITY_IDLE_NS, Entities
 from proxy.observability.tallies import TopicTraffic
@@ -13,8 +12,7 @@ Traffic = dict[str, TopicTraffic]
 
 
 def entities_of(most: int, clock: Clock) -> Entities:
-    options = ObservabilityOptions(max_metric_entities=most)
-    return Entities(Config(bootstrap_servers=(), observability=options, usage=UsageOptions(by_topic=True)), clock)
+    return Entities(clock, most, 1000, by_topic=True)
 
 
 def traffic_of(entities: Entities, client_id: str) -> Traffic:

@@ -37,7 +37,7 @@ class Watched:
 
     def __init__(self, path: Path, config: Config, read_again: Callable[[], Config] | None = None) -> None:
         self.path, self.config = path, config
-        self.metrics = Metrics(config)
+        self.metrics = Metrics()
         self.taken: list[dict[str, int]] = []
         self.configs: list[Config] = []
         self.clock = Clock()

@@ -17,7 +17,6 @@ from proxy.brokers.readiness import Readiness
 from proxy.config.client_settings import ClientSettings, LoginSettings
 from proxy.config.config import QuotaOptions, SecurityOptions
 from proxy.sessions.session import Session
-from proxy.sessions.wait_states import bound_of
 from tests.proxy.conversation import PATIENCE_SECONDS, OpenStage, Peer, Stage, lines_of, until, without_burst
 from tests.proxy.frames import correlation_of, fetched, heartbeat, heartbeat_answer, produce, produced
 from tests.proxy.sasl_broker import REFUSED, SaslBroker
@@ -211,7 +210,7 @@ async def test_a_login_is_renewed_while_a_frame_is_held(stage_of: OpenStage) -> 
         stage.clock.pass_seconds(60)
         stage.shared.wakeups.limits_changed()
         await until(lambda: session.request_stream.held is None)
-        assert (kafka.requests, bound_of(session)) == (requests[:1], "")
+        assert (kafka.requests, session.bound) == (requests[:1], "")
         kafka.answers.set()
         assert (await client.frame())[4:8] == produced(2)[4:8]
         assert await client.frame() == heartbeat_answer(3)

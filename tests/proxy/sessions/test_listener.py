@@ -8,8 +8,8 @@ import pytest
 
 from proxy.admin.healthcheck import check
 from proxy.admin.http_server import HttpServer, Response, text_response
+from proxy.background.host import listening_socket
 from proxy.config.config import SecurityOptions
-from proxy.sessions.listener import listening_socket
 from tests.proxy.conversation import LOOPBACK, OpenStage, Peer, Stage, arrives, lines_of, until
 from tests.proxy.frames import heartbeat
 
