@@ -14,6 +14,7 @@ from kio.schema.describe_client_quotas.v1.response import DescribeClientQuotasRe
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v1.request import MetadataRequest
 from kio.schema.metadata.v1.response import MetadataResponse, MetadataResponseBroker
+from kio.static.protocol import Payload
 
 from protocol.api_versions import MAX_ITEMS
 from protocol.errors import MalformedFrame
@@ -44,12 +45,12 @@ class ClientQuota(NamedTuple):
     values: Mapping[str, float]
 
 
-def has_quotas(response: bytes) -> bool:
-    """Whether a broker offers the request."""
+def offers(response: bytes, request: type[Payload]) -> bool:
+    """Whether a broker offers a request, by its ApiVersions 0."""
     body = decode(ApiVersionsResponse, response, _BODY, MAX_ITEMS)
-    version, key = DescribeClientQuotasRequest.__version__, DescribeClientQuotasRequest.__api_key__
-    offers = (each.api_key == key and each.min_version <= version <= each.max_version for each in body.api_keys)
-    return body.error_code is ErrorCode.none and any(offers)
+    version, key = request.__version__, request.__api_key__
+    ranges = (each.api_key == key and each.min_version <= version <= each.max_version for each in body.api_keys)
+    return body.error_code is ErrorCode.none and any(ranges)
 
 
 def brokers_in(response: bytes) -> tuple[MetadataResponseBroker, ...]:

@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 from kio.schema.errors import ErrorCode
 
-from protocol.api_versions import MAX_ITEMS
 from protocol.errors import MalformedFrame, TruncatedFrame
-from protocol.messages import decode, request_frame
+from protocol.messages import request_frame
 from protocol.wire import INT16, read_text, short_name, skip, skip_tags, string_bounds, unpack_int16, unsigned_varint
 
 MAX_DIRECTORIES: Final = 1_000
@@ -39,13 +37,6 @@ class LogDirectory(NamedTuple):
     path: str
     total: int
     usable: int
-
-
-def has_log_dirs(response: bytes) -> bool:
-    """Whether a broker offers the request, by its ApiVersions 0."""
-    body = decode(ApiVersionsResponse, response, _CORRELATION_ID, MAX_ITEMS)
-    version, key = DescribeLogDirsRequest.__version__, DescribeLogDirsRequest.__api_key__
-    return any(each.api_key == key and each.min_version <= version <= each.max_version for each in body.api_keys)
 
 
 def log_dirs_in(response: bytes) -> tuple[ErrorCode, list[LogDirectory]]:

@@ -8,21 +8,17 @@ passes.
 import asyncio
 from asyncio import AbstractEventLoop, Task, TimerHandle
 from collections.abc import Callable
-from functools import reduce
 from heapq import nlargest
-from operator import or_
 from typing import Any, Final
 
 from proxy.background.host import Host
 from proxy.background.retries import Retries
-from proxy.config.config import Config
 from proxy.internal_clients.log_dirs import DiskAnswer, LogDirs
 from proxy.observability.entities import Entities
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import DISK_STATES, DiskFigures
 from quotas.adaptive.disk_guard import Decision, DiskGuard, DiskMarks, Reading, State
 from quotas.adaptive.producer_guard import ProducerGuard
-from quotas.exemption import Exemption
 from quotas.fleet.member import Member
 from quotas.registry.registry import Registry
 from quotas.time_units import NS_PER_SECOND
@@ -54,15 +50,16 @@ class DiskGuardTask:
 
     def __init__(
         self,
-        config: Config,
+        log_dirs: LogDirs,
         marks: DiskMarks,
+        producers: ProducerGuard,
         host: Host,
         registry: Registry,
         entities: Entities,
         enforces: Callable[[], bool],
         member: Member | None,
     ) -> None:
-        self.producers: Final = ProducerGuard(reduce(or_, config.enforcement.disk_guard_exempt, Exemption()))
+        self.producers: Final = producers
         self._host: Final = host
         self._registry: Final = registry
         self._entities: Final = entities
@@ -71,7 +68,7 @@ class DiskGuardTask:
         #: The lowest factor of the other members, and how many members there are; when that was read.
         self._fleet: tuple[float, int] = 1.0, 1
         self._fleet_ns = -NS_PER_SECOND
-        self._log_dirs: Final = LogDirs(config, host)
+        self._log_dirs: Final = log_dirs
         now_ns = host.clock()
         self.rules: Final = DiskGuard(marks, now_ns)
         self.decision: Decision = self.rules.decide(0, now_ns)

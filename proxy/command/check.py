@@ -39,7 +39,6 @@ from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.log_dirs import DiskAnswer, LogDirs
 from proxy.observability.metrics import Metrics
 from proxy.process.start_log import few_descriptors
-from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink
 from quotas.problems import Problem
 
@@ -199,7 +198,7 @@ async def _internal_clients(config: Config) -> AsyncIterator[Result]:
         try:
             await sink.write(())
             yield f"--usage-topic: {usage.topic} can be written"
-        except SinkFailed as error:
+        except LogFailed as error:
             yield Problem("--usage-topic", error.message)
         await sink.close()
     if fleet.name is not None:

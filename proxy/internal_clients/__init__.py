@@ -6,6 +6,7 @@ topic            how the proxy's internal topics are configured and created
 log_topic        the internal topics that are used as a log, and what they must be
 record_log       the records of one of these, read in order and appended
 failures         what may be wrong with it
+broker_reader    how the two below ask brokers without aiokafka
 log_dirs         asks the brokers how full their disks are
 cluster_quotas   the cluster's client quotas as a source of quotas
 quotas_log       the topic of quotas as a log

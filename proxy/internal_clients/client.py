@@ -33,6 +33,7 @@ from proxy.config.client_file import latest
 from proxy.config.client_settings import masked
 from proxy.config.config import Config
 from proxy.files.tls import context_to_brokers
+from proxy.internal_clients.failures import LogFailed
 
 REQUEST_TIMEOUT_MS: Final = 10_000
 CLOSE_SECONDS: Final = 2.0
@@ -109,6 +110,13 @@ class InternalClient:
     def masked(self, text: str) -> str:
         """The text without the secrets of the client file and the latest token."""
         return masked(text, [*self._settings.secrets, *self._tokens])
+
+    def failure(self, error: Exception, topic: str) -> LogFailed:
+        """An error of a client, or of a check of the topic, without secrets."""
+        if isinstance(error, LogFailed):  # with a broker's words
+            return type(error)(error.reason, self.masked(error.message))
+        reason, text = self.explain(error)
+        return LogFailed(reason, f"{topic} {text}")
 
     def explain(self, error: Exception) -> tuple[str, str]:
         """The reason of an error of a client, as a label of metrics; and the servers and its words, without secrets."""

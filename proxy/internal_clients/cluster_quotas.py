@@ -11,29 +11,24 @@ broker refuses or sends too much.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from ssl import SSLContext
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
+from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
 from kio.schema.errors import ErrorCode
 
 from protocol import client_quotas as wire
 from protocol.errors import ProtocolError
 from proxy.background.host import Host
 from proxy.background.retries import Retries
-from proxy.background.threads import OutsideThreads
-from proxy.brokers.connect import connection
-from proxy.brokers.health import hint_of
 from proxy.brokers.upstream import BrokerFailed
-from proxy.config.addresses import Address, format_address
 from proxy.config.cautions import unresolved
-from proxy.config.client_file import latest
 from proxy.config.cluster_entries import ClusterEntries, cluster_entries, share_below_brokers
 from proxy.config.config import PER_BROKER, Config, QuotaOptions
 from proxy.config.errors import ConfigError
 from proxy.config.host_names import are_answered
 from proxy.config.quota_sources import CLUSTER
-from proxy.files.tls import context_to_brokers
-from proxy.observability.logs import EventLog, one_line
+from proxy.internal_clients.broker_reader import NOT_OFFERED, Ask, BrokerReader
+from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics
 from quotas.entry import QuotaEntry
 from quotas.problems import Problem
@@ -45,18 +40,8 @@ REST_SECONDS: Final = 1.0
 """A SIGHUP has no effect during this time, so that signals cannot make this proxy ask faster."""
 GRACE_NS: Final = 600 * NS_PER_SECOND
 """How long a broker that has disappeared still counts."""
-TIMEOUT_SECONDS: Final = 10.0
-MAX_BYTES: Final = 4 * 1024 * 1024
-"""The longest answer: about 40,000 entities."""
 MAX_NAMED: Final = 100
 """How many kinds of ignored limits are logged, each once: a broker may invent any number."""
-
-_HINTS: Final = {
-    ErrorCode.cluster_authorization_failed.name: "the right DescribeConfigs on the cluster is missing: kafka-acls "
-    "--add --allow-principal User:{user} --operation DescribeConfigs --cluster",
-    "not_offered": "Kafka has DescribeClientQuotas 1 since 2.8, but some services do not offer it: put the limits into "
-    "--quotas-file",
-}
 
 _log = EventLog(__name__)
 
@@ -70,55 +55,44 @@ class ClusterAnswer(NamedTuple):
     brokers: int
 
 
-class ClusterReader:
-    """Asks the brokers of internal clients, with their current settings."""
+class ClusterReader(BrokerReader):
+    """`max_bytes`: about 40,000 entities."""
+
+    timeout_seconds = 10.0
+    max_bytes = 4 * 1024 * 1024
+    hints: ClassVar = {
+        ErrorCode.cluster_authorization_failed.name: "the right DescribeConfigs on the cluster is missing: kafka-acls "
+        "--add --allow-principal User:{user} --operation DescribeConfigs --cluster",
+        NOT_OFFERED: "Kafka has DescribeClientQuotas 1 since 2.8, but some services do not offer it: put the limits "
+        "into --quotas-file",
+    }
 
     def __init__(self, config: Config, host: Host) -> None:
+        super().__init__(config, host, "cluster quotas")
         self._clock = host.clock
         #: When each number of brokers was seen last.
         self._seen: dict[int, int] = {}
-        self._settings = config.internal_client
         self._needs_brokers = config.quotas.cluster == PER_BROKER
-        self._thread = OutsideThreads("cluster quotas files")
-        #: A server that does not answer moves to the end. In normal operation a single broker keeps answering, and its
-        #: own order of entities does not change.
-        servers = config.internal_servers or config.bootstrap_servers
-        self._servers = host.random.sample(servers, len(servers))
 
     async def answer(self) -> ClusterAnswer:
         """The answer of the first usable broker. Raises BrokerFailed, ProtocolError and ConfigError."""
-        loop = asyncio.get_running_loop()
-        self._settings = await loop.run_in_executor(self._thread, latest, self._settings)
-        ssl = self._settings.ssl
-        tls = None if ssl is None else await loop.run_in_executor(self._thread, context_to_brokers, ssl)
-        failure = BrokerFailed("connect_failed", "there is no bootstrap server")
-        for server in list(self._servers):
-            try:
-                return await self._ask(server, tls)
-            except BrokerFailed as error:
-                failure = BrokerFailed(error.reason, f"{format_address(server)}: {error}")
-                self._servers.append(self._servers.pop(0))
-        raise failure
+        return await self._first(self._quotas)
 
     def problem(self, error: Exception) -> tuple[str, Problem]:
         """The reason as one word, and what to do."""
         if isinstance(error, ConfigError):
             return "config", error.problems[0]
-        reason, login = getattr(error, "reason", "defect"), self._settings.login
-        of_file = hint_of(reason, f"--own-client-config {self._settings.file or 'FILE'}")
-        user = login.username if login is not None and login.username else "NAME"
-        hint = (_HINTS.get(reason) or of_file or "").replace("{user}", user)
-        return reason, Problem(CLUSTER, one_line(f"{reason}: {error}"), hint or None)
+        reason, message, hint = self.explain(error)
+        return reason, Problem(CLUSTER, f"{reason}: {message}", hint)
 
-    async def _ask(self, server: Address, tls: SSLContext | None) -> ClusterAnswer:
-        async with connection(server, tls, self._settings.login, TIMEOUT_SECONDS, MAX_BYTES) as ask:
-            if not wire.has_quotas(await ask(wire.VERSIONS_REQUEST)):
-                raise BrokerFailed("not_offered", "it does not offer DescribeClientQuotas 1")
-            if self._needs_brokers:
-                now = self._clock()
-                self._seen[len(wire.brokers_in(await ask(wire.BROKERS_REQUEST)))] = now
-                self._seen = {count: at for count, at in self._seen.items() if now - at < GRACE_NS}
-            return ClusterAnswer(await ask(wire.QUOTAS_REQUEST), max(1, max(self._seen, default=1)))
+    async def _quotas(self, ask: Ask) -> ClusterAnswer:
+        if not wire.offers(await ask(wire.VERSIONS_REQUEST), DescribeClientQuotasRequest):
+            raise BrokerFailed(NOT_OFFERED, "it does not offer DescribeClientQuotas 1")
+        if self._needs_brokers:
+            now = self._clock()
+            self._seen[len(wire.brokers_in(await ask(wire.BROKERS_REQUEST)))] = now
+            self._seen = {count: at for count, at in self._seen.items() if now - at < GRACE_NS}
+        return ClusterAnswer(await ask(wire.QUOTAS_REQUEST), max(1, max(self._seen, default=1)))
 
 
 def entries_in(answer: ClusterAnswer, options: QuotaOptions) -> ClusterEntries:

@@ -1,6 +1,6 @@
-"""What may be wrong with a topic that proxies use as a log.
+"""What may be wrong with a topic or a file that proxies write to or read.
 
-LogFailed          it cannot be read or written now
+LogFailed          it cannot be read or written now, or created
 ├── LogRefused     it has the wrong settings, which someone must change
 └── LogChanged     it is not the log that was read so far
 """

@@ -40,7 +40,7 @@ class LogTopic:
 
     async def check(self, client: Mapping[str, Any], *, creates: bool = True) -> tuple[Config, str]:
         """The settings that it has of `must_be`, and why they cannot be read, or "". `client`: arguments of aiokafka's
-        clients. Raises LogFailed, NotCreated and errors of aiokafka, which may contain a broker's words.
+        clients. Raises LogFailed and errors of aiokafka, which may contain a broker's words.
         """
         missing = self._create if creates else self._refuse
         async with existing(client, self.name, self.must_be, missing) as (admin, found, unchecked):

@@ -15,7 +15,7 @@ from proxy.internal_clients.client import InternalClient, stop
 from proxy.internal_clients.failures import LogChanged, LogFailed
 from proxy.internal_clients.log_topic import LogTopic
 from proxy.internal_clients.partition import READ_WAIT_MS, Partition, next_slice
-from proxy.internal_clients.topic import Config, NotCreated
+from proxy.internal_clients.topic import Config
 from proxy.observability.logs import EventLog, RateLimited
 
 SAME_WARNING_NS: Final = 3_600_000_000_000
@@ -100,16 +100,11 @@ class RecordLog:
 
     def _failed(self, error: Exception) -> LogFailed:
         match error:
-            case LogFailed():  # of the check, with a broker's words
-                return type(error)(error.reason, self._client.masked(error.message))
-            case NotCreated():
-                return LogFailed("topic_missing", self._client.masked(str(error)))
             case UnknownTopicOrPartitionError():
                 return LogChanged("topic_missing", f"{self._topic} was deleted")
             case OffsetOutOfRangeError():
                 return LogChanged("out_of_range", f"{self._topic} ends before {self.position}, which was to be read")
-        reason, text = self._client.explain(error)
-        return LogFailed(reason, f"{self._topic} {text}")
+        return self._client.failure(error, str(self._topic))
 
     async def close(self) -> None:
         """Release what is open."""

@@ -14,11 +14,9 @@ from aiokafka.errors import (
     for_code,
 )
 
+from proxy.internal_clients.failures import LogFailed
+
 _NOT_ALLOWED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
-
-
-class NotCreated(Exception):
-    """The topic is missing and cannot be created. `str()` is the reason and what to do."""
 
 
 Config = dict[str, str]
@@ -60,17 +58,17 @@ async def _config_of(admin: Any, topic: str, keys: Iterable[str]) -> Config | st
 
 async def create(admin: Any, topic: NewTopic, option: str, how: str) -> bool:
     """Create a topic; returns whether it is new. `option` is the option that names it. `how` describes its settings for
-    a user who may create it. Raises NotCreated, and errors of aiokafka.
+    a user who may create it. Raises LogFailed, and errors of aiokafka.
     """
     answer = await admin.create_topics([topic])
     [(_, code, message)] = answer.topic_errors
     error = for_code(code)
     if error in _NOT_ALLOWED:
-        raise NotCreated(
-            f"{option} {topic.name} does not exist, and this client may not create it: create it with {how}"
-        )
+        why = f"does not exist, and this client may not create it: create it with {how}"
+        raise LogFailed("topic_missing", f"{option} {topic.name} {why}")
     if code and error is not TopicAlreadyExistsError:
-        raise NotCreated(f"{option} {topic.name} cannot be created: {error.__name__}: {message}")
+        why = f"cannot be created: {error.__name__}: {message}"
+        raise LogFailed("topic_missing", f"{option} {topic.name} {why}")
     return not code
 
 

@@ -34,6 +34,7 @@ from proxy.fleet.fleet import fleet_of
 from proxy.fleet.log import Log
 from proxy.internal_clients.cluster_quotas import ClusterQuotas
 from proxy.internal_clients.event_loops import new_loop
+from proxy.internal_clients.log_dirs import LogDirs
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.output import stuck
 from proxy.observability.supervisor import Supervisor
@@ -51,6 +52,7 @@ from proxy.sessions.shared import ClientAddress
 from proxy.sessions.sweep import Sweep
 from proxy.sessions.wire import Wire
 from proxy.usage.emitter import emitter_of
+from quotas.adaptive.producer_guard import ProducerGuard
 from quotas.connections import ConnectionQuotas
 from quotas.entry import QuotaEntry
 from quotas.fleet import versions
@@ -242,8 +244,9 @@ class Server:
         self.disk_guard: DiskGuardTask | None = None
         if (marks := config.enforcement.disk_guard) is not None:
             member = None if self.fleet is None else self.fleet.member
+            producers = ProducerGuard(config.enforcement.disk_guard_exempt)
             parts = (context.registry, metrics.entities, lambda: context.actions.enforces)
-            self.disk_guard = DiskGuardTask(config, marks, host, *parts, member)
+            self.disk_guard = DiskGuardTask(LogDirs(config, host), marks, producers, host, *parts, member)
             metrics.sources.disks = self.disk_guard.figures
             self.disk_guard.start(loop)  # before the first request is read
         self._yielding = YieldingGroups(context.registry, shared.brokers, host, self.fleet)

@@ -14,12 +14,13 @@ from typing import Final
 from proxy.background.host import Host
 from proxy.background.retries import Retries
 from proxy.config.config import Config
+from proxy.internal_clients.failures import LogFailed, LogRefused
 from proxy.observability.labels import label_value
 from proxy.observability.logs import EventLog
 from proxy.observability.metrics import Metrics, UsageMetrics
 from proxy.usage.collector import Collector
 from proxy.usage.records import Origin
-from proxy.usage.sink import FileSink, Sink, SinkFailed, SinkRefused
+from proxy.usage.sink import FileSink, Sink
 from quotas.admission.limit import Limit
 from quotas.time_units import NS_PER_MS
 
@@ -143,9 +144,9 @@ class Emitter:
                     self._unsent = self._unsent or self.collector.take(RECORDS_AT_ONCE)
                     await self._write_unsent()
                     await asyncio.sleep(pause_seconds)
-            except SinkFailed as error:
+            except LogFailed as error:
                 self._report(error)
-                if isinstance(error, SinkRefused):
+                if isinstance(error, LogRefused):
                     self.collector.drop_all(len(self._unsent))
                     self._unsent = []
             finally:
@@ -156,7 +157,7 @@ class Emitter:
             async with asyncio.timeout(WRITE_SECONDS):
                 await self.sink.write(self._unsent)
         except TimeoutError as error:
-            raise SinkFailed("timeout", f"no acknowledgement within {WRITE_SECONDS:g} s") from error
+            raise LogFailed("timeout", f"no acknowledgement within {WRITE_SECONDS:g} s") from error
         self._retries.worked()
         self.metrics.sent += len(self._unsent)
         self.metrics.last_success_seconds = self.wall_ms() / 1000
@@ -169,12 +170,12 @@ class Emitter:
         self.metrics.series = len(self.collector.series)
         self.metrics.pending = len(self.collector.samples) + len(self._unsent)
 
-    def _report(self, error: SinkFailed) -> None:
+    def _report(self, error: LogFailed) -> None:
         self.metrics.errors[error.reason] += 1
         if not self._retries.failed(error.reason):
             return
         log, name = _log.warning, "usage_records_not_written"
-        if isinstance(error, SinkRefused):
+        if isinstance(error, LogRefused):
             log, name = _log.error, "usage_records_refused"
         counts = {"pending": self.metrics.pending, "lost": self.collector.lost}
         about = {"reason": error.reason, "message": error.message, **counts}

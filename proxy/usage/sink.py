@@ -1,8 +1,4 @@
-"""Where records go: the interface of a sink, and the sink that appends to a file. `topic_sink` has the other sink.
-
-SinkFailed          records could not be written now, and are kept
-└── SinkRefused     the sink refuses them: they are lost
-"""
+"""Where records go: the interface of a sink, and the sink that appends to a file. `topic_sink` has the other sink."""
 
 import asyncio
 import os
@@ -11,28 +7,20 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from proxy.background.threads import OutsideThreads
+from proxy.internal_clients.failures import LogFailed
 
 FILE_MODE: Final = 0o640
-
-
-class SinkFailed(Exception):
-    """`reason` is the label of the metric. `message` is what happened and what to do."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(reason, message)
-        self.reason = reason
-        self.message = message
-
-
-class SinkRefused(SinkFailed):
-    """The sink accepts no records until its settings change; these records are lost."""
 
 
 class Sink(Protocol):
     """A topic or a file. Calls do not overlap."""
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """Return when all records are written. Raises SinkFailed: some may be written; the caller repeats all."""
+        """Return when all records are written.
+
+        Raises LogFailed: some may be written, and the caller repeats all. LogRefused: it accepts none until its
+        settings change, and these are lost.
+        """
 
     async def close(self) -> None:
         """Release what it has open."""
@@ -55,7 +43,7 @@ class FileSink:
             data = b"".join(record + b"\n" for record in records)
             await asyncio.get_running_loop().run_in_executor(self._thread, self._append, data)
         except OSError as error:
-            raise SinkFailed("file", f"--usage-file {self._path}: {error.strerror or error}") from error
+            raise LogFailed("file", f"--usage-file {self._path}: {error.strerror or error}") from error
 
     def _append(self, data: bytes) -> None:
         """Append all. After an error within a line, the next call ends that line first."""

@@ -13,7 +13,6 @@ from aiokafka import AIOKafkaProducer
 from proxy.config.config import Config
 from proxy.internal_clients.client import InternalClient, stop
 from proxy.observability.logs import EventLog, RateLimited
-from proxy.usage.sink import SinkFailed
 from proxy.usage.usage_topic import check_topic
 
 BATCH_BYTES: Final = 65_536
@@ -34,7 +33,7 @@ class TopicSink:
         self._warnings = RateLimited(SAME_WARNING_NS)
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """Send the records to the partition of their key, in order. Raises SinkFailed, or SinkRefused."""
+        """Send the records to the partition of their key, in order. Raises LogFailed."""
         try:
             producer = await self._connected()
             sent = []
@@ -46,13 +45,9 @@ class TopicSink:
         except asyncio.CancelledError:
             await self.close()
             raise
-        except SinkFailed as error:  # of the check, with a broker's words
-            await self.close()
-            raise type(error)(error.reason, self._client.masked(error.message)) from None
         except Exception as error:  # noqa: BLE001 - a library's code: no error of it may end the writing
             await self.close()
-            reason, text = self._client.explain(error)
-            raise SinkFailed(reason, f"--usage-topic {self._topic} {text}") from None
+            raise self._client.failure(error, f"--usage-topic {self._topic}") from None
 
     async def _connected(self) -> Any:
         """The producer, after a check of the topic."""

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from aiokafka.admin import NewTopic
 
-from proxy.internal_clients.topic import NotCreated, create, existing, written
+from proxy.internal_clients.failures import LogRefused
+from proxy.internal_clients.topic import create, existing, written
 from proxy.observability.logs import EventLog
-from proxy.usage.sink import SinkFailed, SinkRefused
 
 PARTITIONS: Final = 6
 RETENTION_MS: Final = 604_800_000
@@ -30,13 +30,13 @@ _log = EventLog("proxy.usage")
 async def check_topic(client: Mapping[str, Any], topic: str) -> str:
     """Create the topic if it is missing. `client`: arguments of aiokafka's clients. Returns why it is unchecked, or "".
 
-    Raises SinkRefused for a compacted topic, SinkFailed if it is missing and cannot be created, and errors of aiokafka.
+    Raises LogRefused for a compacted topic, LogFailed if it is missing and cannot be created, and errors of aiokafka.
     All of these, and what is returned, may contain a broker's words.
     """
     async with existing(client, topic, [_POLICY], _create) as (_, found, unchecked):
         policy = found.get(_POLICY, "")
     if "compact" in policy:
-        raise SinkRefused(
+        raise LogRefused(
             "topic_compacted",
             f"--usage-topic {topic} has {_POLICY}={policy}, which loses records of other series with the same key: "
             f"set {_POLICY}=delete, or name another topic",
@@ -47,9 +47,5 @@ async def check_topic(client: Mapping[str, Any], topic: str) -> str:
 async def _create(admin: Any, topic: str) -> None:
     # Empty assignments beside a replication factor of -1: aiokafka demands them there, the broker takes its default.
     new = NewTopic(topic, PARTITIONS, BROKER_DEFAULT, replica_assignments={}, topic_configs=dict(TOPIC_CONFIG))
-    try:
-        is_new = await create(admin, new, "--usage-topic", written(TOPIC_CONFIG))
-    except NotCreated as error:
-        raise SinkFailed("topic_missing", str(error)) from None
-    if is_new:
+    if await create(admin, new, "--usage-topic", written(TOPIC_CONFIG)):
         _log.info("usage_topic_created", topic=topic, partitions=PARTITIONS, retention_ms=RETENTION_MS)

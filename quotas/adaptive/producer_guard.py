@@ -4,6 +4,7 @@ It is an ordinary limit with a leased rate, which a client has only while the gu
 their own limits, so that a request that is refused here was charged to no other limit.
 """
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Final
 
@@ -39,8 +40,8 @@ class ProducerGuard:
     spare      bytes that open transactions may still write
     """
 
-    def __init__(self, exempt: Exemption) -> None:
-        self._exempt: Final = exempt
+    def __init__(self, exempt: Iterable[Exemption] = ()) -> None:
+        self._exempt: Final = tuple(exempt)
         self.message = ""
         self.refused = self.spare = 0
         self._ended: set[bytes] = set()
@@ -56,7 +57,7 @@ class ProducerGuard:
 
     def applies_to(self, user: str, client_id: str) -> bool:
         """Whether this client is slowed."""
-        return not self._exempt.covers(user, client_id)
+        return not any(each.covers(user, client_id) for each in self._exempt)
 
     def terms(self, rate: int, now_ns: int) -> tuple[int | Fraction, int, int, int | Fraction]:
         """The arguments of `Registry.set_rate` for a rate in bytes per second; 0: producers are stopped. The lease ends

@@ -17,7 +17,7 @@ from protocol.client_quotas import (
     VERSIONS_REQUEST,
     ClientQuota,
     brokers_in,
-    has_quotas,
+    offers,
     quotas_in,
 )
 from protocol.errors import MalformedFrame, TooManyItems
@@ -89,7 +89,7 @@ def test_the_work_for_a_response_is_bounded() -> None:
 )
 def test_whether_a_broker_offers_it(offered: tuple[int, int] | None, has: bool) -> None:
     ranges = [(18, 0, 4)] + ([] if offered is None else [(48, *offered)])
-    assert has_quotas(offer(0, *ranges)) == has
+    assert offers(offer(0, *ranges), DescribeClientQuotasRequest) == has
 
 
 def test_brokers_are_counted() -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 from kio.schema.errors import ErrorCode
 
+from protocol.client_quotas import offers
 from protocol.errors import MalformedFrame, ProtocolError
-from protocol.log_dirs import LOG_DIRS_REQUEST, MAX_DIRECTORIES, LogDirectory, has_log_dirs, log_dirs_in
+from protocol.log_dirs import LOG_DIRS_REQUEST, MAX_DIRECTORIES, LogDirectory, log_dirs_in
 from protocol.messages import decode, encode
 from protocol.wire import encode_varint
 from tests.protocol.kafka_messages import of_response
@@ -81,4 +82,4 @@ def test_too_many_directories_are_refused_before_they_are_read(count: int) -> No
 
 @pytest.mark.parametrize(("lowest", "highest", "offered"), [(0, 3, False), (1, 4, True), (1, 9, True), (5, 5, False)])
 def test_a_broker_offers_it_by_its_versions(lowest: int, highest: int, offered: bool) -> None:
-    assert has_log_dirs(offer(0, (18, 0, 4), (DESCRIBE_LOG_DIRS, lowest, highest))) is offered
+    assert offers(offer(0, (18, 0, 4), (DESCRIBE_LOG_DIRS, lowest, highest)), DescribeLogDirsRequest) is offered

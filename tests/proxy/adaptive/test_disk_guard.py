@@ -18,8 +18,9 @@ from protocol.messages import encode
 from proxy.adaptive.disk_guard import FACT, DiskGuardTask
 from proxy.background.host import Host
 from proxy.config.config import EnforcementOptions
+from proxy.internal_clients.log_dirs import LogDirs
 from quotas.adaptive.disk_guard import STALE_NS, DiskMarks
-from quotas.exemption import Exemption
+from quotas.adaptive.producer_guard import ProducerGuard
 from quotas.fleet.member import Member
 from quotas.fleet.parameters import Parameters
 from tests.protocol.test_log_dirs import DESCRIBE_LOG_DIRS, response, result
@@ -64,7 +65,15 @@ class Stage:
     def task(self) -> DiskGuardTask:
         context = self.world.context
         host = Host(clock=self.world.clock)
-        parts = (self.config, MARKS, host, context.registry, context.metrics.entities, lambda: context.actions.enforces)
+        parts = (
+            LogDirs(self.config, host),
+            MARKS,
+            ProducerGuard(),
+            host,
+            context.registry,
+            context.metrics.entities,
+            lambda: context.actions.enforces,
+        )
         return DiskGuardTask(*parts, self.member)
 
     def alive(self, nodes: set[int]) -> None:
@@ -261,13 +270,3 @@ async def test_the_lowest_factor_of_the_fleet_applies_while_its_member_lives(sta
     await stage.reads(0.5, 0.5, 0.92)
     assert stage.guard.decision.factor == pytest.approx(0.3, abs=0.01)
     assert member.facts.all == {FACT: pytest.approx(300, abs=10)}
-
-
-def test_exempt_producers_come_from_the_configuration() -> None:
-    exempt = (Exemption(("root",)), Exemption((), ("ops-*",)))
-    world = World(enforcement=EnforcementOptions(disk_guard=MARKS, disk_guard_exempt=exempt))
-    context = world.context
-    parts = (context.registry, context.metrics.entities, lambda: context.actions.enforces)
-    guard = DiskGuardTask(world.config, MARKS, Host(clock=world.clock), *parts, None)
-    found = [guard.producers.applies_to(*each) for each in (("root", "x"), ("bob", "ops-1"), ("bob", "etl"))]
-    assert found == [False, False, True]

@@ -14,8 +14,8 @@ from proxy.brokers.readiness import Readiness
 from proxy.brokers.upstream import RESOLVED_FOR_NS, BrokerFailed, Upstream
 from proxy.config.addresses import Address, format_address
 from proxy.config.config import Config, UsageOptions
+from proxy.internal_clients.failures import LogFailed
 from proxy.sessions.opening import SILENT_NS
-from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink
 from tests.proxy.conversation import (
     LOOPBACK,
@@ -348,5 +348,5 @@ async def test_clients_of_aiokafka_pass_a_silent_address(dual: Dual) -> None:
     peer = await dual.broker.accept()
     assert (await peer.frame())[4:6] == b"\x00\x12", "ApiVersions"
     peer.close()
-    with pytest.raises(SinkFailed):
+    with pytest.raises(LogFailed):
         await writing

@@ -20,7 +20,7 @@ from proxy.config.client_file import read_client_settings
 from proxy.config.cluster_entries import ClusterEntries
 from proxy.config.config import Config, QuotaOptions
 from proxy.internal_clients import cluster_quotas
-from proxy.internal_clients.cluster_quotas import ClusterQuotas
+from proxy.internal_clients.cluster_quotas import ClusterQuotas, ClusterReader
 from proxy.observability.metrics import Metrics
 from quotas.entry import QuotaEntry
 from quotas.time_units import NS_PER_SECOND
@@ -114,7 +114,7 @@ class Reading:
 
     def begin(self, mode: str = "total", **changes: object) -> None:
         self.config = replace(self.config, quotas=QuotaOptions(cluster=mode), **changes)  # type: ignore[arg-type]
-        self.metrics = Metrics(self.config)
+        self.metrics = Metrics()
         host = Host(clock=lambda: int(self.now * NS_PER_SECOND))
         self.cluster = ClusterQuotas(self.config, self._take, self.metrics, host)
 
@@ -262,7 +262,7 @@ async def test_a_broker_that_is_away_changes_nothing_and_the_next_one_is_asked(
 async def test_a_response_that_is_too_large_is_not_read(
     reading: Reading, logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_quotas, "MAX_BYTES", 100)
+    monkeypatch.setattr(ClusterReader, "max_bytes", 100)
     await reading.cluster.poll()
     await reading.reads(*[etl(2_000_000)] * 9)
     assert reading.rates == [1_000_000]

@@ -27,9 +27,9 @@ HALF_SECONDS = TIMEOUT_MS / 2000
 END_TXN = 26
 
 
-def guarded(world: World, rate: int = 0, *, exempt: Exemption | None = None, spare: int = 0) -> ProducerGuard:
+def guarded(world: World, rate: int = 0, *, exempt: tuple[Exemption, ...] = (), spare: int = 0) -> ProducerGuard:
     """The guard is active from now on. Without renewal, since nothing renews it here."""
-    guard = ProducerGuard(exempt or Exemption())
+    guard = ProducerGuard(exempt)
     guard.message = MESSAGE
     world.registry.guard_producers(guard)
     guard.stopped(spare, world.clock())
@@ -152,7 +152,7 @@ def test_nothing_but_produce_waits_and_it_passes_at_the_rate_of_the_guard() -> N
 
 def test_exempt_producers_pass() -> None:
     world = World()
-    guarded(world, exempt=Exemption((), ("etl*",)))
+    guarded(world, exempt=(Exemption((), ("etl*",)),))
     pair = Pair(world)
     pair.client_sends(batch(1))
     assert pair.sent() == [batch(1)]

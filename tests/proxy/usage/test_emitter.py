@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from proxy.internal_clients.failures import LogFailed, LogRefused
 from proxy.observability.tallies import Cell
 from proxy.observability.topic_traffic import TrafficByTopic
 from proxy.usage import emitter as emitter_module
 from proxy.usage.emitter import Emitter
-from proxy.usage.sink import FileSink, SinkFailed, SinkRefused
+from proxy.usage.sink import FileSink
 from tests.proxy.conversation import lines_of
 from tests.proxy.usage.test_collector import Scene, totals
 
@@ -73,7 +74,7 @@ def running() -> Running:
 
 
 async def test_a_failure_loses_nothing_and_keeps_numbers(running: Running, caplog: pytest.LogCaptureFixture) -> None:
-    running.sink.error = SinkFailed("unreachable", "no broker")
+    running.sink.error = LogFailed("unreachable", "no broker")
     running.start()
     with caplog.at_level(logging.INFO, "proxy.usage"):
         running.scene.count("etl", "produce", 100)
@@ -88,7 +89,7 @@ async def test_a_failure_loses_nothing_and_keeps_numbers(running: Running, caplo
 
 
 async def test_a_refusal_loses_records_and_says_so(running: Running, caplog: pytest.LogCaptureFixture) -> None:
-    running.sink.error = SinkRefused("topic_compacted", "compacted")
+    running.sink.error = LogRefused("topic_compacted", "compacted")
     running.start()
     running.scene.count("etl", "produce", 100)
     await running.until(lambda: running.metrics.lost)
@@ -157,13 +158,13 @@ async def test_a_pipe_that_nobody_reads_blocks_neither_a_write_nor_the_end(tmp_p
     path = tmp_path / "usage.jsonl"
     os.mkfifo(path)
     sink = FileSink(path)
-    with pytest.raises(SinkFailed, match="No such device or address"):
+    with pytest.raises(LogFailed, match="No such device or address"):
         await sink.write([b"1"])
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         await sink.write([b"1"])
         assert os.read(reader, 10) == b"1\n"
-        with pytest.raises(SinkFailed, match="Resource temporarily unavailable"):
+        with pytest.raises(LogFailed, match="Resource temporarily unavailable"):
             await sink.write([bytes(1_000_000)])
         assert len(os.read(reader, 1_000_000)) > 0
         await sink.write([b"2"])

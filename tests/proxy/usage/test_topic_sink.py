@@ -24,8 +24,8 @@ from proxy.config.addresses import Address
 from proxy.config.client_file import read_client_settings
 from proxy.config.config import Config, UsageOptions
 from proxy.internal_clients.client import reason_of
+from proxy.internal_clients.failures import LogFailed
 from proxy.observability.metrics import USAGE_ERROR_REASONS
-from proxy.usage.sink import SinkFailed
 from proxy.usage.topic_sink import TopicSink
 from tests.proxy.conversation import lines_of, until
 from tests.proxy.frames import answer, frame
@@ -125,7 +125,7 @@ async def test_what_a_broker_repeats_of_a_secret_is_in_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str, knows: str, described: ErrorCode, reason: str
 ) -> None:
     async with sink_to(Parrot(mechanism, knows, described), tmp_path) as sink:
-        with pytest.raises(SinkFailed) as raised:
+        with pytest.raises(LogFailed) as raised:
             await sink.write([b"{}"])
     assert (raised.value.reason, "wrong: ***" in raised.value.message) == (reason, True)
     assert raised.value.__suppress_context__
@@ -149,7 +149,7 @@ async def test_a_broker_that_is_not_there_is_named_with_the_reason() -> None:
         host, port = server.getsockname()
     sink = TopicSink(Config(usage=UsageOptions(topic="usage"), internal_servers=((host, port),)), b"pod/run")
     for _ in range(2):
-        with pytest.raises(SinkFailed) as raised:
+        with pytest.raises(LogFailed) as raised:
             await sink.write([b"{}"])
         assert raised.value.reason == "unreachable"
         assert raised.value.message.startswith(f"--usage-topic usage at {host}:{port}: ")

@@ -14,7 +14,7 @@ TICK_NS = NS_PER_SECOND // 10
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 1, 1_000, 10**9]), st.integers(1, 1200)), min_size=1, max_size=20))
 def test_while_the_rate_is_0_nothing_is_out_of_debt_at_any_time(steps: list[tuple[int, int]]) -> None:
     """Renewed ten times a second, whatever the rate was before, and at most a minute late."""
-    registry, guard, now_ns = Registry(), ProducerGuard(Exemption()), 0
+    registry, guard, now_ns = Registry(), ProducerGuard(), 0
     registry.guard_producers(guard)
     for rate, ticks in steps:
         for _ in range(min(ticks, 30)):
@@ -28,7 +28,7 @@ def test_while_the_rate_is_0_nothing_is_out_of_debt_at_any_time(steps: list[tupl
 
 
 def test_after_a_stop_the_rate_applies_at_once() -> None:
-    registry, guard = Registry(), ProducerGuard(Exemption())
+    registry, guard = Registry(), ProducerGuard()
     registry.guard_producers(guard)
     for rate in (0, 1_000_000):
         registry.set_rate(guard.limit, *guard.terms(rate, 0), 0)
@@ -42,7 +42,7 @@ def test_half_of_a_timeout_but_never_for_long() -> None:
 
 
 def test_transactions_that_have_ended_are_remembered_in_bounded_number() -> None:
-    guard = ProducerGuard(Exemption())
+    guard = ProducerGuard()
     assert not guard.spares(b"tx", 1, 0), "producers are not stopped"
     guard.stopped(10**9, 0)
     assert not guard.spares(b"", 1, 0), "no transaction"
@@ -55,3 +55,10 @@ def test_transactions_that_have_ended_are_remembered_in_bounded_number() -> None
     assert guard.spares(b"7", 1, TRANSACTION_NS), "it may be another one"
     guard.resumed()
     assert not guard.spares(b"7", 1, TRANSACTION_NS)
+
+
+def test_each_exemption_counts() -> None:
+    exempt = (Exemption(("root",)), Exemption((), ("ops-*",)))
+    guard = ProducerGuard(exempt)
+    found = [guard.applies_to(*each) for each in (("root", "x"), ("bob", "ops-1"), ("bob", "etl"))]
+    assert found == [False, False, True]
