@@ -224,7 +224,7 @@ class QuotasTopic:
                     for each in decide(self.records)
                 ]
                 if records:
-                    await self.wait_applied(await self.log.append(records))
+                    await self.wait_applied(await self._append(records))
         except TimeoutError:
             problem = f"not read back from --quotas-topic {self.name} within {CHANGE_SECONDS:g} s; it may still apply"
         except LogFailed as error:
@@ -232,6 +232,14 @@ class QuotasTopic:
         except Exception as error:  # noqa: BLE001 - the client must have an answer
             problem = f"{type(error).__name__}: {error}"
         done(problem)
+
+    async def _append(self, records: Sequence[Record]) -> int:
+        """Returns the offset of the last one. Raises LogFailed, also if that offset was applied before."""
+        before = self.applied
+        offset = await self.log.append(records)
+        if offset <= before:
+            raise LogFailed("topic_missing", f"{self.name} was created again; the change may still apply")
+        return offset
 
     # ---- what is reported
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -71,6 +71,11 @@ class FakeLog:
         found = [Found(at + n, at + n + 1, value or b"", key, value is None) for n, (key, value) in enumerate(new)]
         return Slice(found, has_more=self.position < len(self.records))
 
+    async def append(self, records: Sequence[Record]) -> int:
+        for record in records:
+            self.put(*encode(record))
+        return len(self.records) - 1
+
     async def close(self) -> None:
         pass
 
@@ -82,7 +87,7 @@ class World:
         self.config = Config(bootstrap_servers=(("broker", 9092),), quotas=QuotaOptions(topic="quotas"))
         self.topic = QuotasTopic(self.config, Host())
         self.log = FakeLog()
-        self.topic.log = self.log  # type: ignore[assignment]
+        self.topic.log = self.log
         self.metrics = Metrics()
         self.applied: list[tuple[QuotaEntry, ...]] = []
         self.offsets: list[int] = []
@@ -164,6 +169,20 @@ async def test_what_was_read_last_stays_in_force(caplog: pytest.LogCaptureFixtur
         world.log.add(WEB)
         await until(lambda: len(world.applied) > 1)
         assert world.applied == [(ETL,), (WEB,)]
+
+
+@pytest.mark.claim("kafka-quotas", "the response to a change means that it is in force at this proxy")
+async def test_a_change_in_a_topic_that_was_made_anew_is_not_said_to_be_in_force() -> None:
+    """Its offset is one that the proxy had applied of the old topic."""
+    async with running() as world:
+        world.log.add(WEB, WEB)
+        await world.topic.wait_read(asyncio.Event())
+        world.topic.attach(world.take, world.metrics)
+        world.log.records.clear()
+        problems: list[str] = []
+        world.topic.submit(lambda _: [Record(ETL.entity, ETL)], problems.append)
+        await until(lambda: problems)
+        assert problems == ["quotas was created again; the change may still apply"]
 
 
 @pytest.mark.claim("kafka-quotas", "a hostile record stops nothing, is reported once, and what was valid stays")
