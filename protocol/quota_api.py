@@ -4,7 +4,7 @@ Requests are given without their header. Names of None are the default entity. R
 request, and for one with too many items.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,6 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64, i32Timedelta
 
 from protocol.apis import ALTER_CLIENT_QUOTAS, APIS, DESCRIBE_CLIENT_QUOTAS
-from protocol.client_quotas import ClientQuota
 from protocol.messages import decode, encode
 from protocol.wire import INT32
 
@@ -31,12 +30,12 @@ Names = tuple[tuple[str, str | None], ...]
 """Types of entities (user, client-id, ip) with their names, in the order of the request."""
 
 
-class Component(NamedTuple):
-    """A condition of a filter. `match_type`: 0 this name, 1 the default, 2 any."""
-
-    entity_type: str
-    match_type: int
-    match: str | None
+Quotas = Sequence[tuple[Mapping[str, str | None], Mapping[str, float]]]
+"""Names of entities by type, and values by key."""
+Component = tuple[str, int, str | None]
+"""A condition of a filter: a type, how it matches (0 this name, 1 the default, 2 any), and the name."""
+Operation = tuple[str, float, bool]
+"""A change of one quota: its key, the value, and whether it is removed."""
 
 
 class Filter(NamedTuple):
@@ -46,25 +45,10 @@ class Filter(NamedTuple):
     strict: bool
 
 
-class Operation(NamedTuple):
-    """A change of one quota."""
-
-    key: str
-    value: float
-    remove: bool
-
-
-class Alteration(NamedTuple):
-    """The changes of one entity."""
-
-    entity: Names
-    operations: tuple[Operation, ...]
-
-
 class Alterations(NamedTuple):
-    """The changes of a request."""
+    """The changes of a request, for each entity."""
 
-    entries: tuple[Alteration, ...]
+    entries: tuple[tuple[Names, tuple[Operation, ...]], ...]
     validate_only: bool
 
 
@@ -78,7 +62,7 @@ class Result(NamedTuple):
 
 def describe_request(body: bytes, version: int) -> Filter:
     request: Any = decode(load_request_schema(DESCRIBE_CLIENT_QUOTAS, version), body, 0, MAX_ITEMS)
-    components = [Component(each.entity_type, each.match_type, each.match) for each in request.components]
+    components = [(each.entity_type, each.match_type, each.match) for each in request.components]
     return Filter(tuple(components), request.strict)
 
 
@@ -87,20 +71,19 @@ def alter_request(body: bytes, version: int) -> Alterations:
     entries = []
     for each in request.entries:
         names = tuple([(one.entity_type, one.entity_name) for one in each.entity])
-        operations = [Operation(one.key, float(one.value), one.remove) for one in each.ops]
-        entries.append(Alteration(names, tuple(operations)))
+        entries.append((names, tuple([(one.key, float(one.value), one.remove) for one in each.ops])))
     return Alterations(tuple(entries), request.validate_only)
 
 
-def describe_response(correlation_id: int, version: int, quotas: Sequence[ClientQuota], throttle_time_ms: int) -> bytes:
+def describe_response(correlation_id: int, version: int, quotas: Quotas, throttle_time_ms: int) -> bytes:
     """From the correlation id on. 10 us for each entity."""
     made = _DESCRIBED[version]
     entries = [
         made.EntryData(
-            entity=tuple([made.EntityData(entity_type=kind, entity_name=name) for kind, name in quota.entity.items()]),
-            values=tuple([made.ValueData(key=key, value=f64(value)) for key, value in quota.values.items()]),
+            entity=tuple([made.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]),
+            values=tuple([made.ValueData(key=key, value=f64(value)) for key, value in values.items()]),
         )
-        for quota in quotas
+        for entity, values in quotas
     ]
     return _described(correlation_id, version, ErrorCode.none, None, tuple(entries), throttle_time_ms)
 

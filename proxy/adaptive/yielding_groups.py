@@ -14,11 +14,11 @@ from hashlib import sha256
 from typing import Final
 
 from proxy.background.host import Host
-from proxy.brokers.response_times import BrokerTimes
 from proxy.fleet.fleet import Fleet
 from proxy.fleet.shared_limits import key_of
 from proxy.observability.logs import EventLog, RateLimited
 from proxy.observability.metrics import MovingRate
+from proxy.observability.response_times import BrokerTimes
 from quotas.adaptive.yielding import USED, Cause, State, Terms, Yielding, advertised, agreed, evened_out
 from quotas.admission.limit import Limit
 from quotas.entity import EntityKind

@@ -21,10 +21,10 @@ from proxy.admin.http_server import VARY, Response, json_response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.tables import TABLES, table, with_verdicts
 from proxy.admin.verdict import Known
-from proxy.brokers.response_times import BUCKETS, ResponseTimes
 from proxy.observability.client_times import STATES, ClientTimes
 from proxy.observability.labels import entity_label
 from proxy.observability.past import SNAPSHOT_NS, Span
+from proxy.observability.response_times import BUCKETS, ResponseTimes
 from proxy.observability.tallies import EntityMetrics
 from proxy.sessions.gate import Gate
 from proxy.sessions.session import Session
@@ -110,8 +110,7 @@ class Activity:
         is_text = asks_for_text(accept)
         if path == "/explain" and is_text:
             conflicts = self._shared.context.nodes.placement.conflicts()
-            lines = [*conflicts, *text_of(view.all_findings, view.brokers), ""]
-            return text_response("\n".join(lines), fields=VARY)
+            return text_response("\n".join([*conflicts, *text_of(view.all_findings, view.brokers), ""]), fields=VARY)
         rows = _rows_of(view, path)
         if is_text:
             return text_response(table(TABLES[path[1:]], rows), fields=VARY)

@@ -177,13 +177,7 @@ def _by_label(name: str, counts: Mapping[str, float]) -> _Table:
 
 def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     connections, errors = metrics.connections, metrics.errors
-    info = {
-        "version": _VERSION,
-        "build": BUILD,
-        "python_version": platform.python_version(),
-        "event_loop": metrics.event_loop,
-    }
-    yield "build_info", [(list(info.values()), 1)]
+    yield "build_info", [((_VERSION, BUILD, platform.python_version(), metrics.event_loop), 1)]
     yield _single("connections", connections.open)
     yield _single("in_flight_requests", connections.in_flight())
     yield _single("buffered_bytes", connections.buffered_bytes)
@@ -205,17 +199,14 @@ def _whole_process(metrics: Metrics) -> Iterator[_Table]:
     yield _by_label("accept_errors", errors.accept)
     yield _by_label("upstream_errors", errors.upstream)
     yield _by_label("protocol_errors", errors.protocol)
-    found = {"moved": metrics.sources.moved_brokers(), "hidden": metrics.sources.hidden_brokers()}
-    yield _by_label("broker_port_conflicts", found)
+    conflicts = {"moved": metrics.sources.moved_brokers(), "hidden": metrics.sources.hidden_brokers()}
+    yield _by_label("broker_port_conflicts", conflicts)
     yield _single("client_logins_refused", errors.logins)
     yield _single("dropped_frames", connections.dropped_frames)
     yield _single("log_lines_dropped", dropped_lines())
-    lag = metrics.loop_lag
-    yield "event_loop_lag_seconds", [((), _buckets(lag), lag.sum_seconds)]
-    requests = [(labels, cell.value) for labels, cell in metrics.requests.items()]
-    yield "requests", requests
-    rates = [((unit, outcome), rate) for unit, outcome, rate in metrics.produced()]
-    yield "produced_rate", rates
+    yield "event_loop_lag_seconds", [((), *_of(metrics.loop_lag))]
+    yield "requests", [(labels, cell.value) for labels, cell in metrics.requests.items()]
+    yield "produced_rate", [((unit, outcome), rate) for unit, outcome, rate in metrics.produced()]
     yield _by_label("certificate_not_after_timestamp_seconds", metrics.certificates)
 
 
@@ -240,8 +231,7 @@ def _fleet(fleet: Fleet, most: int) -> Iterator[_Table]:
     yield _by_label("fleet_refused_records", {reason: caps.counts[reason] for reason in REFUSED})
     yield _by_label("fleet_errors", metrics.errors)
     yield _single("fleet_lapses", caps.counts["lapses"])
-    delivery = metrics.delivery
-    yield "fleet_delivery_seconds", [((), _buckets(delivery), delivery.sum_seconds)]
+    yield "fleet_delivery_seconds", [((), *_of(metrics.delivery))]
     quota, claimed = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
     differ = 0
     for shared, key in islice(advertised(fleet), most):
@@ -268,16 +258,11 @@ def _clients(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
     yield "bytes", chain(produced, fetched)
     sizes = (((limit, *_name(client)), size) for client in clients for limit, size in list(client.excess.items()))
     yield "excess_bytes", sizes
-    throttled = ((labels, histogram.count) for labels, histogram in _throttles(clients))
-    yield "throttled", throttled
-    during = ((_name(client), client.data_during_notice) for client in clients)
-    yield "data_during_notice", during
-    histograms = ((labels, _buckets(histogram), histogram.sum_seconds) for labels, histogram in _throttles(clients))
-    yield "throttle_seconds", histograms
-    largest = ((_name(client), client.window.max_and_mean(client.requests)[0]) for client in clients)
-    yield "throttle_time_max_seconds", largest
-    mean = ((_name(client), client.window.max_and_mean(client.requests)[1]) for client in clients)
-    yield "throttle_time_avg_seconds", mean
+    yield "throttled", ((labels, histogram.count) for labels, histogram in _throttles(clients))
+    yield "data_during_notice", ((_name(client), client.data_during_notice) for client in clients)
+    yield "throttle_seconds", ((labels, *_of(histogram)) for labels, histogram in _throttles(clients))
+    for number, name in enumerate(("throttle_time_max_seconds", "throttle_time_avg_seconds")):
+        yield name, ((_name(client), client.window.max_and_mean(client.requests)[number]) for client in clients)
 
 
 def _times(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
@@ -288,8 +273,7 @@ def _times(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
         if each
     )
     yield "connection_seconds", spent
-    told = ((_name(client), client.times.broker_throttled_seconds) for client in clients)
-    yield "broker_throttle_seconds", told
+    yield "broker_throttle_seconds", ((_name(client), client.times.broker_throttled_seconds) for client in clients)
 
 
 def _reports(reports: ClientReports) -> Iterator[_Table]:
@@ -309,14 +293,15 @@ def _throttles(clients: Iterable[EntityMetrics]) -> Iterator[tuple[tuple[str, ..
             yield (limit, *_name(client), mode), histogram
 
 
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    return [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in histogram.cumulative()]
+def _of(histogram: Histogram) -> tuple[list[tuple[str, int]], float]:
+    """Its buckets and its sum."""
+    buckets = [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in histogram.cumulative()]
+    return buckets, histogram.sum_seconds
 
 
 def _brokers(metrics: Metrics) -> Iterator[_Table]:
-    kinds = ((address, api, each) for address, api, each in metrics.sources.response_times())
-    rows = (((address, api), _buckets(each), each.sum_seconds) for address, api, each in kinds)
-    yield "broker_response_seconds", rows
+    found = metrics.sources.response_times()
+    yield "broker_response_seconds", (((address, api), *_of(each)) for address, api, each in found)
 
 
 def _disks(metrics: Metrics) -> Iterator[_Table]:

@@ -11,7 +11,6 @@ from proxy.admin.fleet_page import FleetPage
 from proxy.admin.http_server import MEMBER_FIELD, VARY, HttpServer, Response, json_response, text_response
 from proxy.admin.plain_text import asks_for_text
 from proxy.admin.throttles import ThrottlesPage
-from proxy.brokers.readiness import Status
 from proxy.config.config import ObservabilityOptions
 from proxy.config.effective import text_of
 from proxy.config.errors import BindError
@@ -54,15 +53,15 @@ async def start_admin(options: ObservabilityOptions, pages: "Pages") -> HttpServ
 @dataclass(frozen=True, slots=True)
 class Pages:
     """The page for each path. Pages decide nothing: they show what the server passes to them. `answer` is for /answer,
-    and for / in browsers.
+    and for / in browsers. `health`, `readiness` and `started`: whether the check passed, and a sentence.
     """
 
     metrics: MetricsPage
     throttles: ThrottlesPage
     config: Callable[[], Mapping[str, Any]]
-    health: Callable[[], Status]
-    readiness: Callable[[], Awaitable[Status]]
-    started: Callable[[], Awaitable[Status]]
+    health: Callable[[], tuple[bool, str]]
+    readiness: Callable[[], Awaitable[tuple[bool, str]]]
+    started: Callable[[], Awaitable[tuple[bool, str]]]
     activity: Activity
     answer: Callable[[str, str], Awaitable[Response]]
     fleet: FleetPage = field(default_factory=FleetPage)
@@ -99,8 +98,9 @@ class Pages:
         return text_response(f"404: nothing here\n\n{INDEX}", 404)
 
 
-def _status_response(status: Status) -> Response:
-    return text_response(status.reason + "\n", 200 if status.ok else 503)
+def _status_response(status: tuple[bool, str]) -> Response:
+    ok, reason = status
+    return text_response(f"{reason}\n", 200 if ok else 503)
 
 
 def _config_response(page: Mapping[str, Any], accept: str) -> Response:

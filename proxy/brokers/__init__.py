@@ -6,7 +6,6 @@ upstream        opens connections: resolves names, tries their addresses, and ke
 connect         opens connections for the proxy's own requests: whether a broker answers, the topics of unknown ids
 sasl_exchange   the messages of the proxy's own login
 health          logs brokers that fail
-response_times  how long each broker takes to respond
 readiness       probes the bootstrap servers for /readyz
 topics          names, ids and partitions of topics, from Metadata responses
 """

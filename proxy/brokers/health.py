@@ -11,9 +11,8 @@ from typing import Final, final
 from proxy.config.addresses import format_address
 from proxy.config.config import Config
 from proxy.observability.logs import EventLog
+from proxy.observability.response_times import MAX_BROKERS
 
-MAX_BROKERS: Final = 1_000
-"""Addresses that are remembered: clusters have fewer."""
 REPEAT_NS: Final = 60_000_000_000
 #: After a recovery the next line of the same reason may come this early.
 FLAPPING_NS: Final = 10_000_000_000

@@ -10,6 +10,7 @@ supervisor        reports to systemd: ready, reloading, alive, stopping
 fleet_counts      what a member of a fleet counts
 client_times      where the time of a client goes      past         counters as they were in the last minute
 client_reports    what clients report of themselves
+response_times    how long each broker takes to respond
 groups            how often consumer groups rebalance, and who joins them
 generated_ids     warns of jobs that share a limit by a client id that their library made up
 """

@@ -10,7 +10,6 @@ from proxy.background.host import Host
 from proxy.brokers.connect import ask_for_topics
 from proxy.brokers.health import Health
 from proxy.brokers.nodes import BindAny, Nodes
-from proxy.brokers.response_times import BrokerTimes
 from proxy.brokers.topics import Topics
 from proxy.brokers.upstream import Upstream
 from proxy.config.config import Config, QuotaOptions
@@ -19,6 +18,7 @@ from proxy.enforcement.report import Report
 from proxy.enforcement.throttle_actions import ThrottleActions
 from proxy.files.tls import TlsContexts
 from proxy.observability.metrics import Metrics
+from proxy.observability.response_times import BrokerTimes
 from proxy.sessions.faults import Faults
 from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.shared import Shared

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from proxy.background.host import Host
 from proxy.brokers.health import Health
-from proxy.brokers.response_times import BrokerTimes
 from proxy.brokers.upstream import Upstream
 from proxy.files.tls import TlsContexts
+from proxy.observability.response_times import BrokerTimes
 from proxy.sessions.faults import Faults
 from proxy.sessions.pump_set import PumpSet
 from proxy.sessions.tls_wire import Wires

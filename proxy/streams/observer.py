@@ -43,11 +43,11 @@ client or a broker quota delays responses in the meantime, the sample is dropped
 
 from typing import Final, final
 
-from proxy.brokers.response_times import ResponseTimes
 from proxy.enforcement.identity import Identity, Notice
 from proxy.enforcement.report import BOUNDS
 from proxy.enforcement.throttle_actions import ThrottleActions
 from proxy.observability.client_times import BROKER, BROKER_QUOTA, CLIENT, DATA, LIMIT, PROXY, STATES, Key, key_of
+from proxy.observability.response_times import ResponseTimes
 from quotas.admission.client_limits import ClientLimits
 from quotas.time_units import NS_PER_MS
 

@@ -32,17 +32,12 @@ _EXACT, _DEFAULT, _ANY = range(3)
 Names = Sequence[tuple[str, str | None]]
 Component = tuple[str, int, str | None]
 Operation = tuple[str, float, bool]
+Described = tuple[Mapping[str, str | None], Mapping[str, float]]
+"""The quotas of one entity: names by type, None for the default, and values by key."""
 
 
 class UnsupportedType(InvalidValue):
     """A filter asks for a type of entity that Kafka does not have."""
-
-
-class Described(NamedTuple):
-    """The quotas of one entity: names by type, None for the default, and values by key."""
-
-    entity: Mapping[str, str | None]
-    values: Mapping[str, float]
 
 
 def described(records: Mapping[AnyEntity, Record], components: Sequence[Component], *, strict: bool) -> list[Described]:
@@ -52,7 +47,7 @@ def described(records: Mapping[AnyEntity, Record], components: Sequence[Componen
     _check(components)
     kinds_wanted = {kind for kind, _, _ in components}
     wanted = list(map(_canonical, components))
-    found = []
+    found: list[Described] = []
     for record in records.values():
         if not _is_of_kafka(record.entity):
             continue
@@ -62,7 +57,7 @@ def described(records: Mapping[AnyEntity, Record], components: Sequence[Componen
         if all(kind in names and _matches(names[kind], match_type, match) for kind, match_type, match in wanted):
             values = dict(_values(record))
             if values:
-                found.append(Described(names, values))
+                found.append((names, values))
     return found
 
 

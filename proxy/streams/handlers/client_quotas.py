@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 
 from protocol import quota_api
 from protocol.apis import DESCRIBE_CLIENT_QUOTAS
-from protocol.client_quotas import ClientQuota
 from protocol.errors import ProtocolError
 from protocol.quota_api import Alterations, Filter, Result
 from protocol.request_header import unpack_prefix
@@ -107,7 +106,7 @@ class ClientQuotas(Forward):
         refusal, api, answers = self._refusal(connection), self.context.quota_api, requests.responses.answers
         if refusal is not None or api is None:
             why = refusal or (ErrorCode.request_timed_out, _NOT_READ)
-            results = [Result(each.entity, *why) for each in request.entries]
+            results = [Result(entity, *why) for entity, _ in request.entries]
             answers.add(correlation_id, quota_api.alter_response(correlation_id, version, results, throttle_ms))
             return
         change = _Change(request, self._author(connection))
@@ -135,8 +134,7 @@ def _described(records: Records, wanted: Filter, correlation_id: int, version: i
         is_unsupported = isinstance(error, UnsupportedType)
         code = ErrorCode.unsupported_version if is_unsupported else ErrorCode.invalid_request
         return quota_api.describe_error(correlation_id, version, code, error.message, throttle_ms)
-    quotas = [ClientQuota(*each) for each in found]
-    return quota_api.describe_response(correlation_id, version, quotas, throttle_ms)
+    return quota_api.describe_response(correlation_id, version, found, throttle_ms)
 
 
 class _Change:

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.adaptive.yielding_groups import YieldingGroups
 from proxy.background.host import Host
-from proxy.brokers.response_times import BrokerTimes
+from proxy.observability.response_times import BrokerTimes
 from quotas.adaptive.yielding import Window
 from quotas.admission.limit import Limit
 from quotas.entry import QuotaEntry

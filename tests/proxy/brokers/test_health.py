@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.brokers.health import MAX_BROKERS, Health
+from proxy.brokers.health import Health
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
+from proxy.observability.response_times import MAX_BROKERS
 from tests.proxy.conversation import LOOPBACK, Clock, OpenStage, Peer, Stage, exchange, lines_of
 from tests.proxy.frames import api_versions, fetch, heartbeat, heartbeat_answer, produce, request
 from tests.proxy.streams.pair import Pair, World

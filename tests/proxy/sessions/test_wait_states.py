@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.brokers.response_times import ResponseTimes
 from proxy.observability.client_times import STATES
+from proxy.observability.response_times import ResponseTimes
 from proxy.sessions.lifecycle import State
 from proxy.streams.connection import Connection
 from tests.proxy.conversation import lines_of, without_burst

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from protocol.apis import ALTER_CLIENT_QUOTAS, API_VERSIONS, DESCRIBE_CLIENT_QUOTAS
 from protocol.errors import UnexpectedResponse
 from protocol.messages import decode
-from protocol.quota_api import Alteration, Alterations, Component, Filter, Operation
+from protocol.quota_api import Alterations, Filter
 from proxy.config.config import QuotaOptions
 from proxy.streams.handlers.client_quotas import MOST_AT_ONCE, QuotaRequestTooLarge
 from proxy.streams.handlers.forward import MAX_KEPT
@@ -66,8 +66,8 @@ def describe(n: int, wanted: Filter = EVERYTHING, version: int = 1) -> bytes:
 
 
 def alter(n: int, *keys: str, entity: Any = ETL, validate_only: bool = False, version: int = 1) -> bytes:
-    operations = tuple(Operation(key, 5.0, False) for key in keys)
-    body = alter_body(version, Alterations((Alteration(entity, operations),), validate_only))
+    operations = tuple((key, 5.0, False) for key in keys)
+    body = alter_body(version, Alterations(((entity, operations),), validate_only))
     return request(ALTER_CLIENT_QUOTAS, version, n, body)
 
 
@@ -84,8 +84,8 @@ def test_what_is_in_the_topic_is_described(version: int) -> None:
     assert [(each.entity[0].entity_name, each.values[0].value) for each in found.entries] == [("etl", 7.0)]
     assert not pair.to_broker
     for components, error in (
-        ((Component("x", 2, None),), ErrorCode.unsupported_version),
-        ((Component("user", 0, None),), ErrorCode.invalid_request),
+        ((("x", 2, None),), ErrorCode.unsupported_version),
+        ((("user", 0, None),), ErrorCode.invalid_request),
     ):
         pair.client_sends(describe(2, Filter(components, True), version))
         refused = told(pair, DESCRIBE_CLIENT_QUOTAS, version)
@@ -208,8 +208,8 @@ def test_the_requests_of_strimzi_and_of_kafbat() -> None:
     topic = Topic('user="CN=a",producer_byte_rate=7', 'user="CN=a",client-id=c,producer_byte_rate=8')
     pair = connected(topic=topic)
     removed = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate")
-    operations = (*(Operation(key, 0.0, True) for key in removed), Operation("request_percentage", 55.0, False))
-    entries = tuple(Alteration((("user", name),), operations) for name in ("CN=a", "b"))
+    operations = (*((key, 0.0, True) for key in removed), ("request_percentage", 55.0, False))
+    entries = tuple(((("user", name),), operations) for name in ("CN=a", "b"))
     pair.client_sends(describe(1), request(ALTER_CLIENT_QUOTAS, 1, 2, alter_body(1, Alterations(entries, False))))
     finish(pair, topic)
     results = told(pair, ALTER_CLIENT_QUOTAS).entries
@@ -217,7 +217,7 @@ def test_the_requests_of_strimzi_and_of_kafbat() -> None:
         (ErrorCode.none, "CN=a"), (ErrorCode.none, "b"),
     ]  # fmt: skip
     assert [each.fields for each in topic.written] == [{"request_percentage": 55.0}] * 2
-    pair.client_sends(describe(3, Filter((Component("user", 0, "CN=a"),), False)))
+    pair.client_sends(describe(3, Filter((("user", 0, "CN=a"),), False)))
     assert [each.values[0].value for each in told(pair, DESCRIBE_CLIENT_QUOTAS).entries] == [7.0, 8.0]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quotas.entity import AnyEntity
 from quotas.parsing.parse import parse_spec
 from quotas.problems import InvalidValue
-from quotas.stored.kafka_api import Component, Described, Names, Operation, UnsupportedType, altered, described
+from quotas.stored.kafka_api import Component, Names, Operation, UnsupportedType, altered, described
 from quotas.stored.record import Author, Record, encode
 
 AUTHOR = Author("User:alice")
@@ -43,19 +43,17 @@ RECORDS = records_of(
 
 def found(*components: Component, strict: bool = True) -> list[str]:
     """The sums of the values, which tell the entities apart."""
-    return [f"{sum(each.values.values()):g}" for each in described(RECORDS, components, strict=strict)]
+    return [f"{sum(values.values()):g}" for _, values in described(RECORDS, components, strict=strict)]
 
 
 def test_what_kafka_can_express_is_described() -> None:
     assert found(strict=False) == ["1", "2", "3", "4", "0.5", "6", "7"]
     for spelling in ("10.0.0.7", "::ffff:10.0.0.7"):  # as tools have written it
         assert described(RECORDS, [("ip", EXACT, spelling)], strict=True) == [
-            Described({"ip": "10.0.0.7"}, {"connection_creation_rate": 7.0})
+            ({"ip": "10.0.0.7"}, {"connection_creation_rate": 7.0})
         ]
     of_kafka = Record(parse_spec("user=u,request_rate=1").entity, kafka={"request_percentage": 12.5})
-    assert described({of_kafka.entity: of_kafka}, [], strict=False) == [
-        Described({"user": "u"}, {"request_percentage": 12.5})
-    ]
+    assert described({of_kafka.entity: of_kafka}, [], strict=False) == [({"user": "u"}, {"request_percentage": 12.5})]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,7 @@ def test_what_was_altered_is_described(alterations: list[tuple[Names, list[Opera
     written = {each.outcome.entity: each.outcome for each in results if isinstance(each.outcome, Record)}
     for record in written.values():
         encode(record)
-    shown = {frozenset(each.entity.items()): each.values for each in described(written, [], strict=False)}
+    shown = {frozenset(entity.items()): values for entity, values in described(written, [], strict=False)}
     for result in results:
         asked = [operations for names, operations in alterations if set(names) == set(result.entity)]
         if isinstance(result.outcome, Record):

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from proxy.brokers.health import MAX_BROKERS
 from proxy.observability.labels import OTHER
 from proxy.observability.past import Past
 from proxy.observability.tallies import Histogram
 from quotas.adaptive.yielding import Signal
 
+MAX_BROKERS: Final = 1_000
+"""Addresses that are remembered: clusters have fewer."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
