@@ -3,7 +3,7 @@ client at each proxy, by `bench.fleet_demands`.
 
 What passed is counted by acknowledgements at the clients. What the proxies might use together is known at each moment
 from their logs (`deploy.local.granted`), from the start of the first one to the end of the last one. CPU is that of the
-proxy processes.
+proxy processes; what `steps` costs is measured at proxies that do not write these logs.
 
     steps     each quarter of a second, one member begins to want 0.08 of the quota, or goes back to 0.01
     at rest   nothing is wanted; beside two proxies without a fleet
@@ -40,11 +40,14 @@ NAME = "fleet"
 QUOTA = 8_000_000
 TOPIC = "orders"
 FLEET, SHARE = "fleet", "quota share 1/N"
+QUIET = "fleet, quiet log"
 STEPS, AT_REST = "steps", "at rest"
-FLEET_FLAGS = (
-    *("--fleet", "bench", "--fleet-max-members", str(MEMBERS)),
-    *("--log-format", "json", "--log-level", "debug"),
-)
+FLEET_FLAGS = ("--fleet", "bench", "--fleet-max-members", str(MEMBERS))
+FLAGS = {
+    FLEET: (*FLEET_FLAGS, "--log-format", "json", "--log-level", "debug"),
+    QUIET: FLEET_FLAGS,
+    SHARE: ("--quota-share", str(1 / MEMBERS)),
+}
 HOT_EACH_SECONDS = 10
 HOT_RATE = 0.9 * (1 - 0.4 * (MEMBERS - 1) / MEMBERS) * QUOTA
 """90 % of what is left for one that wants everything, while the others want 0.4 / N each."""
@@ -74,16 +77,13 @@ class Outcome:
 
 
 class Proxies:
-    """Real ones, of one of two kinds. `logs`: one for each."""
+    """Real ones, of one kind. `logs`: one for each."""
 
     def __init__(self, stack: ExitStack, cluster: KafkaCluster, folder: Path, kind: str, count: int = MEMBERS) -> None:
-        flags = FLEET_FLAGS if kind == FLEET else ("--quota-share", str(1 / MEMBERS))
-        quota = f"client-id=etl,producer_byte_rate={QUOTA},burst_seconds=0.1"
-        self.logs = [folder / f"{kind.partition(' ')[0]}-{number}.log" for number in range(count)]
+        flags = "--quota", f"client-id=etl,producer_byte_rate={QUOTA},burst_seconds=0.1", *FLAGS[kind]
+        self.logs = [folder / f"{kind.replace('/', ' of ')}-{number}.log" for number in range(count)]
         self.all = [
-            stack.enter_context(
-                ProxyProcess(cluster.bootstrap_servers, "--quota", quota, *flags, advertised_host=LOOPBACK, log=log)
-            )
+            stack.enter_context(ProxyProcess(cluster.bootstrap_servers, *flags, advertised_host=LOOPBACK, log=log))
             for log in self.logs
         ]
         self.kind = kind
@@ -194,14 +194,15 @@ def run(options: Options) -> list[Figure]:
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
             admin.create_topics([NewTopic(TOPIC, 4)])[TOPIC].result(30)
             outcomes: dict[str, dict[str, Outcome]] = {}
-            for kind in (FLEET, SHARE):
+            for kind in (FLEET, *([QUIET] if STEPS in names else []), SHARE):
                 with ExitStack() as stack:
                     options.progress(f"{MEMBERS} proxies, {kind}")
                     proxies = Proxies(stack, cluster, Path(folder), kind)
-                    if kind == FLEET:
+                    if kind != SHARE:
                         proxies.wait_until_joined()
+                    if kind == FLEET:
                         figures += _at_rest(options, cluster, proxies, Path(folder), 2 * seconds)
-                    for name in names:
+                    for name in [STEPS] if kind == QUIET else names:
                         time.sleep(PAUSE_SECONDS)
                         outcomes.setdefault(name, {})[kind] = outcome = measure(proxies, name, seconds)
                         options.progress(f"{name}, {kind}, {seconds} s: {outcome}")
@@ -278,7 +279,7 @@ def _demand_figures(outcomes: dict[str, dict[str, Outcome]]) -> Iterator[Figure]
         if found:
             yield _figure("mean of these", "unserved", "%", kind, mean(found), target=5 if kind == FLEET else None)
     if STEPS in outcomes:
-        more = outcomes[STEPS][FLEET].cpu - outcomes[STEPS][SHARE].cpu
+        more = outcomes[STEPS][QUIET].cpu - outcomes[STEPS][SHARE].cpu
         yield _figure(STEPS, "CPU of a member above that", "% of a core", FLEET, more, target=2)
 
 
