@@ -3,12 +3,13 @@
     kernel    time, and the order of what happens at one time          network   addresses, TCP connections, names
     loop      asyncio on that network                                  process   one proxy: the real `Server`
     world     what a seed makes of them, with faults                   forecast  what quotas would do to clients
+    limits    what applies, and what has passed of it                  stored    the topic of quotas, and an operator
+    disks     how full they are, and what the disk guard allows
 
 Simulated: time, TCP (partial reads and writes, buffers that fill, delay, resets, half-close), names, the order in which
-an event loop reports sockets and timers, CPU time, randomness, signals, and the topic of a fleet.
+an event loop reports sockets and timers, CPU time, randomness, signals, and the topics of a fleet and of quotas.
 
 Real: everything in `proxy`, `protocol` and `quotas`, from `Server` inwards; files, which are in a directory of the run.
 
-Refused with an error, since other connections stand behind them: `--usage-topic`, `--quotas-topic`, `--disk-guard`,
-TLS and `--command-config`.
+Refused with an error, since other connections stand behind them: `--usage-topic`, TLS and `--command-config`.
 """

@@ -34,6 +34,7 @@ class Connection(Stream):
         super().__init__(sock)
         self.broker = broker
         self.muted_ns = 0
+        self.host = sock.peer.host if sock.peer is not None else ""
 
     def on_frame(self, frame: bytes) -> None:
         broker = self.broker
@@ -102,7 +103,7 @@ class Broker:
     slow_factor      its work takes that many times as long
     poll_seconds     how often it looks for records that a fetch waits for
     quota            bytes per second of Produce that it lets each client id have (KIP-219); 0: no limit
-    on_append        called with the topic and the size of each batch that it receives
+    on_append        called with its id, the topic and the size of each batch that it receives
     """
 
     poll_seconds = 0.25
@@ -117,14 +118,14 @@ class Broker:
         self.quota = 0
         self.most_throttle_ms = 0
         self._earned: dict[str, int] = {}
-        self.on_append: Callable[[str, int], object] = nothing
+        self.on_append: Callable[[int, str, int], object] = nothing
         self.handlers: dict[int, Callable[[Request], Answer]] = {
             kafka.PRODUCE: self._produce,
             kafka.FETCH: self._fetch,
             kafka.METADATA: self._metadata,
             kafka.FIND_COORDINATOR: self._find_coordinator,
             kafka.HEARTBEAT: lambda request: (0, NONE),
-            kafka.API_VERSIONS: lambda request: (NONE, [(key, *each[:2]) for key, each in kafka.VERSIONS.items()], 0),
+            kafka.API_VERSIONS: lambda request: (NONE, self._offered(), 0),
             kafka.INIT_PRODUCER_ID: self._init_producer,
             kafka.ADD_PARTITIONS: self._add_partitions,
             kafka.END_TXN: self._end_transaction,
@@ -177,6 +178,9 @@ class Broker:
 
     # ---- what it answers
 
+    def _offered(self) -> list[Values]:
+        return [(api, *versions[:2]) for api, versions in kafka.VERSIONS.items() if api in self.handlers]
+
     def _throttle_ms(self, request: Request) -> int:
         """What it puts a client off by, and for how long it does not read from the connection. Only debt is kept."""
         if not self.quota:
@@ -213,7 +217,7 @@ class Broker:
             return NOT_LEADER, -1
         error, offset = NONE, -1
         for batch, _, size in batches_of(records):
-            self.on_append(topic, size)
+            self.on_append(self.number, topic, size)
             error, offset = partition.append(batch, size)
         return error, offset
 

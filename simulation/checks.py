@@ -31,6 +31,8 @@ REST_SECONDS: Final = 60.0
 HOPELESS_SECONDS: Final = 20.0
 PATIENCE_SECONDS: Final = 1.0
 """What a request may take beside its limits: a broker answers those of a connection one after the other."""
+FETCH_SECONDS: Final = 0.75
+"""How long a broker waits for records."""
 LEASE_SECONDS: Final = 15.0
 MOST_THROTTLE_SECONDS: Final = 5.0
 JOIN_SECONDS: Final = 16.0
@@ -60,6 +62,8 @@ def response(world: "World", link: Link, sent: Sent, values: Sequence[Any]) -> N
             _throttled(world, link, values[THROTTLES[sent.api][1]])
         if sent.api == kafka.PRODUCE:
             _waited(world, link, sent)
+        if sent.api == kafka.FETCH:
+            _fetch_waited(world, link, sent)
         return
     proxy = next(each for each in world.proxies if each.address == link.address[0])
     for address, node in nodes.items():
@@ -105,7 +109,7 @@ def _round(world: "World", link: Link, key: tuple[str, str]) -> float:
 
 def _throttled(world: "World", link: Link, throttle_ms: int) -> None:
     """Members of a fleet tell less than what is owed, and what a broker tells passes."""
-    if throttle_ms <= SHORT_MS:
+    if throttle_ms <= SHORT_MS or world.disks:
         return
     most = LONGEST_OF_FLEET
     if not world.is_fleet:
@@ -119,7 +123,7 @@ def _waited(world: "World", link: Link, sent: Sent) -> None:
     """A request waits at each of its limits for one round; its response may be late by a throttle time. Members of a
     fleet may have half of their part, and a lease may have to run out first.
     """
-    if not world.kinds <= faults.HARMLESS:
+    if not world.kinds <= faults.HARMLESS or world.disks:
         return
     most = sum(_round(world, link, each) for each in _limits_of(world, link))
     most = PATIENCE_SECONDS + (LEASE_SECONDS + 2 * world.size * most if world.is_fleet else most)
@@ -128,6 +132,17 @@ def _waited(world: "World", link: Link, sent: Sent) -> None:
     waited = (world.kernel.now_ns - max(sent.sent_ns, link.answered_ns)) / SECOND
     if waited > most:
         world.fail(f"{link.client_id} waited {waited:.1f} s; at most {most:.1f} s")
+
+
+def _fetch_waited(world: "World", link: Link, sent: Sent) -> None:
+    """A fetch waits for records, and at the limits of consumers. Nothing that holds producers holds it."""
+    if not world.kinds <= faults.HARMLESS | faults.OF_DISKS or world.is_fleet:
+        return
+    most = sum(_round(world, link, each) for each in _limits_of(world, link) if each[1] == "consumer_byte_rate")
+    waited = (world.kernel.now_ns - max(sent.sent_ns, link.answered_ns)) / SECOND
+    most += FETCH_SECONDS + PATIENCE_SECONDS
+    if waited > most:
+        world.fail(f"{link.client_id} waited {waited:.1f} s for a fetch; at most {most:.1f} s")
 
 
 def _limits_of(world: "World", link: Link) -> list[tuple[str, str]]:
@@ -151,7 +166,7 @@ def shares(world: "World") -> None:
 
 def used(world: "World") -> None:
     """Clients that want much more than their limit lets pass have nearly all of it, where nothing else holds them."""
-    if world.is_fleet or not world.kinds <= faults.WITHOUT_EFFECT:
+    if world.is_fleet or world.disks or not world.kinds <= faults.WITHOUT_EFFECT:
         return
     for (name, limit), bound in world.limits.bounds.items():
         is_consumer = limit == "consumer_byte_rate"
@@ -177,7 +192,7 @@ def explained(world: "World") -> None:
                 world.fail(f"{client['client_id']}: the times of its states add up to {sum(states.values()):.3f}")
             if "quota" not in world.kinds and states.get("broker_quota"):
                 world.fail(f"{client['client_id']}: brokers throttle it, says /explain, and none has a quota")
-            if not world.limits.may_limit(client["client_id"]) and states.get("limit"):
+            if not world.disks and not world.limits.may_limit(client["client_id"]) and states.get("limit"):
                 world.fail(f"{client['client_id']}: a limit holds it, says /explain, and it has none")
 
 
@@ -255,6 +270,10 @@ def ended(world: "World") -> None:
     records.check(world)
     _limits(world)
     _usage(world)
+    if world.disks:
+        world.disks.check(world.flow.longest, world.flow.lines)
+    if world.stored:
+        world.stored.check()
     for proxy in world.proxies:
         for context in proxy.loop.errors:
             world.fail(f"reached the loop: {context}")

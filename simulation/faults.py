@@ -5,7 +5,7 @@ A kind is a function of the world: it makes the fault, and returns what heals it
 """
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,16 +18,47 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 KINDS: Final[dict[str, Callable[["World", "Fault"], object]]] = {}
+QUOTAS_TOPIC, DISK_GUARD = "quotas_topic", "disk_guard"
+PARTS: Final = {QUOTAS_TOPIC: 0.3, DISK_GUARD: 0.15}
+"""What some runs have, and how many of them."""
 MOST_KINDS: Final = 6
 MOST: Final = 12
 DRAIN_SECONDS: Final = 25.0
 HOSTILE: Final = "10.0.3.251"
-HARMLESS: Final = {"hostile", "names", "leave", "reload", "lift", "join", "debt", "stuck", "still", "leaders"}
+OF_QUOTAS_TOPIC: Final = {"alter", "write", "broken", "compact"}
+"""Kinds of runs with a topic of quotas, which come beside the others."""
+OF_DISKS: Final = {"fill", "blind"}
+"""Kinds of runs with a disk guard, which come beside the others."""
+HARMLESS: Final = {
+    *OF_QUOTAS_TOPIC,
+    "hostile",
+    "names",
+    "leave",
+    "reload",
+    "lift",
+    "join",
+    "debt",
+    "stuck",
+    "still",
+    "leaders",
+}
 """Kinds that make no client wait that is below its limits."""
 RESTARTING: Final = {"kill", "drain"}
 """Kinds after which a proxy has to read the cluster's quotas again."""
-WITHOUT_EFFECT: Final = {"hostile", "names", "join", "debt", "stuck", "still", "deaf_topic", "lost_topic"}
+WITHOUT_EFFECT: Final = {
+    "broken",
+    "compact",
+    "hostile",
+    "names",
+    "join",
+    "debt",
+    "stuck",
+    "still",
+    "deaf_topic",
+    "lost_topic",
+}
 """Kinds with which clients may use their limits as without, where there is no fleet."""
+OF_TOPICS: Final = ("lost_topic", "deaf_topic", "kill", "pause")
 BREAKING: Final = {"die", "move", "cut", "idle"}
 """Kinds that break connections to brokers."""
 
@@ -52,16 +83,38 @@ class Fault(NamedTuple):
         return int(self.pick * count)
 
 
-def drawn(random: Random, seconds: float) -> list[Fault]:
+def parts(seed: int) -> set[str]:
+    """What the run of this seed has beside proxies, brokers and clients."""
+    random = Random(f"{seed} parts")  # noqa: S311 - a seed must give the same run
+    return {each for each, odds in PARTS.items() if random.random() < odds}
+
+
+def drawn(seed: int, seconds: float, parts: Collection[str]) -> list[Fault]:
     """In the order of their times."""
+    random = Random(seed)  # noqa: S311
+    kinds = KINDS.keys() - OF_QUOTAS_TOPIC - OF_DISKS
     # Each third run has only faults beside which clients wait for what is known.
-    pool = random.choice([KINDS, KINDS, probe.QUIET | random.choice([probe.BROKERS, set()])])
-    kinds = random.sample(sorted(pool), random.randint(0, MOST_KINDS))
+    pool = random.choice([kinds, kinds, probe.QUIET | random.choice([probe.BROKERS, set()])])
+    found = _some(random, random.sample(sorted(pool), random.randint(0, MOST_KINDS)), seconds)
+    if QUOTAS_TOPIC in parts:
+        random = Random(f"{seed} {QUOTAS_TOPIC}")  # noqa: S311
+        hard = random.sample(OF_TOPICS, random.choice([0, 0, 1, 2]))
+        found += _some(random, [*sorted(OF_QUOTAS_TOPIC), "alter", "alter", *hard], seconds)
+    if DISK_GUARD in parts:
+        random = Random(f"{seed} {DISK_GUARD}")  # noqa: S311
+        found += [
+            Fault(random.uniform(3, seconds), kind, random.uniform(5, 25), random.random())
+            for kind in random.choices(sorted(OF_DISKS), k=random.choice([0, 0, 1, 3]))
+        ]
+    return sorted(found)
+
+
+def _some(random: Random, kinds: list[str], seconds: float) -> list[Fault]:
     found = []
-    for _ in range(random.randint(len(kinds), MOST) if kinds else 0):
+    for _ in range(random.randint(min(len(kinds), MOST_KINDS), MOST) if kinds else 0):
         lasts = random.choice([0.2, 1, 3, 8])
         found.append(Fault(random.uniform(3, max(3, seconds - lasts)), random.choice(kinds), lasts, random.random()))
-    return sorted(found)
+    return found
 
 
 def inject(world: "World", fault: Fault) -> None:
@@ -301,17 +354,80 @@ def kill(world: "World", fault: Fault) -> object:
     return lambda: world.restart(number)
 
 
-# ---- the fleet's topic
+# ---- disks
+
+
+@_kind
+def fill(world: "World", fault: Fault) -> object:
+    """Others than the proxies write to a broker's disk, and delete it again."""
+    if not world.disks:
+        return None
+    disks, number = world.disks, _broker(world, fault).number
+    disks.fill(number, disks.total * fault.pick / 2)
+    return lambda: disks.fill(number, -disks.total * fault.pick / 2)
+
+
+@_kind
+def blind(world: "World", fault: Fault) -> object:
+    """Brokers refuse to tell one proxy how full their disks are."""
+    if not world.disks:
+        return None
+    blind, host = world.disks.blind, world.proxies[fault.chosen(len(world.proxies))].address
+    blind.add(host)
+    return lambda: blind.discard(host)
+
+
+# ---- the topic of quotas
+
+
+@_kind
+def alter(world: "World", fault: Fault) -> object:
+    """A quota changes, by Kafka's API through one proxy."""
+    proxy = world.proxies[fault.chosen(len(world.proxies))]
+    if world.stored and proxy.exit_code is None:
+        world.stored.alter(proxy)
+    return None
+
+
+@_kind
+def write(world: "World", fault: Fault) -> object:
+    """A quota changes, by the command."""
+    if world.stored:
+        world.stored.write(doubled=fault.pick / 2)
+    return None
+
+
+@_kind
+def broken(world: "World", fault: Fault) -> object:
+    """Someone writes what no proxy may apply."""
+    if world.stored:
+        world.stored.write_broken()
+    return None
+
+
+@_kind
+def compact(world: "World", fault: Fault) -> object:
+    """Only the newest record of each entity is kept."""
+    if world.stored:
+        world.stored.compact()
+    return None
+
+
+# ---- the fleet's topic, and that of quotas
 
 
 @_kind
 def deaf_topic(world: "World", fault: Fault) -> object:
     """It takes records and delivers none."""
-    return _set(world.topic, "is_deaf", True)
+    topics = ([world.topic] if world.is_fleet else []) + ([world.stored.topic] if world.stored else [])
+    return _set(topics[fault.chosen(len(topics))], "is_deaf", True) if topics else None
 
 
 @_kind
 def lost_topic(world: "World", fault: Fault) -> object:
     """It is deleted, and created again."""
-    world.topic.recreate()
+    if world.stored and (not world.is_fleet or fault.pick < 0.5):
+        world.stored.recreate()
+    else:
+        world.topic.recreate()
     return None

@@ -14,9 +14,9 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, HEARTBEAT, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 3, 10, 12, 18, 22
-ADD_PARTITIONS, END_TXN, CLIENT_QUOTAS = 24, 26, 48
+ADD_PARTITIONS, END_TXN, LOG_DIRS, CLIENT_QUOTAS, ALTER_QUOTAS = 24, 26, 35, 48, 49
 NONE, UNKNOWN_TOPIC, NOT_LEADER, NOT_COORDINATOR, UNSUPPORTED_VERSION = 0, 3, 6, 16, 35
-OUT_OF_ORDER, DUPLICATE, OLD_EPOCH, BAD_STATE = 45, 46, 47, 48
+OUT_OF_ORDER, DUPLICATE, OLD_EPOCH, BAD_STATE, STORAGE = 45, 46, 47, 48, 56
 
 #: By API: the versions that the models speak, and the first of these with tagged fields.
 VERSIONS: Final = {
@@ -29,7 +29,9 @@ VERSIONS: Final = {
     INIT_PRODUCER_ID: (0, 1, 2),
     ADD_PARTITIONS: (0, 2, 3),
     END_TXN: (0, 2, 3),
+    LOG_DIRS: (4, 4, 2),
     CLIENT_QUOTAS: (1, 1, 1),
+    ALTER_QUOTAS: (1, 1, 1),
 }
 #: By API: the layouts of the request and of the response.
 LAYOUTS: Final = {
@@ -45,7 +47,9 @@ LAYOUTS: Final = {
     INIT_PRODUCER_ID: ("s i", "i h q h"),
     ADD_PARTITIONS: ("s q h [s [i]]", "i [s [i h]]"),
     END_TXN: ("s q h ?", "i h"),
+    LOG_DIRS: ("[s [i]]", "i h [h s [s [i q q ?]] q q]"),
     CLIENT_QUOTAS: ("[s b s] ?", "i h s [[s s] [s d]]"),
+    ALTER_QUOTAS: ("[[s s] [s d ?]] ?", "i [h s [s s]]"),
 }
 
 

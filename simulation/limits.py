@@ -40,12 +40,12 @@ class Limits:
 
     def __init__(self, kernel: Kernel, cluster: Mapping[str, Mapping[str, float]]) -> None:
         self._kernel = kernel
-        self._cluster = {of_client(name): limits for name, limits in cluster.items()}
+        self.cluster = {of_client(name): limits for name, limits in cluster.items()}
         #: What may be in force at a proxy, the newest last.
         self.files: list[Table] = [_drawn(kernel.random)]
         self.topics: list[Table] = [{}]
         self.bounds: dict[tuple[str, str], Bound] = {}
-        self.entities = {*self.file, *self._cluster}
+        self.entities = {*self.file, *self.cluster}
 
     @property
     def file(self) -> Table:
@@ -72,20 +72,20 @@ class Limits:
 
     def rate(self, name: str, limit: str) -> float:
         """By the newest of all sources."""
-        return self._applies(name, limit, self.file, self.topic)
+        return self.applies(name, limit, self.file, self.topic)
 
     def possible(self, name: str, limit: str) -> list[float]:
         """By all that may be in force."""
-        return [self._applies(name, limit, file, topic) for file in self.files for topic in self.topics]
+        return [self.applies(name, limit, file, topic) for file in self.files for topic in self.topics]
 
-    def _applies(self, name: str, limit: str, file: Table, topic: Table) -> float:
+    def applies(self, name: str, limit: str, file: Table, topic: Table) -> float:
         """The entry of the name itself is stronger than the default; of one entity the file is stronger than the topic,
         and that than the cluster. What the file has for a client at either level is the most that the topic allows.
         """
         if name == of_client(DEBTOR):
             return NO_LIMIT
         for entity in (name,) if is_shared(name) else (name, DEFAULT):
-            of_file, of_topic, of_cluster = (each.get(entity, {}).get(limit) for each in (file, topic, self._cluster))
+            of_file, of_topic, of_cluster = (each.get(entity, {}).get(limit) for each in (file, topic, self.cluster))
             if of_file is not None:
                 return min(of_file, NO_LIMIT if of_topic is None or is_shared(name) else of_topic)
             if of_topic is not None:
@@ -104,7 +104,7 @@ class Limits:
         if found is None:
             found = self.bounds[name, limit] = Bound(self._kernel, rate)
             self._allow(name, limit)
-        is_read = name not in self._cluster or self._kernel.seconds > READ_SECONDS
+        is_read = name not in self.cluster or self._kernel.seconds > READ_SECONDS
         found.add(size if is_read else 0, line)
 
     # ---- changes
@@ -113,6 +113,12 @@ class Limits:
         """`states`: `files` or `topics`, of which a newer one may be in force from now on."""
         states.append(new)
         self.entities.update(new)
+        for name, limit in self.bounds:
+            self._allow(name, limit)
+
+    def may_be(self, states: list[Table], other: Table) -> None:
+        """This one may be in force as well, and is not the newest."""
+        states.insert(0, other)
         for name, limit in self.bounds:
             self._allow(name, limit)
 

@@ -11,6 +11,7 @@ from proxy.brokers.upstream import Upstream
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import Config
 from proxy.fleet.log import Log
+from proxy.internal_clients.quotas_log import StoredLog
 from proxy.process.server import Server
 from simulation.kernel import Kernel, MachineClock
 from simulation.loop import SimLoop
@@ -52,12 +53,12 @@ class ProxyProcess:
         address: str,
         config: Config,
         fleet_log: Log | None = None,
+        quotas_log: StoredLog | None = None,
         error_ppm: int = 0,
     ) -> None:
         refused = {
             "--usage-topic": config.usage.topic is not None,
-            "--quotas-topic": config.quotas.topic is not None,
-            "--disk-guard": config.enforcement.disk_guard is not None,
+            "--quotas-topic": config.quotas.topic is not None and quotas_log is None,
             "TLS": config.listening.ssl is not None,
             "--command-config": config.upstream != ClientSettings(),
         }
@@ -78,7 +79,7 @@ class ProxyProcess:
         )
         loop.upstream = Upstream(loop, host)
         network.owners[address] = loop.watch
-        self.server = Server(config, host, None, fleet_log)
+        self.server = Server(config, host, None, fleet_log, quotas_log)
         self.exit_code: int | None = None
         context = copy_context()
         context.run(RUNNING.set, address)

@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any, Final
 
 from simulation import kafka
-from simulation.client import TRANSACTION, Client, Place, Values
+from simulation.client import RETRY_SECONDS, TRANSACTION, Client, Place, Values
 from simulation.cluster import BATCH_BYTES, PLAIN, TRANSACTIONAL, Batch
-from simulation.kafka import BAD_STATE, DUPLICATE, NONE, NOT_COORDINATOR, OLD_EPOCH
+from simulation.kafka import BAD_STATE, DUPLICATE, NONE, NOT_COORDINATOR, OLD_EPOCH, STORAGE
 from simulation.kernel import SECOND
 from simulation.link import Link
 
 DELIVERY_NS: Final = 120 * SECOND
+RETRY_NS: Final = int(RETRY_SECONDS * SECOND)
 TRANSACTION_SECONDS: Final = 1.0
 """How long a transaction takes new records."""
 COMMITTED: Final = 0.7
@@ -82,7 +83,7 @@ class Producer(Client):
         self._unacked: set[int] = set()
         self._commits: bool | None = None
         self._made_bytes = 0.0
-        self._turn = 0
+        self._turn = self._rests_ns = 0
         super().__init__(*args, **options)
         self._began_ns = self.kernel.now_ns
         if shape.is_transactional:
@@ -198,6 +199,8 @@ class Producer(Client):
 
     def work(self) -> None:
         shape = self.shape
+        if self.kernel.now_ns < self._rests_ns:
+            return  # `retry` comes later
         if shape.is_idempotent and self.identity is None:
             self._ask_for_id()
             return
@@ -266,6 +269,8 @@ class Producer(Client):
         results, *_ = values
         errors = {(name, number): error for name, partitions in results for number, error, *_ in partitions}
         failed = []
+        if STORAGE in errors.values():
+            self._rests_ns = self.kernel.now_ns + RETRY_NS
         if not {OLD_EPOCH, BAD_STATE}.isdisjoint(errors.values()) and chosen[0].batch[2:4] == self.identity:
             self._restart_sequences()
         for each in chosen:

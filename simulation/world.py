@@ -21,6 +21,7 @@ from typing import Any, Final
 from proxy.config.config import (
     OFF,
     Config,
+    EnforcementOptions,
     FleetOptions,
     ListeningOptions,
     ObservabilityOptions,
@@ -32,6 +33,7 @@ from simulation.broker import Broker
 from simulation.client import Client
 from simulation.cluster import Cluster
 from simulation.consumer import Consumer
+from simulation.disks import MARKS, Disks
 from simulation.faults import Fault
 from simulation.fleet_topic import FleetTopic, SimLog
 from simulation.hostile import Hostile
@@ -42,6 +44,7 @@ from simulation.network import Network, SimSocket
 from simulation.probe import ADMIN_PORT, Probe
 from simulation.process import RUNNING, ProxyProcess
 from simulation.producer import Producer, Shape
+from simulation.stored import TOPIC, Stored
 from simulation.taps import Bound, Line, Requests, Responses
 
 START_SECONDS: Final = 5.0
@@ -61,12 +64,14 @@ class Options:
 
     seconds   of virtual time with faults
     faults    all, none, or the numbers of those that happen, as in 1+4
+    parts     what there may be beside proxies, brokers and clients: all, none, or as in quotas_topic+disk_guard
     """
 
     seconds: float = 30.0
     proxies: int = 0
     clients: int = 0
     faults: str = ALL
+    parts: str = ALL
 
     @classmethod
     def parse(cls, text: str) -> "Options":
@@ -87,6 +92,10 @@ class Options:
         wanted = set() if self.faults == NONE else set(map(int, self.faults.split("+")))
         return [(number, fault) for number, fault in enumerate(drawn) if number in wanted]
 
+    def parts_of(self, seed: int) -> set[str]:
+        found = faults.parts(seed)
+        return found if self.parts == ALL else found & {*self.parts.split("+")}
+
     def __str__(self) -> str:
         return ",".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
@@ -104,7 +113,8 @@ class World:
         self.problems: list[str] = []
         self.logged: list[tuple[str, int, str, dict[str, Any]]] = []
         random = kernel.random
-        self.faults = options.chosen(faults.drawn(Random(seed), options.seconds))  # noqa: S311
+        parts = options.parts_of(seed)
+        self.faults = options.chosen(faults.drawn(seed, options.seconds, parts))
         self.network.partial = random.choice([0, 0.02, 0.3])
         self.network.buffer_bytes = random.choice([16_384, 131_072, 524_288])
         self.cluster = Cluster(TOPICS, self.FIRST_BROKERS)
@@ -112,11 +122,13 @@ class World:
         self.breaks = bool(self.kinds & faults.BREAKING)
         if random.random() < 0.3 and self.kinds.isdisjoint(faults.RESTARTING):
             self.cluster.quotas["backfill"] = {"producer_byte_rate": 150_000.0}
+        self.disks = Disks(self) if faults.DISK_GUARD in parts else None
         self.brokers = [self._new_broker(number) for number in range(self.FIRST_BROKERS)]
         self.limits = Limits(kernel, self.cluster.quotas)
         self.size = options.proxies or random.choice([1, 1, 2, 3])
         self.is_fleet = self.size > 1
         self.topic = FleetTopic(kernel)
+        self.stored = Stored(self) if faults.QUOTAS_TOPIC in parts else None
         self.flow = Bound(kernel, math.inf)  # all Produce requests
         self.links: list[Link] = []
         #: By proxy: requests of its clients and responses of brokers, which may wait in it.
@@ -144,6 +156,8 @@ class World:
     def _new_broker(self, number: int) -> Broker:
         broker = Broker(self.kernel, self.network, self.cluster, number, (f"10.0.2.{number + 1}", PORT))
         broker.on_append = self._appended
+        if self.disks:
+            self.disks.add(broker)
         return broker
 
     def _new_proxy(self, number: int) -> ProxyProcess:
@@ -155,12 +169,19 @@ class World:
                 address=(host, PORT), broker_ports=range(PORT + 1, PORT + 5), advertised_host=host
             ),
             observability=ObservabilityOptions(metrics_listen=(host, ADMIN_PORT)),
-            quotas=QuotaOptions(file=self.quotas_file, cluster="total" if self.cluster.quotas else OFF),
+            quotas=QuotaOptions(
+                file=self.quotas_file,
+                cluster="total" if self.cluster.quotas else OFF,
+                topic=TOPIC if self.stored else None,
+                admins=("ANONYMOUS",),
+            ),
             fleet=FleetOptions(name="team", max_members=checks.MAX_MEMBERS) if self.is_fleet else FleetOptions(),
+            enforcement=EnforcementOptions(disk_guard=MARKS if self.disks else None),
             usage=UsageOptions(file=self.directory / f"usage-{len(self.started) + 1}.jsonl", interval_seconds=5.0),
         )
         log = SimLog(self.topic) if self.is_fleet else None
-        self.started.append(ProxyProcess(self.kernel, self.network, host, config, fleet_log=log))
+        stored_log = self.stored.log_of(host) if self.stored else None
+        self.started.append(ProxyProcess(self.kernel, self.network, host, config, log, stored_log))
         return self.started[-1]
 
     def populate(self) -> None:
@@ -219,14 +240,18 @@ class World:
         client_id = line.client_id
         self.produced[client_id] = self.produced.get(client_id, 0) + size
         self.flow.add(size, line)
+        if self.disks:
+            self.disks.passed(line.sock.host, size, line)
         for name in (of_client(client_id), TOTAL):
             self.limits.count(name, "producer_byte_rate", size, line)
 
     def _fetched(self, line: Line, size: int) -> None:
         self.limits.count(of_client(line.client_id), "consumer_byte_rate", size, line)
 
-    def _appended(self, topic: str, size: int) -> None:
+    def _appended(self, broker: int, topic: str, size: int) -> None:
         """A broker has received a batch."""
+        if self.disks:
+            self.disks.written(broker, size)
         self.limits.count(f'topic="{topic}"', "bytes_in_rate", size, None)
 
     def _watch_link(self, link: Link) -> None:
@@ -292,6 +317,10 @@ class World:
         kernel.run(max([0.0, *(each.ends - self.options.seconds for _, each in self.faults)]) + RELOAD_SECONDS)
         for number in range(len(self.proxies)):
             self.restart(number)
+        if self.disks:
+            self.disks.heal()
+        if self.stored:
+            self.stored.heal()
         checks.explained(self)
         checks.healed(self)
         for client in self.clients:
@@ -316,8 +345,9 @@ class World:
         event = getattr(record, "event", record.getMessage())
         self.logged.append((RUNNING.get(), record.levelno, event, getattr(record, "fields", {})))
         self.kernel.note(RUNNING.get(), event)
-        if record.levelno >= logging.ERROR:
-            self.fail(f"logged at level error: {event} {json.dumps(getattr(record, 'fields', {}), default=str)}")
+        found: dict[str, Any] = getattr(record, "fields", {})
+        if record.levelno >= logging.ERROR or found.get("reason") == "defect":
+            self.fail(f"logged an error: {event} {json.dumps(found, default=str)}")
 
 
 @contextmanager
@@ -353,8 +383,7 @@ def simulate(seed: int, options: Options = Options()) -> World:
 
 def shrunk(seed: int, options: Options) -> Options:
     """Fewer faults with which it still fails: half of them, and the other half, as long as one of both does."""
-    drawn = faults.drawn(Random(seed), options.seconds)  # noqa: S311
-    chosen = [number for number, _ in options.chosen(drawn)]
+    chosen = [number for number, _ in options.chosen(faults.drawn(seed, options.seconds, options.parts_of(seed)))]
     size = max(1, len(chosen) // 2)
     while chosen:
         for start in range(0, len(chosen), size):
