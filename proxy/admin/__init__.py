@@ -6,6 +6,7 @@ pages        which page each path is, and the port    http_server  HTTP in the e
 exposition   /metrics: Prometheus families and text   throttles    /throttles: connections that a quota holds now
 healthcheck  asks a running proxy from another process   fleet_page  /fleet: the members that share limits
 activity     /clients, /limits, /brokers: the last minute   tables  these pages as tables, also for the command `top`
+activity_rows  the figures of one client, limit or broker
 history      takes the snapshots of the last minutes        answer_page/  "is it the proxy?", and the page for browsers
 fleet_members  asks all members of a fleet for a page       fleet_view  their answers as one: sums, and sentences
 verdict      what holds each client                      explain    /explain: the verdicts in sentences
