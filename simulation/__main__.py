@@ -27,8 +27,7 @@ def main(arguments: list[str]) -> int:
         if world.problems:
             failed += 1
             print(f"seed {seed} fails:", *world.problems, sep="\n  ")
-            fewer = shrunk(seed, chosen.options)
-            print(f"  replay: make simulate SEED={seed} OPTIONS={fewer}")
+            print(f"  replay: make simulate SEED={seed} OPTIONS={shrunk(world)}")
     spent = time.process_time() - began
     took = f"{virtual:,.0f} s in {spent:.1f} s of CPU ({virtual / spent:.0f} times as fast)"
     print(f"{chosen.seeds - failed} of {chosen.seeds} seeds passed, {took}")

@@ -8,9 +8,10 @@ ended       at the end: no record was lost or written twice, no limit was exceed
 
 import json
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from quotas.fleet.parameters import WHOLE
+from proxy.fleet.use import PER_UNIT
 from simulation import faults, http, kafka, records
 from simulation.client import Client
 from simulation.consumer import Consumer
@@ -36,7 +37,6 @@ FETCH_SECONDS: Final = 0.75
 LEASE_SECONDS: Final = 15.0
 MOST_THROTTLE_SECONDS: Final = 5.0
 JOIN_SECONDS: Final = 16.0
-MAX_MEMBERS: Final = 4
 CHUNK_BYTES: Final = 524_288
 USED: Final = 0.6
 START_SECONDS: Final = 3.0
@@ -150,18 +150,23 @@ def _limits_of(world: "World", link: Link) -> list[tuple[str, str]]:
 
 
 def shares(world: "World") -> None:
-    """What the members of a fleet may use of a limit adds up to all of it at most."""
-    used: dict[str, int] = {}
+    """What the buckets of a fleet's members let pass of a limit now, by their own clocks and beyond the floors, is at
+    most what there is of it. A member without a lease may use a part of each limit instead (`--fleet-fallback`).
+    """
+    used: dict[str, Fraction] = {}
+    whole: dict[str, Fraction] = {}
     for proxy in world.proxies:
-        fleet = proxy.server.fleet if proxy.exit_code is None and hasattr(proxy.server, "fleet") else None
-        if fleet is None:
-            continue
-        now_ns = proxy.clock()
-        for name, key in fleet.member.caps.keys.items():
-            used[name] = used.get(name, 0) + (key.use if now_ns < key.lease_ns else 0)
-    for name, use in used.items():
-        if use > WHOLE:
-            world.fail(f"{name}: the members use {100 * use / WHOLE:.1f} % of it")
+        fleet = getattr(proxy.server, "fleet", None) if proxy.exit_code is None else None
+        for shared in fleet.limits if fleet is not None else ():
+            key, bucket = shared.member.caps.keys[shared.key], shared.limit.algorithm
+            most, floor = (Fraction(each, PER_UNIT) for each in key.split(world.max_members))
+            bucket.headroom(proxy.clock())  # or it has not noticed that its lease has ended
+            if world.fallback == "floor" or bucket.rate > Fraction(shared.rate) / world.max_members:
+                used[shared.key] = used.get(shared.key, Fraction()) + max(0, bucket.rate - floor)
+            whole[shared.key] = max(whole.get(shared.key, Fraction()), most)
+    for key, rate in used.items():
+        if rate > whole[key]:
+            world.fail(f"{key}: the members may use {float(100 * rate / whole[key]):.2f} % of it")
 
 
 def used(world: "World") -> None:
@@ -173,7 +178,7 @@ def used(world: "World") -> None:
         if is_shared(name) or (not is_consumer and any(map(is_shared, world.limits.file))):
             continue
         mine = [each for each in world.clients if of_client(each.client_id) == name]
-        wanted = sum(each.shape.rate for each in mine if isinstance(each, Producer))
+        wanted = sum(each.shape.mean_rate for each in mine if isinstance(each, Producer))
         if is_consumer:  # what is open keeps records from others
             readers = [each for each in mine if isinstance(each, Consumer) and not each.reads_committed]
             wanted = len(readers) * world.flow.total / world.options.seconds
@@ -282,11 +287,14 @@ def ended(world: "World") -> None:
 def _limits(world: "World") -> None:
     """Above rate × T: a burst of each process; a frame of each member; a chunk of each connection that waits at a later
     limit or for a broker. Records count when a broker has the whole request: of a topic, a batch for each partition.
-    Of a fleet, a process that starts again may use its part of the limit until it has joined.
+    Of a fleet, a process that starts again, and one that does not read the topic, may use its part of the limit until
+    it has joined.
     """
     burst_seconds = float(len(world.started))
     if world.is_fleet:
-        burst_seconds = 0.1 * burst_seconds + (len(world.started) - world.size) * JOIN_SECONDS / MAX_MEMBERS
+        away_seconds = (len(world.started) - world.size) * JOIN_SECONDS
+        away_seconds += sum(world.size * (each.lasts + JOIN_SECONDS) for _, each in world.faults if each.is_of_fleet)
+        burst_seconds = 0.1 * burst_seconds + away_seconds / world.max_members
     for (name, limit), bound in world.limits.bounds.items():
         flow, frame, chunk = bound, world.flow.longest, min(CHUNK_BYTES, bound.longest)
         if limit == "bytes_in_rate":

@@ -97,7 +97,7 @@ class Disks:
             guard = getattr(proxy.server, "disk_guard", None)
             if guard is None or proxy.exit_code is not None or proxy.loop.is_stopped:
                 continue
-            bound = self._passed.setdefault(proxy, Bound(self.kernel, NO_LIMIT))
+            bound = self._passed.setdefault(proxy, Bound(self.world.limits.clock, NO_LIMIT))
             allowed = self._allowed.setdefault(proxy, deque())
             read = self._read.setdefault(proxy, {})
             read.update({broker: disk.used for (broker, _), disk in guard.rules.disks.items()})

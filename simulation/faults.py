@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from proxy.internal_clients.failures import LogFailed
 from simulation import probe
 from simulation.broker import Broker
+from simulation.fleet_topic import SimLog
 from simulation.hostile import Hostile, Once
-from simulation.kernel import MS, nothing
+from simulation.kernel import MS, SECOND, nothing
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -61,6 +63,13 @@ WITHOUT_EFFECT: Final = {
 OF_TOPICS: Final = ("lost_topic", "deaf_topic", "kill", "pause")
 BREAKING: Final = {"die", "move", "cut", "idle"}
 """Kinds that break connections to brokers."""
+OF_FLEETS: Final = {"deaf_topic", "lost_topic", "rough_topic", "deaf", "cut_off", "broken_log"}
+"""Kinds that concern the topic of a fleet."""
+LASTING: Final = {"deaf_topic", "rough_topic", "deaf", "cut_off", "pause"}
+"""Kinds that often last for a lease and longer, where there is a fleet."""
+LONG_SECONDS: Final = 16.0, 23.0
+LAG_SECONDS: Final = 8.0
+"""In which the members notice that the topic is another one."""
 
 
 class Fault(NamedTuple):
@@ -73,6 +82,15 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.at:.1f} s for {self.lasts:g} s"
+
+    @property
+    def follows_record(self) -> bool:
+        """Whether it begins with the next record of the member, which is in the topic before the member reads it."""
+        return self.kind in {"deaf", "cut_off", "pause"} and int(self.pick * 1_000) % 2 == 1
+
+    @property
+    def is_of_fleet(self) -> bool:
+        return self.kind in OF_FLEETS or self.kind == "pause"
 
     @property
     def ends(self) -> float:
@@ -89,17 +107,22 @@ def parts(seed: int) -> set[str]:
     return {each for each, odds in PARTS.items() if random.random() < odds}
 
 
-def drawn(seed: int, seconds: float, parts: Collection[str]) -> list[Fault]:
+def drawn(seed: int, seconds: float, parts: Collection[str], *, is_fleet: bool) -> list[Fault]:
     """In the order of their times."""
     random = Random(seed)  # noqa: S311
-    kinds = KINDS.keys() - OF_QUOTAS_TOPIC - OF_DISKS
-    # Each third run has only faults beside which clients wait for what is known.
-    pool = random.choice([kinds, kinds, probe.QUIET | random.choice([probe.BROKERS, set()])])
-    found = _some(random, random.sample(sorted(pool), random.randint(0, MOST_KINDS)), seconds)
+    kinds = KINDS.keys() - OF_QUOTAS_TOPIC - OF_DISKS - (set() if is_fleet else OF_FLEETS)
+    # Some runs have only faults beside which clients wait for what is known, or a few that fleets notice.
+    pool = random.choice([kinds, kinds, kinds & (probe.QUIET | random.choice([probe.BROKERS, set()]))])
+    most_kinds, most = MOST_KINDS, MOST
+    if is_fleet and random.random() < 0.6:
+        pool, most_kinds, most = OF_FLEETS | {"pause", "kill", "drain", "reload"}, 2, 4
+    found = _some(random, random.sample(sorted(pool), random.randint(0, most_kinds)), seconds, most)
+    if is_fleet:
+        found = [_lengthened(random, each) for each in found]
     if QUOTAS_TOPIC in parts:
         random = Random(f"{seed} {QUOTAS_TOPIC}")  # noqa: S311
         hard = random.sample(OF_TOPICS, random.choice([0, 0, 1, 2]))
-        found += _some(random, [*sorted(OF_QUOTAS_TOPIC), "alter", "alter", *hard], seconds)
+        found += _some(random, [*sorted(OF_QUOTAS_TOPIC), "alter", "alter", *hard], seconds, MOST)
     if DISK_GUARD in parts:
         random = Random(f"{seed} {DISK_GUARD}")  # noqa: S311
         found += [
@@ -109,15 +132,36 @@ def drawn(seed: int, seconds: float, parts: Collection[str]) -> list[Fault]:
     return sorted(found)
 
 
-def _some(random: Random, kinds: list[str], seconds: float) -> list[Fault]:
+def _some(random: Random, kinds: list[str], seconds: float, most: int) -> list[Fault]:
     found = []
-    for _ in range(random.randint(min(len(kinds), MOST_KINDS), MOST) if kinds else 0):
+    for _ in range(random.randint(min(len(kinds), MOST_KINDS, most), most) if kinds else 0):
         lasts = random.choice([0.2, 1, 3, 8])
         found.append(Fault(random.uniform(3, max(3, seconds - lasts)), random.choice(kinds), lasts, random.random()))
     return found
 
 
+def _lengthened(random: Random, fault: Fault) -> Fault:
+    """Most silences last for longer than a lease."""
+    if fault.kind not in LASTING or random.random() < 0.4:
+        return fault
+    return fault._replace(lasts=round(random.uniform(*LONG_SECONDS), 1))
+
+
 def inject(world: "World", fault: Fault) -> None:
+    if world.is_fleet and fault.follows_record:
+        log, ends_ns = _log(world, fault), world.kernel.now_ns + int(fault.lasts * SECOND)
+
+        def sent() -> None:
+            log.on_sent = nothing
+            if world.kernel.now_ns < ends_ns:
+                _make(world, fault._replace(lasts=(ends_ns - world.kernel.now_ns) / SECOND))
+
+        log.on_sent = sent
+    else:
+        _make(world, fault)
+
+
+def _make(world: "World", fault: Fault) -> None:
     world.kernel.note(str(fault))
     heal = KINDS[fault.kind](world, fault)
     world.kernel.after(fault.lasts, heal if callable(heal) else nothing)
@@ -132,9 +176,9 @@ def _broker(world: "World", fault: Fault) -> Broker:
     return world.brokers[fault.chosen(len(world.brokers))]
 
 
-def _set(thing: object, name: str, value: object) -> Callable[[], object]:
-    """Returns what sets it back."""
-    before = getattr(thing, name)
+def _set(world: "World", thing: object, name: str, value: object) -> Callable[[], object]:
+    """Returns what sets it back to what it was before all faults, since those of one kind may overlap."""
+    before = world.before_faults.setdefault((thing, name), getattr(thing, name))
     setattr(thing, name, value)
     return lambda: setattr(thing, name, before)
 
@@ -158,7 +202,7 @@ def slow(world: "World", fault: Fault) -> object:
     broker = _broker(world, fault)
     if broker.slow_factor > 1:
         return None
-    return _both(_set(broker, "slow_factor", 200.0), _probe(world, fault, broker.number))
+    return _both(_set(world, broker, "slow_factor", 200.0), _probe(world, fault, broker.number))
 
 
 @_kind
@@ -174,7 +218,7 @@ def freeze(world: "World", fault: Fault) -> object:
 @_kind
 def quota(world: "World", fault: Fault) -> object:
     """It enforces a quota of its own."""
-    return _set(_broker(world, fault), "quota", 50_000)
+    return _set(world, _broker(world, fault), "quota", 50_000)
 
 
 @_kind
@@ -242,13 +286,13 @@ def cut(world: "World", fault: Fault) -> object:
 @_kind
 def delay(world: "World", fault: Fault) -> object:
     """New connections are slow."""
-    return _set(world.network, "delay_ns", (20 * MS, 200 * MS))
+    return _set(world, world.network, "delay_ns", (20 * MS, 200 * MS))
 
 
 @_kind
 def partial(world: "World", fault: Fault) -> object:
     """Most reads and writes are cut short."""
-    return _set(world.network, "partial", 0.9)
+    return _set(world, world.network, "partial", 0.9)
 
 
 @_kind
@@ -416,11 +460,24 @@ def compact(world: "World", fault: Fault) -> object:
 # ---- the fleet's topic, and that of quotas
 
 
+def _log(world: "World", fault: Fault) -> SimLog:
+    return world.logs[world.proxies[fault.chosen(len(world.proxies))].address]
+
+
 @_kind
 def deaf_topic(world: "World", fault: Fault) -> object:
     """It takes records and delivers none."""
     topics = ([world.topic] if world.is_fleet else []) + ([world.stored.topic] if world.stored else [])
-    return _set(topics[fault.chosen(len(topics))], "is_deaf", True) if topics else None
+    return _set(world, topics[fault.chosen(len(topics))], "is_deaf", True) if topics else None
+
+
+@_kind
+def rough_topic(world: "World", fault: Fault) -> object:
+    """Records get lost, or arrive late or twice, and some are not from members."""
+    topic = world.topic
+    for noise in (b"{}", b"[" * 5_000, topic.records[-1][0][:-1] if topic.records else b""):
+        topic.append(noise)
+    return _both(_set(world, topic, "lost", 0.1), _set(world, topic, "doubled", 0.3), _set(world, topic, "late", 0.2))
 
 
 @_kind
@@ -429,5 +486,24 @@ def lost_topic(world: "World", fault: Fault) -> object:
     if world.stored and (not world.is_fleet or fault.pick < 0.5):
         world.stored.recreate()
     else:
-        world.topic.recreate()
+        world.topic.recreate(LAG_SECONDS)
     return None
+
+
+@_kind
+def deaf(world: "World", fault: Fault) -> object:
+    """No record reaches one member."""
+    return _set(world, _log(world, fault), "is_deaf", True)
+
+
+@_kind
+def cut_off(world: "World", fault: Fault) -> object:
+    """No record reaches one member, and none of its own reaches the topic."""
+    log = _log(world, fault)
+    return _both(_set(world, log, "is_deaf", True), _set(world, log, "is_mute", True))
+
+
+@_kind
+def broken_log(world: "World", fault: Fault) -> object:
+    """One member's connection to the topic breaks."""
+    return _set(world, _log(world, fault), "error", LogFailed("unreachable", "the connection is broken"))

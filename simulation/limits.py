@@ -3,7 +3,7 @@
 A name is that of a bucket, as in the quotas file: `client-id="etl"`, `topic="audit"` or `total=true`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -32,14 +32,14 @@ DEFAULT: Final = of_client("<default>")
 
 
 class Limits:
-    """`file`, `topic`: what they say now.
+    """`file`, `topic`: what they say now. `clock`: by which passing is judged, the fastest one of a proxy.
 
     bounds    what has passed, by name and limit
     entities  all that had limits at any time
     """
 
-    def __init__(self, kernel: Kernel, cluster: Mapping[str, Mapping[str, float]]) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Kernel, clock: Callable[[], int], cluster: Table) -> None:
+        self._kernel, self.clock = kernel, clock
         self.cluster = {of_client(name): limits for name, limits in cluster.items()}
         #: What may be in force at a proxy, the newest last.
         self.files: list[Table] = [_drawn(kernel.random)]
@@ -102,7 +102,7 @@ class Limits:
             return
         found = self.bounds.get((name, limit))
         if found is None:
-            found = self.bounds[name, limit] = Bound(self._kernel, rate)
+            found = self.bounds[name, limit] = Bound(self.clock, rate)
             self._allow(name, limit)
         is_read = name not in self.cluster or self._kernel.seconds > READ_SECONDS
         found.add(size if is_read else 0, line)

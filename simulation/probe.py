@@ -31,7 +31,7 @@ SILENT_NS: Final = 4 * SECOND
 MEDIAN: Final = 0.75
 BROKERS: Final = {"slow", "freeze"}
 #: Kinds of faults beside which a probe waits for its own cause alone.
-QUIET: Final = {"debt", "stuck", "still", "names", "reload", "lift", "join", "leave", "deaf_topic", "lost_topic"}
+QUIET: Final = {"debt", "stuck", "still", "names", "reload", "lift", "join", "leave"}
 
 
 class Cause(NamedTuple):

@@ -39,6 +39,8 @@ class Shape:
     """What a producer wants to send, and how. `rate`: bytes per second, of batches of `batch_bytes`, `records` each.
 
     seconds   for how long it makes records
+    busy_seconds, period_seconds
+              in each period it makes records for so long, and then rests, as a job does between two triggers
     """
 
     rate: float
@@ -52,6 +54,26 @@ class Shape:
     is_idempotent: bool = False
     is_transactional: bool = False
     seconds: float = math.inf
+    busy_seconds: float = 1.0
+    period_seconds: float = 1.0
+
+    @property
+    def mean_rate(self) -> float:
+        return self.rate * self.busy_seconds / self.period_seconds
+
+    def made(self, seconds: float) -> float:
+        """The bytes that it wants to send in its first seconds."""
+        seconds = min(seconds, self.seconds)
+        if self.busy_seconds == self.period_seconds:
+            return self.rate * seconds
+        periods, rest = divmod(seconds, self.period_seconds)
+        return self.rate * (periods * self.busy_seconds + min(rest, self.busy_seconds))
+
+    def pause(self, seconds: float) -> float:
+        """After this time, how long until it makes the next records."""
+        at = seconds % self.period_seconds
+        rest = self.period_seconds - at if at > self.busy_seconds else self.batch_bytes / self.rate
+        return max(0.05, rest)
 
 
 class Producer(Client):
@@ -89,14 +111,19 @@ class Producer(Client):
         if shape.is_transactional:
             self._tick(TRANSACTION_SECONDS, self._finish)
         if shape.rate:
-            self._tick(max(0.05, shape.batch_bytes / shape.rate), self._make)
+            self._make_again()
 
     # ---- records
+
+    def _make_again(self) -> None:
+        if not self.is_stopped:
+            self.kernel.after(self.shape.pause((self.kernel.now_ns - self._began_ns) / SECOND), self._make_again)
+            self._make()
 
     def _make(self) -> None:
         """At the rate that is wanted, while there is room for them."""
         shape, now_ns = self.shape, self.kernel.now_ns
-        due = min((now_ns - self._began_ns) / SECOND, shape.seconds) * shape.rate
+        due = shape.made((now_ns - self._began_ns) / SECOND)
         while self._made_bytes + shape.batch_bytes <= due and self.leaders:
             self._made_bytes += shape.batch_bytes
             if self.buffered + shape.batch_bytes > shape.buffer_bytes:

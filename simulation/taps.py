@@ -5,7 +5,7 @@ from struct import unpack_from
 from typing import Final
 
 from simulation.kafka import FETCH, PRODUCE
-from simulation.kernel import SECOND, Kernel
+from simulation.kernel import SECOND
 from simulation.network import SimSocket
 
 LENGTH_BYTES: Final = 4
@@ -21,7 +21,7 @@ NO_LIMIT: Final = 1e15
 
 
 class Bound:
-    """What passed of one limit: in any interval T at most `rate * T`, and `worst` above it.
+    """What passed of one limit: in any interval T, by `clock`, at most `rate * T`, and `worst` above it.
 
     fastest   the highest rate so far, which the burst is of; `slowest`: the lowest
     total     all that passed
@@ -29,16 +29,16 @@ class Bound:
     lines     how many connections that passed something were open at once: each may be late with a chunk
     """
 
-    def __init__(self, kernel: Kernel, rate: float) -> None:
-        self._kernel = kernel
+    def __init__(self, clock: Callable[[], int], rate: float) -> None:
+        self._clock = clock
         self.rate = self.fastest = self.slowest = rate
         self.level = self.worst = 0.0
         self.total = self.longest = self.lines = 0
         self._open: dict[Line, None] = {}
-        self._at_ns = kernel.now_ns
+        self._at_ns = clock()
 
     def add(self, units: int, line: "Line | None" = None) -> None:
-        now_ns = self._kernel.now_ns
+        now_ns = self._clock()
         self.level = max(0.0, self.level - (now_ns - self._at_ns) * self.rate / SECOND) + units
         self._at_ns = now_ns
         self.total += units

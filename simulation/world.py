@@ -37,7 +37,7 @@ from simulation.disks import MARKS, Disks
 from simulation.faults import Fault
 from simulation.fleet_topic import FleetTopic, SimLog
 from simulation.hostile import Hostile
-from simulation.kernel import Kernel, nothing
+from simulation.kernel import Kernel, MachineClock, nothing
 from simulation.limits import TOTAL, Limits, Table, of_client
 from simulation.link import Link
 from simulation.network import Network, SimSocket
@@ -53,9 +53,18 @@ RELOAD_SECONDS: Final = 1.0
 PORT: Final = 9092
 PROXIES, BROKERS = "10.0.1.", "10.0.2."
 TOPICS: Final = {"events": 4, "audit": 2}
+MOST_ERROR_PPM: Final = 9_900
+"""Of the clocks of a fleet; `quotas.fleet.parameters` allows for 1 %."""
+LOOK_SECONDS: Final = 0.001
+MAX_MEMBERS: Final = 4, 4, 201
+"""The members of large fleets repeat what they have advertised (`quotas.fleet.repeats`)."""
+FETCH_SECONDS: Final = (0.001, 0.01), (0.02, 0.1), (0.1, 0.5)
+"""Some members read the fleet's topic sooner than others."""
 JOINS: Final = 4
 """The id of a broker that joins: with four ports, its own is that of node 0."""
 ALL, NONE = "all", "none"
+HUNGRY: Final = Shape(rate=1_000_000, batch_bytes=100_000, acks=-1, request_bytes=500_000, buffer_bytes=10_000_000)
+"""Of one client at each member of a fleet, so that they have to share."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +122,10 @@ class World:
         self.problems: list[str] = []
         self.logged: list[tuple[str, int, str, dict[str, Any]]] = []
         random = kernel.random
+        self.size = options.proxies or random.choice([1, 1, 2, 3])
+        self.is_fleet = self.size > 1
         parts = options.parts_of(seed)
-        self.faults = options.chosen(faults.drawn(seed, options.seconds, parts))
+        self.faults = options.chosen(faults.drawn(seed, options.seconds, parts, is_fleet=self.is_fleet))
         self.network.partial = random.choice([0, 0.02, 0.3])
         self.network.buffer_bytes = random.choice([16_384, 131_072, 524_288])
         self.cluster = Cluster(TOPICS, self.FIRST_BROKERS)
@@ -124,24 +135,30 @@ class World:
             self.cluster.quotas["backfill"] = {"producer_byte_rate": 150_000.0}
         self.disks = Disks(self) if faults.DISK_GUARD in parts else None
         self.brokers = [self._new_broker(number) for number in range(self.FIRST_BROKERS)]
-        self.limits = Limits(kernel, self.cluster.quotas)
-        self.size = options.proxies or random.choice([1, 1, 2, 3])
-        self.is_fleet = self.size > 1
         self.topic = FleetTopic(kernel)
+        self.topic.on_use = self._look_at_shares
+        if random.random() < 0.85:
+            self.topic.grow_old()
+        self.fallback, self.max_members = random.choice(["share", "floor"]), random.choice(MAX_MEMBERS)
+        #: Of the members of a fleet, by host.
+        self.logs: dict[str, SimLog] = {}
+        self._looks_at_shares = False
+        fastest = MachineClock(kernel, MOST_ERROR_PPM if self.is_fleet else 0)
+        self.limits = Limits(kernel, fastest, self.cluster.quotas)
         self.stored = Stored(self) if faults.QUOTAS_TOPIC in parts else None
-        self.flow = Bound(kernel, math.inf)  # all Produce requests
+        self.flow = Bound(fastest, math.inf)  # all Produce requests
         self.links: list[Link] = []
         #: By proxy: requests of its clients and responses of brokers, which may wait in it.
         self.lines: dict[str, list[Line]] = {}
         self.requests: list[Requests] = []
         self.kills = self.changes = 0
+        #: What faults have changed: an object, and the name of its attribute.
+        self.before_faults: dict[tuple[object, str], object] = {}
         #: Which node each address of a run of a proxy leads to.
         self.node_at: dict[tuple[ProxyProcess, tuple[str, int]], int] = {}
         self.produced: dict[str, int] = {}
         self.started: list[ProxyProcess] = []
         self.network.on_connection = self._tap
-        if self.is_fleet:
-            kernel.every(0.1, lambda: checks.shares(self))
         self.proxies = [self._new_proxy(number) for number in range(self.size)]
         self.clients: list[Client] = []
         self.hostile: list[Hostile] = []
@@ -175,14 +192,32 @@ class World:
                 topic=TOPIC if self.stored else None,
                 admins=("ANONYMOUS",),
             ),
-            fleet=FleetOptions(name="team", max_members=checks.MAX_MEMBERS) if self.is_fleet else FleetOptions(),
+            fleet=self._fleet_options(),
             enforcement=EnforcementOptions(disk_guard=MARKS if self.disks else None),
             usage=UsageOptions(file=self.directory / f"usage-{len(self.started) + 1}.jsonl", interval_seconds=5.0),
         )
-        log = SimLog(self.topic) if self.is_fleet else None
+        log, error_ppm = None, 0
+        if self.is_fleet:
+            log = self.logs[host] = SimLog(self.topic, self.kernel.random.choice(FETCH_SECONDS))
+            error_ppm = self.kernel.random.choice([-MOST_ERROR_PPM, 0, MOST_ERROR_PPM])
         stored_log = self.stored.log_of(host) if self.stored else None
-        self.started.append(ProxyProcess(self.kernel, self.network, host, config, log, stored_log))
+        self.started.append(ProxyProcess(self.kernel, self.network, host, config, log, stored_log, error_ppm))
         return self.started[-1]
+
+    def _fleet_options(self) -> FleetOptions:
+        if not self.is_fleet:
+            return FleetOptions()
+        return FleetOptions(name="team", max_members=self.max_members, fallback=self.fallback)
+
+    def _look_at_shares(self) -> None:
+        """As soon as the members have applied what has just happened."""
+        if not self._looks_at_shares:
+            self._looks_at_shares = True
+            self.kernel.after(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looks_at_shares = False
+        checks.shares(self)
 
     def populate(self) -> None:
         random = self.kernel.random
@@ -193,6 +228,9 @@ class World:
         """`web`, which is far below each limit, comes first; then clients that want more than they may have."""
         random = self.kernel.random
         name = "web" if number == 0 else random.choice(["etl", "etl", "backfill", "reader"])
+        is_hungry = self.is_fleet and 1 <= number <= self.size
+        if is_hungry:
+            name = "etl"
         proxy = self.proxies[number % len(self.proxies)]
         common = self.kernel, self.network, f"10.0.3.{number % 250 + 1}", name, [proxy.listens_at], list(TOPICS)
         options: dict[str, Any] = {"metadata_version": random.choice([5, 7, 9]), "obeys": random.random() < 0.7}
@@ -200,7 +238,8 @@ class World:
             options |= {"version": random.choice([4, 11, 12]), "reads_committed": random.random() < 0.5}
             client: Client = Consumer(*common, **options)
         else:
-            client = Producer(*common, **options, shape=self._shape(name, random), first=number << 32)
+            shape = HUNGRY if is_hungry else self._shape(name, random)
+            client = Producer(*common, **options, shape=shape, first=number << 32)
         client.on_link = self._watch_link
         self.clients.append(client)
 
@@ -209,7 +248,10 @@ class World:
             return Shape(rate=2_000, batch_bytes=500, records=1, version=8)
         size = random.choice([1_000, 16_384, 100_000])
         is_transactional = random.random() < 0.2
+        busy_seconds, period_seconds = random.choice([(1, 1), (0.5, 3), (1, 8)])
         return Shape(
+            busy_seconds=busy_seconds,
+            period_seconds=period_seconds,
             rate=size * random.choice([1, 5, 20]),
             batch_bytes=size,
             records=random.choice([1, 10]),
@@ -381,15 +423,15 @@ def simulate(seed: int, options: Options = Options()) -> World:
     return world
 
 
-def shrunk(seed: int, options: Options) -> Options:
+def shrunk(world: World) -> Options:
     """Fewer faults with which it still fails: half of them, and the other half, as long as one of both does."""
-    chosen = [number for number, _ in options.chosen(faults.drawn(seed, options.seconds, options.parts_of(seed)))]
+    options, chosen = world.options, [number for number, _ in world.faults]
     size = max(1, len(chosen) // 2)
     while chosen:
         for start in range(0, len(chosen), size):
             fewer = chosen[:start] + chosen[start + size :]
             text = "+".join(map(str, fewer)) or NONE
-            if simulate(seed, replace(options, faults=text)).problems:
+            if simulate(world.seed, replace(options, faults=text)).problems:
                 chosen = fewer
                 break
         else:

@@ -1,7 +1,9 @@
 """Each broken rule of the product is found by a seed of the simulated world.
 
-Silent members and lost records are in `tests.quotas.fleet.test_world`: a world of members alone finds rules that they
-break in less time, and a proxy enforces some of them twice.
+Of a fleet's rules, `tests.quotas.fleet.test_rules` and the exhaustive model alone find three breaks. A proxy looks at
+its leases before it sends what might renew them (`LeaseRenewedFirst`). The margin for clocks is shorter than the time
+that records take here (`NoMargin`). And a member that is dropped by the time of reading must have read nothing for
+between 15.6 and 15.7 s (`DroppedByReading`).
 """
 
 from collections.abc import Iterable
@@ -16,7 +18,8 @@ OPTIONS = Options(seconds=12)
 
 
 def is_found(seeds: Iterable[int]) -> bool:
-    return any(simulate(seed, OPTIONS).problems for seed in seeds)
+    found = (problem for seed in seeds for problem in simulate(seed, OPTIONS).problems)
+    return any("TypeError" not in each and "error: defect" not in each for each in found)  # of the mutant itself
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -240,7 +240,7 @@ def test_a_record_appended_before_what_was_read_shows_another_log() -> None:
 def test_a_log_that_gives_nothing_back_is_opened_again() -> None:
     with a_world() as world:
         one = world.join()
-        one.log.is_silent = True
+        one.log.is_mute = True
         opened = one.log.opened
         for _ in range(25):
             world.pass_seconds(1)
@@ -614,7 +614,7 @@ def test_rates_hold_their_sum_whatever_is_lost() -> None:
         for turn in range(60):
             proxy = proxies[turn % 5]
             proxy.wants = turn % 3 != 0
-            proxy.log.is_silent = turn % 7 == 0
+            proxy.log.is_mute = turn % 7 == 0
             proxy.log.error = LogFailed("unreachable", "no broker") if turn % 11 == 0 else None
             proxy.is_stopped = turn % 13 == 0
             world.pass_seconds(1 + turn % 4)

@@ -10,7 +10,6 @@ from proxy.background.host import Host
 from proxy.fleet.fleet import Fleet
 from proxy.fleet.log import Appended
 from proxy.fleet.shared_limits import SharedLimits
-from proxy.internal_clients.failures import LogFailed
 from proxy.observability.fleet_counts import FleetCounts
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import AlgorithmSettings
@@ -35,12 +34,10 @@ def entry(rate: int = QUOTA, client_id: str = "etl") -> QuotaEntry:
 
 
 class FlawedLog(SimLog):
-    """`error`: what every call raises, if it is set; `is_silent`: appended records get lost."""
+    """Counts what is asked of it."""
 
     def __init__(self, topic: FleetTopic) -> None:
-        super().__init__(topic)
-        self.error: Exception | None = None
-        self.is_silent = False
+        super().__init__(topic, fetch=(0.001, 0.005))
         self.is_closed = True
         self.opened = self.reads = 0
         self.on_append: Callable[[bytes], object] = nothing
@@ -52,8 +49,6 @@ class FlawedLog(SimLog):
 
     async def append(self, record: bytes) -> Appended:
         self.on_append(record)
-        if self.is_silent:
-            raise LogFailed("timeout", "no acknowledgement")
         return await super().append(record)
 
     async def read(self) -> Sequence[bytes]:
@@ -63,11 +58,6 @@ class FlawedLog(SimLog):
 
     async def close(self) -> None:
         self.is_closed = True
-
-    async def _pass(self, seconds: float) -> None:
-        await super()._pass(seconds)
-        if self.error is not None:
-            raise self.error
 
 
 class Limits(SharedLimits):
@@ -140,7 +130,7 @@ class World:
     def __init__(self) -> None:
         self.kernel = Kernel(0)
         self.clock = MachineClock(self.kernel)
-        self.topic = FleetTopic(self.kernel, lambda: 0.0, fetch=(0.001, 0.005))
+        self.topic = FleetTopic(self.kernel, lambda: 0.0)
         self.proxies: list[Proxy] = []
         self.excess = 0.0
         self.most = 0.0

@@ -83,16 +83,16 @@ class LeaseForEver(Caps):
 class ShortSilence(Caps):
     """S6: others are dropped before their leases are over."""
 
-    def __init__(self, fleet: str, parameters: Parameters, nonce: Callable[[], int]) -> None:
-        super().__init__(fleet, parameters, nonce)
+    def __init__(self, fleet: str, parameters: Parameters, nonce: Callable[[], int], host: str = "") -> None:
+        super().__init__(fleet, parameters, nonce, host)
         self._overdue_ns = self.parameters.ttl_ns // 2
 
 
 class NoMargin(Caps):
     """S6: without the difference between clocks."""
 
-    def __init__(self, fleet: str, parameters: Parameters, nonce: Callable[[], int]) -> None:
-        super().__init__(fleet, parameters, nonce)
+    def __init__(self, fleet: str, parameters: Parameters, nonce: Callable[[], int], host: str = "") -> None:
+        super().__init__(fleet, parameters, nonce, host)
         self._overdue_ns = self.parameters.lease_ns
 
 

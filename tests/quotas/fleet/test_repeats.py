@@ -1,6 +1,6 @@
 """Records that repeat what their author advertised before: what members make of them, and when they send one.
 
-Worlds in which members repeat while records are lost, late and doubled: `test_world`.
+Fleets whose members repeat while records are lost, late and doubled: the simulated world.
 """
 
 from itertools import count
