@@ -129,8 +129,7 @@ class DiskGuardTask:
         failures = [each.failure for each in answers if each.failure is not None]
         for each in answers:
             if each.failure is None:
-                readings = [Reading(*directory) for directory in each.directories]
-                self.rules.take(each.broker, readings, asked_ns)
+                self.rules.take(each.broker, [Reading(*directory) for directory in each.directories], asked_ns)
         for failure in failures:
             self._failed(*self._log_dirs.explain(failure))
         if answers and not failures:

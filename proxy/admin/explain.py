@@ -68,8 +68,7 @@ def explain(client: Row, known: Known) -> Finding:
     case = _Explained(client, known)
     states = {name: round(part, 4) for name, part in sorted(case.states.items(), key=lambda each: -each[1])}
     names = client["client_id"], client["user"]
-    rows = case.limits, case.brokers
-    return Finding(*names, case.verdict, states, *rows, list(case.sentences()), case.headline)
+    return Finding(*names, case.verdict, states, case.limits, case.brokers, list(case.sentences()), case.headline)
 
 
 class _Explained(Case):

@@ -18,7 +18,7 @@ import h11
 
 from proxy.admin.http_server import MEMBER_FIELD
 from proxy.background.threads import OutsideThreads
-from proxy.config.addresses import Address, format_address, ip_literal
+from proxy.config.addresses import Address, format_address, ip_literal, is_loopback
 from proxy.fleet.admin_address import FACT, address_of, may_be_asked
 
 MAX_AT_ONCE: Final = 32
@@ -56,7 +56,7 @@ def ask_all(proxy: Address, fleet_page: Mapping[str, Any], path: str) -> list[Me
 
 async def _ask_all(proxy: Address, members: Sequence[Mapping[str, Any]], path: str) -> list[MemberAnswer]:
     slots, threads = asyncio.Semaphore(MAX_AT_ONCE), OutsideThreads("resolver", MAX_AT_ONCE)
-    most, is_local = min(MAX_BYTES, MAX_BYTES_OF_ALL // max(1, len(members))), _is_loopback(proxy[0])
+    most, is_local = min(MAX_BYTES, MAX_BYTES_OF_ALL // max(1, len(members))), is_loopback(proxy[0])
 
     async def ask(member: str, address: Address | None) -> MemberAnswer:
         if address is None:
@@ -86,15 +86,9 @@ async def _target(address: Address, threads: OutsideThreads, *, is_local: bool) 
         host = str(found[0][4][0])
     if not may_be_asked(host):
         raise NoAnswer("such an address is not asked")
-    if _is_loopback(host) and not is_local:
+    if is_loopback(host) and not is_local:
         raise NoAnswer("its admin port is on loopback: see --metrics-listen and --fleet-admin-address")
     return host, port
-
-
-def _is_loopback(host: str) -> bool:
-    literal = ip_literal(host)
-    literal = getattr(literal, "ipv4_mapped", None) or literal
-    return host == "localhost" if literal is None else literal.is_loopback
 
 
 async def _get(target: Address, host: str, path: str, member: str, most: int) -> bytes:

@@ -84,5 +84,4 @@ def table(columns: Columns, rows: Sequence[Row], most: int = 1_000) -> str:
     """One aligned line for each row below the headings, with names on the left and figures on the right."""
     cells = [[heading for heading, _ in columns], *([cell(row) for _, cell in columns] for row in rows[:most])]
     last = len(columns) - 1
-    are_right = [1 < number < last for number in range(len(columns))]
-    return aligned(cells, are_right, len(rows) - most)
+    return aligned(cells, [1 < number < last for number in range(len(columns))], len(rows) - most)

@@ -199,8 +199,7 @@ def fleet(ctx: click.Context, /, proxy: Any, name: str | None, *, as_json: bool,
     from proxy.admin.fleet_view import members_of
 
     if given["fleet"] is not None:
-        answers = _ask_fleet(ctx, proxy, given["fleet"], "/fleet")
-        click.echo("\n".join(members_of(answers, as_json=as_json)))
+        click.echo("\n".join(members_of(_ask_fleet(ctx, proxy, given["fleet"], "/fleet"), as_json=as_json)))
         return
     body = _fleet_page(ctx, proxy, name)
     click.echo(body.strip() if as_json else "\n".join(text_of(json.loads(body))))

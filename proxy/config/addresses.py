@@ -31,6 +31,12 @@ def server_name(host: str) -> str:
     return str(getattr(literal, "ipv4_mapped", None) or literal).partition("%")[0]
 
 
+def is_loopback(host: str) -> bool:
+    """Whether it is `localhost` or one of its addresses."""
+    address = ip_literal(name := server_name(host))
+    return name == "localhost" if address is None else address.is_loopback
+
+
 def is_wildcard(host: str) -> bool:
     """Whether the host means every interface: a socket can listen on it, but not connect to it (*, [::], 0.0.0.0)."""
     host = host.removesuffix(".")

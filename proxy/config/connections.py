@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from proxy.config.addresses import Address, format_address, ip_literal, server_name
+from proxy.config.addresses import Address, format_address, is_loopback
 from proxy.config.client_file import read_client_file
 from proxy.config.client_settings import ClientSettings
 from proxy.config.config import OFF, ServerSsl
@@ -28,7 +28,7 @@ def upstream_of(given: Given) -> tuple[ClientSettings, tuple[Address, ...] | Non
         servers = _servers_of(given, found)
     listen: Address = given.get("listen") or ("localhost", 0)
     requires_certificate = given.get("ssl_client_auth") == "required"
-    if found.is_identity and not (given.get("allow_open_relay") or requires_certificate or _is_loopback(listen[0])):
+    if found.is_identity and not (given.get("allow_open_relay") or requires_certificate or is_loopback(listen[0])):
         given.refuse(
             "listen",
             format_address(listen),
@@ -64,11 +64,6 @@ def _servers_of(given: Given, settings: ClientSettings) -> tuple[Address, ...]:
     except InvalidValue as error:
         given.problems += error.at(f"{settings.file}: bootstrap.servers")
         return ()
-
-
-def _is_loopback(host: str) -> bool:
-    address = ip_literal(host)
-    return server_name(host) == "localhost" if address is None else address.is_loopback
 
 
 def ssl_of(given: Given) -> ServerSsl | None:

@@ -102,8 +102,7 @@ class TlsContexts(FileWatch[_Made]):
 
     def paths(self) -> tuple[Path | None, ...]:
         server = self._server
-        own = () if server is None else (server.certificate, server.key, server.ca)
-        return self._latest.files + own
+        return self._latest.files + (() if server is None else (server.certificate, server.key, server.ca))
 
     def read(self) -> _Made:
         file = self.upstream.file

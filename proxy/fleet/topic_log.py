@@ -85,7 +85,6 @@ class TopicLog(RecordLog):
         found, _ = await self._next()
         for each in found:
             if each.offset > self.position:
-                missing = f"the record at {self.position} is missing, the next one is at {each.offset}"
-                raise LogChanged("gap", missing)
+                raise LogChanged("gap", f"the record at {self.position} is missing, the next one is at {each.offset}")
             self.position = each.next_offset
         return [each.value or VOID for each in found]

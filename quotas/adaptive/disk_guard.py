@@ -248,8 +248,7 @@ class DiskGuard:
                 self._speed = self._usual_rate()
             rate = self._rate(factors, others, members, self._speed)
         stale = tuple(sorted({disk.broker for disk in self.disks.values() if now_ns - disk.read_ns >= STALE_NS}))
-        worst = self._worst(factors, now_ns)
-        return Decision(state, factor, own, rate, worst, stale, self._poll_ns(own, now_ns))
+        return Decision(state, factor, own, rate, self._worst(factors, now_ns), stale, self._poll_ns(own, now_ns))
 
     # ---- inside
 

@@ -229,8 +229,7 @@ class _Reader:
         for name in (BYTES_THRESHOLD, MESSAGES_THRESHOLD):
             if name in self._seen:
                 message = f"{name} needs the name of a topic, not {DEFAULT_NAME}"
-                hint = "topics without a threshold share the rest of the total"
-                self._refuse(name, InvalidValue(message, hint))
+                self._refuse(name, InvalidValue(message, "topics without a threshold share the rest of the total"))
 
     def _refuse(self, key: str, refusal: InvalidValue) -> None:
         self.errors += refusal.at(f"{self._place}.{key}" if self._place and key else self._place)
