@@ -119,9 +119,21 @@ class Identity:
     """
 
     __slots__ = (
-        "_config", "_entities", "client", "entity", "generation", "lag", "least_notice_ns", "limits",
-        "notice", "notified_until_ns", "refusal_error", "registry", "request_notice", "wire_client_id",
-    )  # fmt: skip
+        "_config",
+        "_entities",
+        "client",
+        "entity",
+        "generation",
+        "lag",
+        "least_notice_ns",
+        "limits",
+        "notice",
+        "notified_until_ns",
+        "refusal_error",
+        "registry",
+        "request_notice",
+        "wire_client_id",
+    )
 
     entity: EntityMetrics
     """Set by the first `identify`."""

@@ -34,17 +34,32 @@ MAX_REQUEST_CELLS: Final = 4096
 # code, never from the wire, so new ones are not bounded.
 #: In the order of the bits in `proxy.sessions.pump_set`.
 PAUSE_REASONS: Final = (
-    "connecting", "quota", "write_backpressure", "memory", "in_flight", "end_of_stream", "turn", "response_memory",
-    "delay", "login",
-)  # fmt: skip
+    "connecting",
+    "quota",
+    "write_backpressure",
+    "memory",
+    "in_flight",
+    "end_of_stream",
+    "turn",
+    "response_memory",
+    "delay",
+    "login",
+)
 PROXY_HEADER_TIMEOUT: Final = "proxy_header_timeout"
 REJECTION_REASONS: Final = ("max_connections", CONNECTIONS, CONNECTION_CREATION_RATE, PROXY_HEADER_TIMEOUT)
 CLOSING_REASONS: Final = ("stalled", "handshake_timeout", "max_idle", "max_age")
 STALLED, HANDSHAKE_TIMEOUT, MAX_IDLE, MAX_AGE = CLOSING_REASONS
 USAGE_ERROR_REASONS: Final = (
-    "unreachable", "timeout", "broker_error", "authentication", "authorization", "topic_missing", "topic_compacted",
-    "file", "defect",
-)  # fmt: skip
+    "unreachable",
+    "timeout",
+    "broker_error",
+    "authentication",
+    "authorization",
+    "topic_missing",
+    "topic_compacted",
+    "file",
+    "defect",
+)
 DISK_STATES: Final = ("starting", "open", "slowing", "full")
 """Of the disk guard."""
 ACCEPT_ERROR_REASONS: Final = ("descriptors_exhausted", "no_memory", "aborted", "other")

@@ -30,8 +30,16 @@ class Wire:
     """
 
     __slots__ = (
-        "_is_read", "_is_written", "_loop", "_sock", "buffers", "fd", "recv_into", "send", "server_name",
-    )  # fmt: skip
+        "_is_read",
+        "_is_written",
+        "_loop",
+        "_sock",
+        "buffers",
+        "fd",
+        "recv_into",
+        "send",
+        "server_name",
+    )
 
     recv_into: Callable[[Any, int], int]
     send: Callable[[Any], int]

@@ -90,10 +90,25 @@ class Connection:
     """
 
     __slots__ = (
-        "broker", "context", "ends_telemetry", "exchange", "has_share_session", "held_until_ns", "identity",
-        "is_closing", "is_negotiated", "last_batch", "max_in_flight", "needs_session", "observer", "refused",
-        "sent_unanswered", "software", "takes_requests", "topics",
-    )  # fmt: skip
+        "broker",
+        "context",
+        "ends_telemetry",
+        "exchange",
+        "has_share_session",
+        "held_until_ns",
+        "identity",
+        "is_closing",
+        "is_negotiated",
+        "last_batch",
+        "max_in_flight",
+        "needs_session",
+        "observer",
+        "refused",
+        "sent_unanswered",
+        "software",
+        "takes_requests",
+        "topics",
+    )
 
     def __init__(self, context: Context, identity: Identity) -> None:
         self.context = context

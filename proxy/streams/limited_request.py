@@ -102,9 +102,21 @@ class LimitedRequest(Pending):
     """
 
     __slots__ = (
-        "charges", "client", "counted_by", "debt", "debt_until_ns", "delay", "held_ns", "limit", "number",
-        "reply", "served", "since_ns", "size", "state",
-    )  # fmt: skip
+        "charges",
+        "client",
+        "counted_by",
+        "debt",
+        "debt_until_ns",
+        "delay",
+        "held_ns",
+        "limit",
+        "number",
+        "reply",
+        "served",
+        "since_ns",
+        "size",
+        "state",
+    )
 
     def __init__(self, client: Client, reply: Reply, size: int) -> None:
         self.client = client

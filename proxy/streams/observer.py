@@ -65,9 +65,19 @@ class WaitClock:
     """
 
     __slots__ = (
-        "_ends_ns", "_key", "_notice", "_notice_ns", "_sample_ns", "_stands", "_state", "attention",
-        "limits_ns", "muted_ns", "since_ns", "spent_ns",
-    )  # fmt: skip
+        "_ends_ns",
+        "_key",
+        "_notice",
+        "_notice_ns",
+        "_sample_ns",
+        "_stands",
+        "_state",
+        "attention",
+        "limits_ns",
+        "muted_ns",
+        "since_ns",
+        "spent_ns",
+    )
 
     def __init__(self, now_ns: int) -> None:
         self.spent_ns = [0] * len(STATES)

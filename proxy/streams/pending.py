@@ -240,9 +240,16 @@ class Responses(Stream):
     """
 
     __slots__ = (
-        "_rewriting", "_shown_delay_ms", "answers", "current", "delay", "has_begun", "in_flight", "read_size",
+        "_rewriting",
+        "_shown_delay_ms",
+        "answers",
+        "current",
+        "delay",
+        "has_begun",
+        "in_flight",
+        "read_size",
         "walk",
-    )  # fmt: skip
+    )
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)

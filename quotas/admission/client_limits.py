@@ -28,9 +28,21 @@ class ClientLimits:
     """
 
     __slots__ = (
-        "_mixed", "bytes_in", "costs", "fetch", "fetches", "generation", "is_by_bytes", "key", "messages_in",
-        "mutations", "produce", "producer_ids", "requests", "walks",
-    )  # fmt: skip
+        "_mixed",
+        "bytes_in",
+        "costs",
+        "fetch",
+        "fetches",
+        "generation",
+        "is_by_bytes",
+        "key",
+        "messages_in",
+        "mutations",
+        "produce",
+        "producer_ids",
+        "requests",
+        "walks",
+    )
 
     def __init__(self, key: tuple[str, str]) -> None:
         self.key: Final = key

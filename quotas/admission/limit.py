@@ -81,9 +81,17 @@ class Limit:
     """
 
     __slots__ = (
-        "algorithm", "entity", "last_charged_by", "name", "options", "origin", "rank", "uncharged", "waiters",
+        "algorithm",
+        "entity",
+        "last_charged_by",
+        "name",
+        "options",
+        "origin",
+        "rank",
+        "uncharged",
+        "waiters",
         "whole",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

@@ -111,9 +111,17 @@ class SampledWindow:
     """
 
     __slots__ = (
-        "_before", "_closed", "_count", "_counts_all", "_kept", "_start_ms", "_terms", "_warm_until_ms",
-        "last_ns", "passed",
-    )  # fmt: skip
+        "_before",
+        "_closed",
+        "_count",
+        "_counts_all",
+        "_kept",
+        "_start_ms",
+        "_terms",
+        "_warm_until_ms",
+        "last_ns",
+        "passed",
+    )
 
     last_ns: int
     """Time of the latest charge."""
