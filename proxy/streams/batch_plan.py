@@ -18,7 +18,6 @@ request, provided that no limit goes into debt. Otherwise nothing is charged, an
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import islice
 from struct import Struct
 from typing import Any, Final, final
 
@@ -51,8 +50,8 @@ from proxy.streams.request import Kind
 from proxy.streams.sent_records import SentRequest, list_plain_body, most_kept
 from proxy.streams.steps import PIECES_PER_STEP
 from proxy.streams.topic_charges import PIECES, TopicChargesCache, Traffic
-from quotas.admission.client_limits import ClientLimits, TopicCharges
-from quotas.admission.limit_set import MESSAGES, RECORD_BYTES, spend_all, spend_charges
+from quotas.admission.client_limits import ClientLimits, ProducerIdLimit, TopicCharges
+from quotas.admission.limit_set import Sum, spend_all, spend_charges
 from quotas.algorithms.producer_ids import ProducerIdQuota
 
 #: The longest prefix.
@@ -67,15 +66,15 @@ _NO_TAGS: Final = bytes(3)
 
 
 @lru_cache(maxsize=256)
-def _layout(prefix_size: int, width: int) -> tuple[Callable[[bytearray, int], tuple[Any, ...]], int, int]:
-    """A function that unpacks a request of a plan, the mask of the records' length, and the number of bytes before the
-    batch.
+def _layout(prefix_size: int, width: int) -> tuple[Callable[[bytearray, int], tuple[Any, ...]], int, int, int]:
+    """A function that unpacks a request of a plan, the number of bytes before the batch, `width`, and the mask of the
+    records' length.
 
     The fields are length, API key and version, correlation id, prefix; the length of the records, in the last `width`
     of four bytes; size, magic and attributes of the batch, producer id and number of records.
     """
     unpack = Struct(f">iii{prefix_size}s{width}xI8xi4xb4xh20xq6xi").unpack_from
-    return unpack, (1 << 8 * width) - 1, PREFIX_SIZE + prefix_size + _INDEX + width
+    return unpack, PREFIX_SIZE + prefix_size + _INDEX + width, width, (1 << 8 * width) - 1
 
 
 class BatchPlan:
@@ -83,7 +82,6 @@ class BatchPlan:
 
     count        how many requests `scan` has found
     producer_id  the producer id of all of them; -1: none
-    rest         the walk over the rest of the last one, if it has not arrived completely
     """
 
     def __init__(self, connection: Connection, in_flight: InFlight) -> None:
@@ -92,19 +90,22 @@ class BatchPlan:
         self._longest: Final = connection.context.config.security.max_request_bytes
         self.count = 0
         self.producer_id = -1
-        self.rest: LastBatchWalk | None = None
         #: A producer id, the time until which it counts as known, and the limit that knows it.
         self._known: tuple[int, int, ProducerIdQuota | None] = (-1, 0, None)
 
     @abstractmethod
     def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
         """Find at most `most` requests of `kind`, starting at `pos`, and put them in flight. Returns where the last one
-        ends, which is after `end` if there is a `rest` of it.
+        ends, which is after `end` if it has not arrived completely: then call `begin_rest`.
         """
 
     def fit(self, buf: bytearray, pos: int) -> bool:
         """Adapt to the request at `pos`. Returns whether `scan` may now find requests that it did not find before."""
         return False
+
+    def begin_rest(self, missing: int) -> LastBatchWalk:
+        """Count only what has arrived of the last request, which lacks `missing` bytes. Returns the walk over these."""
+        raise NotImplementedError
 
     @abstractmethod
     def spend(self, client: ClientLimits, size: int, surcharges: Sequence[int], now_ns: int) -> int:
@@ -122,16 +123,13 @@ class BatchPlan:
         """The requests found pass: count what is known of them besides."""
 
     def spend_rest(self, identity: Identity, chunk: int, found: Sequence[TopicUsage], now_ns: int) -> int:
-        """Charge a further chunk of the request whose `rest` this was, in which it found these records, if there is
+        """Charge a further chunk of the request whose rest has begun, in which that found these records, if there is
         room for it in all limits, and these have not changed: like `spend`.
         """
         return -1
 
-    def is_known(self, client: ClientLimits, now_ns: int) -> bool:
-        """Whether no limit counts the producer id as new. All requests of a batch have that of the first."""
-        producer_ids, producer_id = client.producer_ids, self.producer_id
-        if producer_ids is None or producer_id < 0:
-            return True
+    def is_known(self, producer_id: int, producer_ids: ProducerIdLimit, now_ns: int) -> bool:
+        """Whether the limit does not count this producer id as new. All requests of a batch have that of the first."""
         known_id, known_until_ns, known_by = self._known
         if producer_id != known_id or now_ns >= known_until_ns or known_by is not producer_ids.known:
             until_ns = producer_ids.known.known_until_ns(producer_id, now_ns)
@@ -165,37 +163,38 @@ class PartitionPlan(BatchPlan):
         self.prefix: Final = prefix
         self.client: Final = client
         self.generation: Final = identity.generation
-        #: The topic; None if a request must arrive completely before it is charged.
-        self._name: Final = topic if connection.identity.entity.topics is None else None
-        self._topic: Final = charges.topic
-        records = [(limit, RECORD_BYTES) for limit in charges.bytes_in]
-        records += [(limit, MESSAGES) for limit in charges.messages_in]
-        self._units: Final = [*client.units, *records]
+        self._topic: Final = topic
+        self._charges: Final = charges
         #: The bytes at the end of each request.
         self._tags: Final = _NO_TAGS if kind.version >= FIRST_FLEXIBLE else b""
-        #: The size of the length of the records, and the layout of requests with that size.
-        self._width = PLAIN_WIDTH
+        self._is_counted: Final = identity.entity.topics is not None
+        #: An incomplete request is found if it lacks at least this many bytes.
+        self._least_missing: Final = UNBOUNDED if self._is_counted else len(self._tags)
+        #: The layout of requests, and the size of the length of the records.
         self._layout = _layout(len(prefix), PLAIN_WIDTH)
         #: The latest size of records, and the length field that encodes it.
         self._field = (-1, -1)
-        #: The bytes of records and the messages of each request found, and the attributes of the last batch seen.
-        self._records: tuple[list[int], list[int], int] = ([], [], 0)
+        #: Of the requests found: the bytes of all records, the number of messages; the same of the last one; the
+        #: attributes of the last batch seen.
+        self._records = 0, 0, 0, 0, 0
+        #: The requests found, if they will be answered and usage is counted by topic.
+        self._sent: list[SentRequest] = []
 
     def scan(self, kind: Kind, buf: bytearray, pos: int, end: int, most: int, now_ns: int) -> int:
         """A request is found if it has exactly one batch, and no tags. The records of the last one may be incomplete,
         unless usage is counted by topic.
         """
         key, prefix, answered, tags = kind.key, self.prefix, kind.answered, self._tags
-        unpack, mask, before = self._layout
+        unpack, before, width, mask = self._layout
         in_flight, longest = self._in_flight, self._longest
         known_size, field = self._field
         last = end - before - BATCH_HEADER
         around = before + len(tags) - 4
-        parts_end = UNBOUNDED if self._name is None else end + len(tags)
+        parts_end = end + self._least_missing
+        is_counted = self._is_counted
+        sent: list[SentRequest] = []
         producer_id = -1
-        count = attributes = 0
-        sizes: list[int] = []
-        messages: list[int] = []
+        count = record_bytes = messages = size = claimed = attributes = 0
         while pos <= last and count < most:
             length, seen, correlation_id, head, written, batch_size, magic, attributes, seen_id, claimed = unpack(
                 buf, pos
@@ -206,35 +205,34 @@ class PartitionPlan(BatchPlan):
             # In a run of records of the same size, the length field is computed once, then compared, so no varint is
             # decoded.
             if size != known_size:
-                self._field = known_size, field = size, length_field(size, self._width, longest - around)
+                self._field = known_size, field = size, length_field(size, width, longest - around)
             if written & mask != field or (seen_id != producer_id and count):
                 break
             frame_end = pos + 4 + length
             if frame_end < parts_end if frame_end > end else not buf.startswith(tags, frame_end - len(tags)):
                 break
-            if answered:
-                in_flight.append((correlation_id, kind))
-            count += 1
-            sizes.append(size)
             # A false count could charge a year's worth of messages to a topic for one small batch.
             if not 0 <= claimed <= size - BATCH_HEADER >> 3:  # true of few real batches
                 claimed = claimed_messages(claimed, attributes, size)
-            messages.append(claimed)
+            if answered:
+                in_flight.append((correlation_id, kind))
+                if is_counted:
+                    sent.append((correlation_id, [(None, 0, size, claimed)]))
+            count += 1
+            record_bytes += size
+            messages += claimed
             producer_id = seen_id
             pos = frame_end
-        self.count, self.producer_id, self._records = count, producer_id, (sizes, messages, attributes)
-        self.rest = self._rest_of_last(around, pos - end)
+        self.count, self.producer_id, self._sent = count, producer_id, sent
+        self._records = record_bytes, messages, size, claimed, attributes
         return pos
 
-    def _rest_of_last(self, around: int, missing: int) -> LastBatchWalk | None:
-        """If `missing` bytes of the last request have not arrived, count only the others. Returns the rest's walk."""
-        if missing <= 0 or self._name is None:
-            return None
-        sizes, messages, _ = self._records
-        size, number = sizes[-1], messages[-1]
-        rest = LastBatchWalk(self.kind.version, size + around, missing, self._name, size, number)
+    def begin_rest(self, missing: int) -> LastBatchWalk:
+        record_bytes, messages, size, number, attributes = self._records
+        length = size + self._layout[1] + len(self._tags) - 4
+        rest = LastBatchWalk(self.kind.version, length, missing, self._topic, size, number)
         late_bytes, late_messages = rest.late
-        sizes[-1], messages[-1] = size - late_bytes, number - late_messages
+        self._records = record_bytes - late_bytes, messages - late_messages, size, number, attributes
         return rest
 
     def is_valid(self, identity: Identity) -> bool:
@@ -244,39 +242,45 @@ class PartitionPlan(BatchPlan):
     def spend_rest(self, identity: Identity, chunk: int, found: Sequence[TopicUsage], now_ns: int) -> int:
         if not self.is_valid(identity):
             return -1
-        self._topic.last_ns = now_ns
-        record_bytes, messages = sum([each.record_bytes for each in found]), sum([each.messages for each in found])
-        sums = (chunk, 0, record_bytes, messages, *[chunk for _ in self.client.costs])
-        return spend_all(self._units, sums, chunk, now_ns)
+        record_bytes = messages = 0
+        for usage in found:
+            record_bytes += usage.record_bytes
+            messages += usage.messages
+        return self._spend([(self.client.produce.limits, chunk)], record_bytes, messages, chunk, now_ns)
 
     def fit(self, buf: bytearray, pos: int) -> bool:
         if not self._tags:
             return False
         length: int = unpack_prefix(buf, pos)[0]
         width = width_of(length + 4 - PREFIX_SIZE - len(self.prefix) - _INDEX - len(_NO_TAGS))
-        if width == self._width:
+        if width == self._layout[2]:
             return False
-        self._width, self._layout, self._field = width, _layout(len(self.prefix), width), (-1, -1)
+        self._layout, self._field = _layout(len(self.prefix), width), (-1, -1)
         return True
 
     def spend(self, client: ClientLimits, size: int, surcharges: Sequence[int], now_ns: int) -> int:
-        self._topic.last_ns = now_ns
-        sizes, messages, _ = self._records
-        sums = (size, self.count, sum(sizes), sum(messages), *[size + more for more in surcharges])
-        return spend_all(self._units, sums, size, now_ns)
+        record_bytes, messages, *_ = self._records
+        return self._spend(client.sums_of(size, self.count, surcharges), record_bytes, messages, size, now_ns)
+
+    def _spend(self, sums: list[Sum], record_bytes: int, messages: int, size: int, now_ns: int) -> int:
+        """Charge these records, with what else requests of `size` bytes are charged."""
+        charges = self._charges
+        charges.topic.last_ns = now_ns
+        sums += (charges.bytes_in, record_bytes), (charges.messages_in, messages)
+        return spend_all(sums, size, now_ns)
 
     def count_facts(self, facts: RequestFacts) -> None:
-        facts.inspected += self.count
-        facts.idempotent += self.count if self.producer_id >= 0 else 0
-        facts.uncompressed += 0 if self._records[2] & CODEC else self.count
+        count = self.count
+        facts.inspected += count
+        if self.producer_id >= 0:
+            facts.idempotent += count
+        if not self._records[4] & CODEC:
+            facts.uncompressed += count
 
     def count_topics(self, traffic: dict[str, TopicTraffic]) -> tuple[list[SentRequest], Traffic]:
-        counted, (sizes, messages, _) = traffic[self._topic.name], self._records
-        counted.add_produced(sum(sizes), sum(messages))
-        newest = islice(reversed(self._in_flight), self.count if self.kind.answered else 0)
-        each = zip(newest, reversed(sizes), reversed(messages), strict=False)
-        sent: list[SentRequest] = [(request[0], [(None, 0, size, number)]) for request, size, number in each]
-        return sent, {None: counted}
+        counted = traffic[self._charges.topic.name]
+        counted.add_produced(*self._records[:2])
+        return self._sent, {None: counted}
 
 
 @final

@@ -4,35 +4,39 @@ A decision for each of them would have the same result as long as the limits hav
 or counted by topic, a `BatchPlan` finds the requests of a batch.
 """
 
-from collections.abc import Sequence
 from typing import Final, final
 
+from protocol.produce_walk import LastBatchWalk
 from protocol.request_header import unpack_prefix
-from proxy.streams.batch_plan import BatchPlan, BatchPlans
+from proxy.observability.tallies import TopicTraffic
+from proxy.streams.batch_plan import BatchPlan, BatchPlans, PartitionPlan
 from proxy.streams.handlers.produce import ProduceRequest, notify_early
 from proxy.streams.handlers.produce_content import ProduceContent, topics_of
 from proxy.streams.handlers.reject.refusals import waits_for_refused
 from proxy.streams.memory import READ_SIZE
+from proxy.streams.pending import Responses
 from proxy.streams.request import Kind, Requests
 from quotas.admission.client_limits import ClientLimits
-from quotas.admission.limit_set import spend_charges
+from quotas.admission.limit_set import spend_all
 
 
 @final
 class Batches:
     """The batches of one connection. `longest`: the length of the longest request that is accepted."""
 
-    __slots__ = ("_arriving", "_length", "_most", "_plans", "longest")
+    __slots__ = ("_arriving", "_latest", "_length", "_most", "_plans", "longest")
 
     def __init__(self, longest: int, max_in_flight: int) -> None:
         self.longest: Final = longest
         self._plans: BatchPlans | None = None
+        #: The plan for one partition that was used last.
+        self._latest: PartitionPlan | None = None
         #: How many requests the next batch may have, which is fewer after the limits had no room for one.
         self._most = max_in_flight
         #: The length of the latest request that was found.
         self._length = 0
-        #: The plan of the latest one, if its records count and it has not arrived completely.
-        self._arriving: BatchPlan | None = None
+        #: If its records count, and it has not arrived completely: its plan, and the walk over its rest.
+        self._arriving: tuple[BatchPlan, LastBatchWalk] | None = None
 
     def pass_together(self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int) -> int:
         """Pass at most `most` requests of `kind`, starting at `pos`, if the limits have room for all of them together.
@@ -66,8 +70,8 @@ class Batches:
             if limits.is_by_bytes:
                 room = limits.produce.spend(size, now_ns)
             else:
-                surcharges = _surcharges(limits, requests.buf, pos, count)
-                room = spend_charges(limits.charges_of(size, count, surcharges), size, now_ns)
+                surcharges = _surcharges(limits, requests.buf, pos, count) if limits.costs else ()
+                room = spend_all(limits.sums_of(size, count, surcharges), size, now_ns)
         if not count:
             return pos
         if room < 0:
@@ -104,31 +108,38 @@ class Batches:
         plan, passed_to = self._scan_records(requests, kind, pos, end, most, now_ns)
         if plan is None or not plan.count:
             return pos, 0, -1
-        room = -1
-        if plan.is_known(identity.limits, now_ns):
-            self._arriving = plan if plan.rest is not None else None
-            size, limits = min(passed_to, end) - pos - 4 * plan.count, identity.limits
-            surcharges = _surcharges(limits, requests.buf, pos, plan.count)
-            room = plan.spend(limits, size, surcharges, now_ns)
-        traffic = identity.entity.topics
+        limits, entity, count = identity.limits, identity.entity, plan.count
+        producer_ids = limits.producer_ids if plan.producer_id >= 0 else None
+        if producer_ids is not None and not plan.is_known(plan.producer_id, producer_ids, now_ns):
+            return passed_to, count, -1
+        size = passed_to - pos - 4 * count
+        if passed_to > end:
+            size -= passed_to - end
+            self._arriving = plan, plan.begin_rest(passed_to - end)
+        surcharges = _surcharges(limits, requests.buf, pos, count) if limits.costs else ()
+        room = plan.spend(limits, size, surcharges, now_ns)
         if room >= 0:
-            plan.count_facts(identity.entity.facts)
-        if room >= 0 and traffic is not None:
-            sent, counted = plan.count_topics(traffic)
-            if sent and (records := requests.responses.answers.sent_records) is not None:
-                records.extend((correlation_id, partitions, counted) for correlation_id, partitions in sent)
-                while len(records) > len(requests.responses.in_flight):  # forget the oldest, which have been answered
-                    records.popleft()
-        return passed_to, plan.count, room
+            plan.count_facts(entity.facts)
+            if entity.topics is not None:
+                self._count_topics(requests.responses, plan, entity.topics)
+        return passed_to, count, room
+
+    def _count_topics(self, responses: Responses, plan: BatchPlan, traffic: dict[str, TopicTraffic]) -> None:
+        """Count the requests found by topic, and keep their records until they are answered."""
+        sent, counted = plan.count_topics(traffic)
+        if sent and (records := responses.answers.sent_records) is not None:
+            records.extend((correlation_id, partitions, counted) for correlation_id, partitions in sent)
+            while len(records) > len(responses.in_flight):  # forget the oldest, which have been answered
+                records.popleft()
 
     def _go_on(self, requests: Requests, kind: Kind, missing: int) -> None:
         """Turn the last request found, which is incomplete, into an object, in flight as well."""
         client, in_flight = requests.connection.identity.client, requests.responses.in_flight
-        plan, self._arriving = self._arriving, None
-        rest = None if plan is None else plan.rest
-        size = self._length if rest is None else rest.frame_length
+        arriving, self._arriving = self._arriving, None
+        size = self._length if arriving is None else arriving[1].frame_length
         requests.current = request = ProduceRequest(kind, client, size, missing)
-        if plan is not None and rest is not None:
+        if arriving is not None:
+            plan, rest = arriving
             request.content = ProduceContent(kind, size, lists_partitions=False, rest=rest)
             request.content.spend_rest = plan.spend_rest
         if kind.answered:
@@ -159,20 +170,21 @@ class Batches:
         self, requests: Requests, kind: Kind, pos: int, end: int, most: int, now_ns: int
     ) -> tuple[BatchPlan | None, int]:
         """Like `_scan`, with a plan for the requests that start at `pos`. None: the first is decided alone."""
-        plans, connection = self._plans, requests.connection
+        connection, buf, latest = requests.connection, requests.buf, self._latest
         if connection.refused is not None and waits_for_refused(connection):  # the refused ones must pass first
             return None, pos
-        if plans is None:
-            plans = self._plans = BatchPlans(connection, requests.responses.in_flight, topics_of(connection))
-        buf = requests.buf
         # Try the latest plan before searching, because the topic is nearly always the same as before.
-        if plans.known and (latest := plans.known[0]).kind is kind and latest.is_valid(connection.identity):
+        if latest is not None and latest.kind is kind and latest.is_valid(connection.identity):
             passed_to = latest.scan(kind, buf, pos, end, most, now_ns)
             if passed_to > pos:
                 return latest, passed_to
-        plan = plans.find(kind, buf, pos, end, now_ns)
+        if self._plans is None:
+            self._plans = BatchPlans(connection, requests.responses.in_flight, topics_of(connection))
+        plan = self._plans.find(kind, buf, pos, end, now_ns)
         if plan is None:
             return None, pos
+        if isinstance(plan, PartitionPlan):
+            self._latest = plan
         passed_to = plan.scan(kind, buf, pos, end, most, now_ns)
         if passed_to == pos and plan.fit(buf, pos):
             passed_to = plan.scan(kind, buf, pos, end, most, now_ns)
@@ -188,10 +200,8 @@ class Batches:
         return pos
 
 
-def _surcharges(limits: ClientLimits, buf: bytearray, pos: int, count: int) -> Sequence[int]:
-    """`ClientLimits.surcharges` of the requests from `pos` on, which are so many."""
-    if not limits.costs:
-        return ()
+def _surcharges(limits: ClientLimits, buf: bytearray, pos: int, count: int) -> list[int]:
+    """`ClientLimits.surcharges` of the `count` requests that start at `pos`."""
     lengths = []
     for _ in range(count):
         length: int = unpack_prefix(buf, pos)[0]

@@ -78,21 +78,21 @@ class Requests(Stream):
         """Count and report requests that pass, and are in flight if they will be answered."""
         kind.counter.value += count
         if kind.answered:
-            before = len(self.responses.in_flight) - count
-            if before <= self.connection.observer.attention:
-                self.forwarded(kind, before)
+            responses, observer = self.responses, self.connection.observer
+            before = len(responses.in_flight) - count
+            if before <= observer.attention and observer.forwarded(
+                kind.wait_state, before, self.taken_ns, responses.taken_ns
+            ):
+                self._time(kind, before)
         else:
             self.connection.sent_unanswered = True
             self.connection.identity.entity.facts.unanswered += count
 
-    def forwarded(self, kind: "Kind", before: int) -> None:
-        """Report a request that passes while `before` others are in flight. It may be timed."""
-        responses, now_ns = self.responses, self.taken_ns
-        state = DATA if kind.may_last_ns else BROKER
-        if self.connection.observer.forwarded(state, before, now_ns, responses.taken_ns):
-            correlation_id, pending = responses.in_flight[before]
-            timed = Timed(pending, now_ns, is_produce=kind.api_key == PRODUCE)
-            responses.in_flight[before] = correlation_id, timed
+    def _time(self, kind: "Kind", before: int) -> None:
+        """Time the response to a request that passes while `before` others are in flight."""
+        in_flight = self.responses.in_flight
+        correlation_id, pending = in_flight[before]
+        in_flight[before] = correlation_id, Timed(pending, self.taken_ns, is_produce=kind.api_key == PRODUCE)
 
     def sent(self, now_ns: int) -> None:
         """More of a request that arrives in parts has passed. Its response cannot begin before its last byte."""
@@ -161,6 +161,7 @@ class Kind(Pending):
     throttle_at   the offset of the throttle time in a response without header tags, from its length field; 0: none
     unseen, produce_version, may_last_ns
                 see `Pending`
+    wait_state  what the connection's time counts for until the broker responds (`client_times`)
     """
 
     def __init__(self, header: RequestHeader, tail: bytes, handler: "Handler", counter: Cell) -> None:
@@ -181,6 +182,7 @@ class Kind(Pending):
         self.unseen = handler.unseen
         self.produce_version = header.version if self.api_key == PRODUCE else -1
         self.may_last_ns = _LONG_POLLS.get(self.api_key, 0)
+        self.wait_state = DATA if self.may_last_ns else BROKER
         self.throttle_at = throttle_needs(header.api, header.version)
 
     def length_at(self, buf: bytearray, pos: int, end: int) -> int:

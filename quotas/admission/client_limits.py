@@ -5,8 +5,15 @@ from typing import Final, final
 
 from quotas.admission.frame import Charge
 from quotas.admission.limit import Limit, limits_for
-from quotas.admission.limit_set import BYTES, FIRST_COST, NO_LIMITS, REQUESTS, LimitSet, Unit
+from quotas.admission.limit_set import NO_LIMITS, LimitSet, Sum
 from quotas.algorithms.producer_ids import ProducerIdQuota
+
+Unit = tuple[Limit, int]
+"""A limit, and the place of its unit among the sums of some requests."""
+BYTES: Final = 0
+REQUESTS: Final = 1
+FIRST_COST: Final = 2
+"""The places; the last one, and those after it, are of bytes with a `request_cost`."""
 
 
 class ClientLimits:
@@ -95,8 +102,14 @@ class ClientLimits:
         """
         if not self._mixed or not requests:
             return [(limit, size) for limit in self.produce.limits]
-        sums = (size, requests, 0, 0, *[size + more for more in surcharges])
+        sums = (size, requests, *[size + more for more in surcharges])
         return [(limit, sums[at]) for limit, at in self._mixed]
+
+    def sums_of(self, size: int, requests: int, surcharges: Sequence[int] = ()) -> list[Sum]:
+        """Like `charges_of`, for `spend_all`: limits in the same unit together, in any order."""
+        if surcharges:
+            return [((limit,), units) for limit, units in self.charges_of(size, requests, surcharges)]
+        return [(self.produce.limits, size), (self.requests.limits, requests)]
 
 
 def _rank(unit: Unit) -> int:

@@ -4,24 +4,19 @@ Frames pass their limits by `quotas.admission.frame`. Here is what needs no fram
 control requests, which are never held.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
+from quotas.admission.frame import Charge
 from quotas.admission.limit import Limit
 from quotas.algorithms.algorithm import UNLIMITED, Algorithm
 from quotas.algorithms.ewma import Ewma
 from quotas.algorithms.token_bucket import AMPLE, TokenBucket
 from quotas.time_units import NS_PER_SECOND
 
-Unit = tuple[Limit, int]
-"""A limit, and the place of its unit among the sums of some requests."""
-BYTES: Final = 0
-REQUESTS: Final = 1
-RECORD_BYTES: Final = 2
-MESSAGES: Final = 3
-FIRST_COST: Final = 4
-"""The places; the last one, and those after it, are of bytes with a `request_cost`."""
+Sum = tuple[Sequence[Limit], int]
+"""Some limits, and the units that some requests together are charged by each of them."""
 Debt = tuple[int, Limit | None]
 """Nanoseconds until the limit is out of debt."""
 NO_DEBT: Final[Debt] = (0, None)
@@ -58,7 +53,7 @@ class LimitSet:
         """Charge every limit if none has waiters and this leaves none in debt: as each of several requests with this
         sum would. Returns the whole units left; -1 if nothing was charged.
         """
-        return spend_all([(limit, 0) for limit in self.limits], (amount,), amount, now_ns)
+        return spend_all(((self.limits, amount),), amount, now_ns)
 
     def headroom(self, now_ns: int) -> int:
         """Whole units that fit before a limit is in debt; `UNLIMITED` without limits, 0 with waiters."""
@@ -69,7 +64,7 @@ class LimitSet:
         return min((limit.algorithm.rate * span_ns // NS_PER_SECOND for limit in self.limits), default=UNLIMITED)
 
 
-def spend_all(units: Sequence[Unit], sums: Sequence[int], size: int, now_ns: int) -> int:
+def spend_all(sums: Sequence[Sum], size: int, now_ns: int) -> int:
     """Charge each limit the sum in its unit if that leaves none in debt and none has waiters: so some requests of
     `size` bytes together could pass one by one. Each limit once.
 
@@ -77,43 +72,43 @@ def spend_all(units: Sequence[Unit], sums: Sequence[int], size: int, now_ns: int
     """
     fitting = AMPLE
     asked: list[tuple[Algorithm, int]] = []
-    for limit, at in units:
-        algorithm, amount = limit.algorithm, sums[at]
-        # Those that wait come first, though there may be room for this one.
-        if limit.waiters.waiting:
-            left = -1
-        elif isinstance(algorithm, TokenBucket):
-            left = algorithm.spend(amount, now_ns)
-        else:  # a charge of these cannot be undone
-            left = algorithm.headroom(now_ns) - amount
-            if not left and algorithm.debt_ns(now_ns):
+    for limits, amount in sums:
+        for limit in limits:
+            algorithm = limit.algorithm
+            # Those that wait come first, though there may be room for this one.
+            if limit.waiters.waiting:
                 left = -1
-            asked.append((algorithm, amount))
-        if left < 0:
-            _unspend(units, sums, limit)
-            return -1
-        # In bytes of such requests: a limit on messages has room for that multiple of their bytes.
-        if left < AMPLE:
-            fitting = min(fitting, left if amount == size else left * size // amount if amount else AMPLE)
+            elif isinstance(algorithm, TokenBucket):
+                left = algorithm.spend(amount, now_ns)
+            else:  # a charge of these cannot be undone
+                left = algorithm.headroom(now_ns) - amount
+                if not left and algorithm.debt_ns(now_ns):
+                    left = -1
+                asked.append((algorithm, amount))
+            if left < 0:
+                _unspend(sums, limit)
+                return -1
+            # In bytes of such requests: a limit on messages has room for that multiple of their bytes.
+            if left < AMPLE:
+                fitting = min(fitting, left if amount == size else left * size // amount if amount else AMPLE)
     for algorithm, amount in asked:
         algorithm.record(amount, now_ns)
     return fitting
 
 
-def spend_charges(charges: Sequence[tuple[Limit, int]], size: int, now_ns: int) -> int:
+def spend_charges(charges: Iterable[Charge], size: int, now_ns: int) -> int:
     """As `spend_all`, of limits with what each is charged."""
-    units = [(limit, at) for at, (limit, _) in enumerate(charges)]
-    return spend_all(units, [amount for _, amount in charges], size, now_ns)
+    return spend_all([((limit,), units) for limit, units in charges], size, now_ns)
 
 
-def _unspend(units: Sequence[Unit], sums: Sequence[int], refusing: Limit) -> None:
+def _unspend(sums: Sequence[Sum], refusing: Limit) -> None:
     """Undo the charges of the limits before the one that refuses: within this call nothing has passed."""
-    for limit, at in units:
-        if limit is refusing:
-            return
-        algorithm = limit.algorithm
-        if isinstance(algorithm, TokenBucket):
-            algorithm.unspend(sums[at])
+    for limits, amount in sums:
+        for limit in limits:
+            if limit is refusing:
+                return
+            if isinstance(limit.algorithm, TokenBucket):
+                limit.algorithm.unspend(amount)
 
 
 def _longest(debts: list[tuple[int, Limit]]) -> Debt:

@@ -14,4 +14,4 @@ def admit(algorithm: Algorithm, amount: int, now_ns: int) -> int:
 
 def spend(algorithm: Algorithm, amount: int, now_ns: int) -> int:
     """As `spend_all` of one limit with this algorithm."""
-    return spend_all([(Limit("limit", TOTAL, algorithm), 0)], [amount], amount, now_ns)
+    return spend_all([([Limit("limit", TOTAL, algorithm)], amount)], amount, now_ns)

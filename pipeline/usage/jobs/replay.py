@@ -14,10 +14,9 @@ from itertools import accumulate, count
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from quotas.admission.client_limits import TopicCharges
+from quotas.admission.client_limits import BYTES, FIRST_COST, REQUESTS, TopicCharges, Unit
 from quotas.admission.frame import Charge, decide, in_order, next_number
 from quotas.admission.limit import Limit
-from quotas.admission.limit_set import BYTES, FIRST_COST, REQUESTS, Unit
 from quotas.admission.topic_thresholds import TopicThreshold
 from quotas.algorithms.algorithm import AlgorithmSettings
 from quotas.algorithms.token_bucket import TokenBucket

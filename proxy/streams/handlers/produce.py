@@ -95,18 +95,25 @@ class ProduceRequest(Request):
         connection, content, limits = requests.connection, self.content, self.client.limits
         # Far from any limit, one call charges all of them, or none. After a hold, the order of the limits matters.
         is_far = bool(requests.room) and not self.served
-        if content is not None and not number:
-            if is_far and content.spend_rest is not None:
-                room = content.spend_rest(connection.identity, chunk, content.found, now_ns)
-                if room >= 0:
-                    return room
-            if content.has_unknown_topic(topics_of(connection)):
-                raise UnknownTopicId("the first part of the request has passed")
+        room = self._spend(connection, chunk, number, now_ns) if is_far else -1
+        if room >= 0:
+            return room
+        if content is not None and not number and content.has_unknown_topic(topics_of(connection)):
+            raise UnknownTopicId("the first part of the request has passed")
         surcharges = limits.surcharges([self.size]) if number and limits.costs else ()
         self.charges = limits.charges_of(chunk, number, surcharges)
         if content is not None:
             self.charges = content.add_to(self.charges, topics_of(connection), limits.producer_ids, now_ns)
         return spend_charges(self.charges, chunk, now_ns) if is_far else -1
+
+    def _spend(self, connection: Connection, chunk: int, number: int, now_ns: int) -> int:
+        """Like `_charge_chunk`, far from any limit, if the charges are in one unit or were found in a batch."""
+        content, limits = self.content, self.client.limits
+        if content is None:
+            return limits.produce.spend(chunk, now_ns) if limits.is_by_bytes or not number else -1
+        return (
+            -1 if content.spend_rest is None else content.spend_rest(connection.identity, chunk, content.found, now_ns)
+        )
 
     def _renew(self, requests: Requests, now_ns: int) -> None:
         """Continue after a hold."""

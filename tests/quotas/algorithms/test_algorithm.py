@@ -144,8 +144,8 @@ def test_what_passed_is_what_was_charged(which: int, steps: list[tuple[str, int]
                 charged += amount if admit(algorithm, amount, now_ns) >= 0 else 0
             case "spend":
                 refusing = Limit("full", TOTAL, TokenBucket(1, 0))
-                units = [(Limit("limit", TOTAL, algorithm), 0), (refusing, 0)]
-                assert spend_all(units, [amount + 1], amount + 1, now_ns) == -1
+                limits = [Limit("limit", TOTAL, algorithm), refusing]
+                assert spend_all([(limits, amount + 1)], amount + 1, now_ns) == -1
                 assert algorithm.passed == charged
                 charged += amount if spend(algorithm, amount, now_ns) >= 0 else 0
             case "ask":
