@@ -21,7 +21,7 @@ from proxy.fleet.fleet import Fleet
 from proxy.fleet.status import REFUSED, advertised
 from proxy.observability.build import BUILD
 from proxy.observability.catalogue import METRICS
-from proxy.observability.client_reports import REPORTED, ClientReports
+from proxy.observability.client_reports import REPORTED
 from proxy.observability.client_times import STATES
 from proxy.observability.labels import OTHER, entity_label
 from proxy.observability.logs import EventLog
@@ -132,8 +132,9 @@ def families(metrics: Metrics, fleet: Fleet | None = None) -> Iterator[Metric]:
     metrics.entities.tick(metrics.clock_ns())
     tables = [_whole_process(metrics), _clients(list(metrics.entities)), _limits(metrics), _usage(metrics.usage)]
     tables += [_times(list(metrics.entities)), _used(metrics), _brokers(metrics), _disks(metrics), _moving(metrics)]
-    if metrics.client_reports.most:
-        tables.append(_reports(metrics.client_reports))
+    reports = metrics.client_reports
+    if reports.most:
+        tables.append((f"client_{each.family}", reports.rows(each)) for each in REPORTED)
     if fleet is not None:
         tables.append(_fleet(fleet, metrics.entities.max_entities))
     for name, rows in chain.from_iterable(tables):
@@ -274,12 +275,6 @@ def _times(clients: Sequence[EntityMetrics]) -> Iterator[_Table]:
     )
     yield "connection_seconds", spent
     yield "broker_throttle_seconds", ((_name(client), client.times.broker_throttled_seconds) for client in clients)
-
-
-def _reports(reports: ClientReports) -> Iterator[_Table]:
-    """What clients have reported, in the units of the names."""
-    for each in REPORTED:
-        yield f"client_{each.family}", reports.rows(each)
 
 
 def _name(client: EntityMetrics) -> tuple[str, str]:
