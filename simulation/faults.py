@@ -113,10 +113,10 @@ def drawn(seed: int, seconds: float, parts: Collection[str], *, is_fleet: bool) 
     kinds = KINDS.keys() - OF_QUOTAS_TOPIC - OF_DISKS - (set() if is_fleet else OF_FLEETS)
     # Some runs have only faults beside which clients wait for what is known, or a few that fleets notice.
     pool = random.choice([kinds, kinds, kinds & (probe.QUIET | random.choice([probe.BROKERS, set()]))])
-    most_kinds, most = MOST_KINDS, MOST
-    if is_fleet and random.random() < 0.6:
-        pool, most_kinds, most = OF_FLEETS | {"pause", "kill", "drain", "reload"}, 2, 4
-    found = _some(random, random.sample(sorted(pool), random.randint(0, most_kinds)), seconds, most)
+    number, most = random.randint(0, MOST_KINDS), MOST
+    if is_fleet and random.random() < 0.75:
+        pool, number, most = OF_FLEETS | {"pause", "kill"}, random.randint(1, 2), 4
+    found = _some(random, random.sample(sorted(pool), number), seconds, most)
     if is_fleet:
         found = [_lengthened(random, each) for each in found]
     if QUOTAS_TOPIC in parts:
@@ -142,7 +142,7 @@ def _some(random: Random, kinds: list[str], seconds: float, most: int) -> list[F
 
 def _lengthened(random: Random, fault: Fault) -> Fault:
     """Most silences last for longer than a lease."""
-    if fault.kind not in LASTING or random.random() < 0.4:
+    if fault.kind not in LASTING or random.random() < 0.25:
         return fault
     return fault._replace(lasts=round(random.uniform(*LONG_SECONDS), 1))
 

@@ -12,6 +12,7 @@ from simulation.network import Network
 from simulation.process import NotSimulated, ProxyProcess
 from simulation.world import Options, simulate
 
+pytestmark = pytest.mark.claim("fleet", "the same of what buckets earn, whatever happens to the topic and the proxies")
 OPTIONS = Options(seconds=12)
 
 

@@ -15,8 +15,7 @@ from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
 from quotas.time_units import NS_PER_MS, NS_PER_SECOND
 from tests.proxy.conversation import lines_of, without_burst
-from tests.proxy.fleet.world import QUOTA, Proxy, a_world
-from tests.proxy.fleet.world import World as FleetWorld
+from tests.proxy.fleet.members import QUOTA, Members, Proxy, a_fleet
 from tests.proxy.frames import produce, produced
 from tests.proxy.streams.pair import Pair, World, pass_holds
 
@@ -197,7 +196,7 @@ def test_a_reload_keeps_the_rate_within_the_new_bounds_and_can_end_it() -> None:
 class Sidecar:
     """A member of a fleet, whose groups yield to what its own clients see."""
 
-    def __init__(self, world: FleetWorld) -> None:
+    def __init__(self, world: Members) -> None:
         self.world = world
         self.proxy: Proxy = world.join(entry())
         self.brokers = BrokerTimes(world.clock)
@@ -224,7 +223,7 @@ def run(sidecars: list[Sidecar], seconds: int) -> None:
 
 
 def test_what_one_member_sees_applies_to_all_and_their_shares_never_exceed_it(caplog: pytest.LogCaptureFixture) -> None:
-    with a_world() as world, caplog.at_level(logging.WARNING):
+    with a_fleet() as world, caplog.at_level(logging.WARNING):
         online, one, two = [Sidecar(world) for _ in range(3)]
         sidecars = [online, one, two]
         online.responses = times(took_ns=1)

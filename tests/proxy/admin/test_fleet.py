@@ -16,13 +16,13 @@ from proxy.internal_clients.failures import LogFailed
 from proxy.observability.metrics import Metrics
 from quotas.fleet.digest import LimitNames
 from tests.integration.proxy_process import sum_of
-from tests.proxy.fleet.world import QUOTA, World, a_world, entry
+from tests.proxy.fleet.members import QUOTA, Members, a_fleet, entry
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[Members]:
     """Two members, of which the second has a lower quota; both want more."""
-    with a_world() as made:
+    with a_fleet() as made:
         for proxy in [made.join(entry(rate)) for rate in (QUOTA, QUOTA // 2)]:
             proxy.wants = True
         made.until(lambda: min(each.rate for each in made.proxies) > 0.2 * QUOTA, 3)
@@ -30,14 +30,14 @@ def world() -> Iterator[World]:
         yield made
 
 
-def page(world: World) -> dict[str, Any]:
+def page(world: Members) -> dict[str, Any]:
     response = FleetPage(world.proxies[0].fleet).respond()
     assert (response.status, response.content_type) == (200, "application/json; charset=utf-8")
     found: dict[str, Any] = json.loads(response.body)
     return found
 
 
-def test_the_page_has_members_with_their_caps_and_wants(world: World) -> None:
+def test_the_page_has_members_with_their_caps_and_wants(world: Members) -> None:
     found = page(world)
     assert (found["fleet"], found["joined"], found["members"], found["max_members"]) == ("team", True, 2, 10)
     assert found["refused_records"] == {"void": 0, "foreign": 0, "clashes": 0, "overflows": 0, "missed": 0}
@@ -54,7 +54,7 @@ def test_the_page_has_members_with_their_caps_and_wants(world: World) -> None:
     assert [each["cap_ratio"] for each in limit["members"]] == pytest.approx([0.5, 0.5], rel=0.03)
 
 
-def test_members_that_advertise_an_address_are_linked(world: World) -> None:
+def test_members_that_advertise_an_address_are_linked(world: Members) -> None:
     first, second = (proxy.fleet for proxy in world.proxies)
     first.member.facts["admin"], second.member.facts["admin"] = "127.0.0.1:19404", "10.0.0.7:19404"
     world.pass_seconds(3)
@@ -70,7 +70,7 @@ def test_members_that_advertise_an_address_are_linked(world: World) -> None:
     assert FleetPage(first).links() == []
 
 
-def test_the_text_says_who_uses_how_much(world: World) -> None:
+def test_the_text_says_who_uses_how_much(world: Members) -> None:
     lines = list(text_of(page(world)))
     assert lines[0] == "fleet team: 2 of at most 10 members"
     assert "has joined" in lines[1]
@@ -86,12 +86,11 @@ def test_the_text_says_who_uses_how_much(world: World) -> None:
 def test_the_member_that_holds_everyone_back_is_listed_whatever_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "MAX_MEMBERS", 2)
     monkeypatch.setattr(status, "MAX_LIMITS", 1)
-    with a_world() as world:
+    with a_fleet() as world:
         proxies = [
             world.join(entry(), entry(client_id="c-0"), entry(rate, "c-1"), entry(client_id="c-2"))
             for rate in (QUOTA, QUOTA, QUOTA, QUOTA // 10)
         ]
-        world.excess = 10
         for proxy in proxies:
             proxy.wants = True
             for number in range(3):
@@ -105,7 +104,7 @@ def test_the_member_that_holds_everyone_back_is_listed_whatever_else_there_is(mo
             assert not second["lowest"]
 
 
-def test_one_that_has_left_is_leaving_and_one_that_is_away_says_why(world: World) -> None:
+def test_one_that_has_left_is_leaving_and_one_that_is_away_says_why(world: Members) -> None:
     one, two = world.proxies
     two.wants = False
     assert world.run(5, two.loop.create_task(two.fleet.close()).done)
@@ -121,7 +120,7 @@ def test_one_that_has_left_is_leaving_and_one_that_is_away_says_why(world: World
     assert "\x1b" not in line
 
 
-def test_metrics(world: World) -> None:
+def test_metrics(world: Members) -> None:
     proxy = world.proxies[0]
     text = asyncio.run(expose(Metrics(), TEXT, proxy.fleet)).decode()
     labels = {"limit": "producer_byte_rate", "entity": "client-id:etl"}
@@ -142,7 +141,7 @@ def test_metrics(world: World) -> None:
 
 
 def test_series_are_bounded() -> None:
-    with a_world() as world:
+    with a_fleet() as world:
         proxy = world.join(entry(), *(entry(client_id=f"c-{number}") for number in range(30)))
         for number in range(30):
             proxy.wanted += proxy.registry.resolve("alice", f"c-{number}").produce.limits

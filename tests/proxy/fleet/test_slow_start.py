@@ -9,7 +9,7 @@ import pytest
 
 from proxy.enforcement.throttle_actions import LONGEST_NOTICE_OF_SHARE_NS, notified_ns
 from proxy.fleet.shared_limits import SharedLimit
-from tests.proxy.fleet.world import QUOTA, Proxy, World, a_world
+from tests.proxy.fleet.members import QUOTA, Members, Proxy, a_fleet
 
 pytestmark = pytest.mark.claim(
     "fleet",
@@ -53,7 +53,7 @@ class JavaProducer:
             self._not_before_ns = now_ns + told
 
 
-def pass_seconds(world: World, producers: list[JavaProducer], seconds: float) -> None:
+def pass_seconds(world: Members, producers: list[JavaProducer], seconds: float) -> None:
     for _ in range(round(seconds / STEP_SECONDS)):
         world.run(STEP_SECONDS)
         for producer in producers:
@@ -64,7 +64,7 @@ def pass_seconds(world: World, producers: list[JavaProducer], seconds: float) ->
 @pytest.mark.parametrize(("others", "first_second"), [(0, 0.75), (3, 0.4)])
 def test_a_producer_that_starts_is_not_told_to_wait_for_the_floor(others: int, first_second: float) -> None:
     """Its first claim is for one of as many as there are members, in case all of them start."""
-    with a_world() as world:
+    with a_fleet() as world:
         proxies = [world.join() for _ in range(1 + others)]
         world.pass_seconds(60)
         assert [proxy.rate for proxy in proxies] == [FLOOR] * len(proxies)
@@ -77,7 +77,7 @@ def test_a_producer_that_starts_is_not_told_to_wait_for_the_floor(others: int, f
 
 
 def test_ten_that_start_at_once_share_from_the_first_second_on() -> None:
-    with a_world() as world:
+    with a_fleet() as world:
         producers = [JavaProducer(world.join()) for _ in range(10)]
         world.pass_seconds(60)
         pass_seconds(world, producers, 2)
@@ -86,7 +86,7 @@ def test_ten_that_start_at_once_share_from_the_first_second_on() -> None:
 
 
 def test_waits_are_those_of_the_share_that_is_claimed() -> None:
-    with a_world() as world:
+    with a_fleet() as world:
         one, two = [world.join() for _ in range(2)]
         two.wants = True
         world.pass_seconds(60)
@@ -105,7 +105,7 @@ def test_waits_are_those_of_the_share_that_is_claimed() -> None:
 
 
 def test_without_the_topic_no_share_is_to_be_expected() -> None:
-    with a_world() as world:
+    with a_fleet() as world:
         one = world.join(shares_fallback=False, settles=False)
         limit, now_ns = one.limit, world.clock()
         limit.charge(100_000, now_ns)
@@ -114,7 +114,7 @@ def test_without_the_topic_no_share_is_to_be_expected() -> None:
 
 def test_a_member_at_rest_claims_its_share_with_the_first_frame_that_leaves_debt() -> None:
     """A client that is told to wait has no request in a queue."""
-    with a_world() as world:
+    with a_fleet() as world:
         one = world.join()
         world.pass_seconds(10)
         one.limit.charge(FRAME, world.clock())
