@@ -181,7 +181,11 @@ class _Arriving:
 
     def late(self, left: int) -> tuple[int, int]:
         """Bytes of the records, and messages of the batch, that are to come while `left` bytes of the frame are."""
-        return max(0, left - self.end), self._messages * max(0, left - self._batch_end) // self._size
+        records_left, batch_left = left - self.end, left - self._batch_end
+        return (
+            records_left if records_left > 0 else 0,
+            self._messages * batch_left // self._size if batch_left > 0 else 0,
+        )
 
 
 class ProduceRequestWalk(FrameWalk):

@@ -14,8 +14,6 @@ from textwrap import fill
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from javaproperties import KeyValue, parse
-
 from proxy.config.client_settings import ClientSettings, LoginSettings, Pem, SslSettings
 from proxy.config.errors import ConfigError
 from proxy.config.files import read_text
@@ -155,6 +153,8 @@ class _Given:
         self.secrets: list[str] = []
         #: The place of each setting: its line, and its name as it is written.
         self._places: dict[str, str] = {}
+        from javaproperties import KeyValue, parse  # 1 MB, if there is such a file
+
         line = 1
         for part in parse(text):
             if isinstance(part, KeyValue):

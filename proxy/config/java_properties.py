@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import javaproperties
-
 from proxy.config.files import read_file
 from quotas.problems import InvalidValue
 
@@ -37,11 +35,13 @@ def _value_of(provider: str, path: str, key: str, files: list[Path]) -> str:
     if provider not in {"file", "dir"} or not path:
         allowed = "allowed: ${env:NAME}, ${file:PATH:KEY}, ${dir:PATH:FILE}"
         raise InvalidValue(f"${{{provider}:...}} is not a reference; {allowed}")
+    from javaproperties import loads
+
     file = Path(path) / key if provider == "dir" else Path(path)
     files.append(file)
     try:
         text = read_file(file).decode("utf-8-sig")
-        return text.rstrip("\r\n") if provider == "dir" else javaproperties.loads(text)[key]
+        return text.rstrip("\r\n") if provider == "dir" else loads(text)[key]
     except KeyError:
         raise InvalidValue(f"{file} has no key {key}") from None
     except (OSError, ValueError) as error:

@@ -259,7 +259,7 @@ class PartitionPlan(BatchPlan):
         return True
 
     def spend(self, client: ClientLimits, size: int, surcharges: Sequence[int], now_ns: int) -> int:
-        record_bytes, messages, *_ = self._records
+        record_bytes, messages, _, _, _ = self._records
         return self._spend(client.sums_of(size, self.count, surcharges), record_bytes, messages, size, now_ns)
 
     def _spend(self, sums: list[Sum], record_bytes: int, messages: int, size: int, now_ns: int) -> int:
