@@ -65,10 +65,10 @@ def upstream_of(monkeypatch: pytest.MonkeyPatch, look_up: Callable[..., Any], cl
     return upstream
 
 
-async def test_the_next_bootstrap_server_when_one_refuses(
+async def test_the_next_bootstrap_server_which_has_ipv6_when_one_refuses(
     open_stage: OpenStage, open_broker: OpenBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker, dead = open_broker(), nobody_listens()
+    broker, dead = open_broker("::1"), nobody_listens()
     stage = open_stage(bootstrap_servers=(dead, broker.address))
     await clients_reach(stage, broker, 4)
     assert errors_of(stage) == {"connect_refused": 2}, "every other session begins with the one that is down"
@@ -86,10 +86,8 @@ async def test_with_all_brokers_down_connections_are_closed_at_once_until_a_rest
         await (await stage.client()).closed()
     assert errors_of(stage) == {"connect_refused": 10}
     said = [fields for name, fields in lines_of(caplog.records) if name == "broker_failed"]
-    assert [(each["effect"], each["reason"]) for each in said] == [
-        (None, "connect_refused"),
-        ("no bootstrap server can be used", "connect_refused"),
-    ]
+    assert [each["effect"] for each in said] == [None, "no bootstrap server can be used"]
+    assert {each["reason"] for each in said} == {"connect_refused"}
     assert {each["address"] for each in said} == {format_address(each) for each in addresses}
     broker = open_broker(*addresses[0])
     client = await stage.client()
@@ -110,11 +108,6 @@ async def test_the_next_bootstrap_server_when_one_does_not_answer(
         assert errors_of(stage) == {"connect_timeout": 2}
 
 
-async def test_ipv6(open_stage: OpenStage, open_broker: OpenBroker) -> None:
-    broker = open_broker("::1")
-    await clients_reach(open_stage(bootstrap_servers=(broker.address,)), broker)
-
-
 # ---- time limits
 class SilentWire:
     """Of a broker that does not answer the handshake."""
@@ -130,13 +123,8 @@ async def failures_of(upstream: Upstream, brokers: list[Address]) -> list[tuple[
     """Reason and detail of each of these brokers, of which none can be used."""
     failures: list[tuple[str, str]] = []
     ended = asyncio.Event()
-    await upstream.connect(
-        brokers,
-        SilentWire,
-        lambda *_: pytest.fail("it cannot be used"),
-        lambda _, reason, detail: failures.append((reason, detail)),
-        ended.set,
-    )
+    failed: Any = lambda _, reason, detail: failures.append((reason, detail))  # noqa: E731
+    await upstream.connect(brokers, SilentWire, lambda *_: pytest.fail("it cannot be used"), failed, ended.set)
     assert ended.is_set()
     return failures
 

@@ -25,6 +25,8 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 PLAIN_SSL = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN"
 KNOWN = LoginSettings(mechanism="PLAIN", username="u", password="p")
+DELEGATED = f"sasl.jaas.config={SCRAM} required username=u password=hidden tokenauth=true;"
+DELEGATED = f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\n{DELEGATED}"
 
 
 def read(path: Path, text: str) -> tuple[ClientSettings, tuple[Problem, ...]]:
@@ -39,24 +41,18 @@ def good(path: Path, text: str) -> ClientSettings:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    "text",
     [
-        (
-            "a.properties",
-            "security.protocol=sasl_ssl\nsasl.mechanisms=PLAIN\nsasl.username: u\nsasl.password p\n"
-            "ssl.ca.location = {ca}\n",
-        ),
-        (
-            "a.config",
-            f"# a comment\n! another\n\n{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required \\\n"
-            '  username="u" \\\n  password="p";\nssl.truststore.location={ca}\nssl.truststore.type=JKS\n',
-        ),
+        "security.protocol=sasl_ssl\nsasl.mechanisms=PLAIN\nsasl.username: u\nsasl.password p\nssl.ca.location = {ca}",
+        f"# a comment\n! another\n\n{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required \\\n"
+        '  username="u" \\\n  password="p";\nssl.truststore.location={ca}\nssl.truststore.type=JKS\n',
     ],
+    ids=["librdkafka's names", "Java's"],
 )
-def test_each_format_gives_the_same(tmp_path: Path, name: str, text: str) -> None:
+def test_each_format_gives_the_same(tmp_path: Path, text: str) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("-----BEGIN CERTIFICATE-----")
-    found = good(tmp_path / name, text.replace("{ca}", str(authority)))
+    found = good(tmp_path / "a", text.replace("{ca}", str(authority)))
     assert (found.protocol, found.login) == ("SASL_SSL", KNOWN)
     assert found.ssl is not None
     assert (found.ssl.ca, found.ssl.certificate, found.ssl.checks_hostname) == (Pem(authority.read_text()), None, True)
@@ -73,12 +69,9 @@ def test_any_password_arrives(tmp_path_factory: pytest.TempPathFactory, password
         quoted = password.replace("\\", "\\\\").replace('"', '\\"')
         value = f'sasl.jaas.config={PLAIN} required username="u" password="{quoted}";'
     value = value.replace("\\", "\\\\").replace("\x85", "\\u0085")
-    login = good(
-        tmp_path_factory.getbasetemp() / "a",
-        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u\n{value}\n",
-    ).login
-    assert login is not None
-    assert login.password == password
+    found = good(tmp_path_factory.getbasetemp() / "a", f"{PLAIN_SSL}\nsasl.username=u\n{value}\n")
+    assert found.login is not None
+    assert found.login.password == password
 
 
 def test_values_that_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,11 +160,7 @@ def test_pem_of_files_and_of_the_file_itself(tmp_path: Path) -> None:
             f"ssl.keystore.certificate.chain={texts[client.certificate]}\nssl.keystore.key={texts[client.key]}\n",
         )
         assert found.ssl is not None
-        for pem, path in (
-            (found.ssl.ca, authority),
-            (found.ssl.certificate, client.certificate),
-            (found.ssl.key, client.key),
-        ):
+        for pem, path in zip((found.ssl.ca, found.ssl.certificate, found.ssl.key), one_line, strict=True):
             assert pem is not None
             assert pem.text.split() == path.read_text().split()
     assert "BEGIN" not in repr(found)
@@ -197,34 +186,25 @@ def test_a_java_keystore_is_refused_with_the_way_to_convert_it(tmp_path: Path, m
 
 def test_white_space_around_a_value_is_no_part_of_it(tmp_path: Path) -> None:
     """As AdminClientConfig of Kafka 4.3.1 has it, for passwords too: `ConfigDef.parseType` trims every text."""
-    text = (
-        "security.protocol = SASL_PLAINTEXT \nsasl.mechanism=PLAIN\t\nsasl.username= etl \nsasl.password= a b\\u0020 \n"
-    )
-    login = good(tmp_path / "a", text).login
+    text = "sasl.mechanism=PLAIN\t\nsasl.username= etl \nsasl.password= a b\\u0020 \n"
+    login = good(tmp_path / "a", f"security.protocol = SASL_PLAINTEXT \n{text}").login
     assert login is not None
     assert (login.mechanism, login.username, login.password) == ("PLAIN", "etl", "a b")
 
 
 def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
-    found = good(
-        tmp_path / "a", "schema.registry.key=-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEG\nCCqG+SM/a==\n"
-    )
+    key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEG\nCCqG+SM/a==\n"
+    found = good(tmp_path / "a", f"schema.registry.key={key}")
     assert found.ignored == ("schema.registry.key", "(not a property name)")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            "security.protocol=TLS",
-            "security.protocol: unknown value 'TLS'\n  allowed: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
-        ),
+        ("security.protocol=TLS", "unknown value 'TLS'\n  allowed: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ("security.protocol=SASLSSL", "unknown value 'SASLSSL'\n  did you mean 'SASL_SSL'? allowed: PLAINTEXT"),
         (f"security.protocol={'x' * 50}", f"unknown value '{'X' * 40}'\n"),
-        (
-            'security.protocol="SASL_SSL"',
-            ':1: security.protocol: the quotes of "SASL_SSL" are part of the value\n  remove',
-        ),
+        ('security.protocol="SSL"', ':1: security.protocol: the quotes of "SSL" are part of the value\n  remove'),
         ("security.protocol=SSL\nssl.ca.location='/dev/null'", "the quotes of '/dev/null' are part of the value"),
         ("ssl.truststore.typ=PEM", "unknown key\n  did you mean 'ssl.truststore.type'?"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "cannot log in with GSSAPI"),
@@ -233,23 +213,13 @@ def test_lines_of_a_key_that_was_pasted_are_not_named(tmp_path: Path) -> None:
         ("security.protocol=SASL_SSL\nsasl.username=u", "sasl.mechanism: is missing\n  allowed: PLAIN, SCRAM"),
         (f"{PLAIN_SSL}\nsasl.username=u", "or sasl.username and sasl.password"),
         ("sasl.username=u\nsasl.password=hidden", "does not use sasl settings"),
-        (
-            f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username=u password='hidden;",
-            "does not end with a semicolon",
-        ),
+        (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username=u password='hidden;", "not end with a semicolon"),
         (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required username:u password=hidden;", "without = and a value"),
         (f"{PLAIN_SSL}\nsasl.jaas.config={PLAIN} required password=hidden;", "expected a username and a password"),
         (f"{PLAIN_SSL}\nsasl.jaas.config=;", "PACKAGE.MODULE required username="),
-        (
-            f"{PLAIN_SSL}\nsasl.jaas.config=M password=hidden;",
-            "does not begin with a module and a flag such as required",
-        ),
+        (f"{PLAIN_SSL}\nsasl.jaas.config=M password=hidden;", "not begin with a module and a flag such as required"),
         (f"{PLAIN_SSL}\nsasl.jaas.config=M required a=b; N required c=hidden;", "has more than one module"),
-        (
-            f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config={SCRAM} required "
-            "username=u password=hidden tokenauth=true;",
-            "cannot log in with a delegation token",
-        ),
+        (DELEGATED, "cannot log in with a delegation token"),
         ("ssl.ca.location=/dev/null", "does not use ssl settings"),
         ("security.protocol=SSL\nssl.ca.location=/nowhere", ":2: ssl.ca.location = /nowhere: cannot be read"),
         ("security.protocol=SSL\nssl.keystore.key=hidden", "has no certificate"),
@@ -374,20 +344,14 @@ def test_options_that_do_not_fit_together(given_flags: tuple[str, ...], expected
     assert expected in error
 
 
-def test_own_clients_do_not_connect_to_this_proxy(tmp_path: Path) -> None:
-    own = tmp_path / "own.properties"
-    own.write_text("bootstrap.servers=127.0.0.1:19092")
-    [error] = errors(*UPSTREAM, "--own-client-config", str(own))
-    assert "--own-client-config '127.0.0.1:19092': is a port of this proxy itself" in error
-
-
 def test_servers_of_the_file_are_checked(tmp_path: Path) -> None:
-    for text, expected in (
-        ("bootstrap.servers=a", "client.properties: bootstrap.servers: expected HOST:PORT"),
-        ("acks=1", "--bootstrap-servers: is missing"),
-    ):
-        [error] = errors(*flags(tmp_path, text))
-        assert expected in error
+    [wrong] = errors(*flags(tmp_path, "bootstrap.servers=a"))
+    assert "client.properties: bootstrap.servers: expected HOST:PORT" in wrong
+    [missing] = errors(*flags(tmp_path, "acks=1"))
+    assert "--bootstrap-servers: is missing" in missing
+    _, own = flags(tmp_path, "bootstrap.servers=127.0.0.1:19092")
+    [itself] = errors(*UPSTREAM, "--own-client-config", own)
+    assert "--own-client-config '127.0.0.1:19092': is a port of this proxy itself" in itself
 
 
 def test_a_client_file_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:

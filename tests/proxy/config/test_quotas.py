@@ -15,6 +15,8 @@ from quotas.entity import EntityKind
 from quotas.limit_kinds import LIMIT_NAMES
 from tests.proxy.command_line import UPSTREAM, config, errors
 
+QuotasFile = Callable[[str], tuple[str, str]]
+
 
 def quotas(*specs: str) -> tuple[str, ...]:
     return tuple(argument for spec in specs for argument in ("--quota", spec))
@@ -58,7 +60,7 @@ WANTED: dict[str, dict[str, float]] = {
 
 
 def test_every_limit_can_be_given_by_flag_variable_and_file(
-    quotas_file: Callable[[str], tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    quotas_file: QuotasFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {name for limits in WANTED.values() for name in limits} == set(LIMIT_NAMES)
     specs, tables = [], []
@@ -74,7 +76,7 @@ def test_every_limit_can_be_given_by_flag_variable_and_file(
 
 
 def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
-    quotas_file: Callable[[str], tuple[str, str]],
+    quotas_file: QuotasFile,
 ) -> None:
     flags = quotas(
         "user=a,producer_byte_rate=1,consumer_byte_rate=2,request_rate=unlimited,mode=delay",
@@ -118,7 +120,7 @@ def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
     ],
 )
 def test_the_share_of_the_file_takes_the_place_of_the_flags(
-    quotas_file: Callable[[str], tuple[str, str]], flag: tuple[str, ...], key: str, share: float
+    quotas_file: QuotasFile, flag: tuple[str, ...], key: str, share: float
 ) -> None:
     in_file = quotas_file(f'{key}\n[[quota]]\nclient-id = "a"\nproducer_byte_rate = 1\n')
     found = active_quotas(config(*UPSTREAM, *flag, *in_file))
@@ -126,9 +128,7 @@ def test_the_share_of_the_file_takes_the_place_of_the_flags(
 
 
 @pytest.mark.parametrize("value", ["0", "1.001", "nan", "true", "'1/'", "[0.5]"])
-def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(
-    quotas_file: Callable[[str], tuple[str, str]], value: str
-) -> None:
+def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(quotas_file: QuotasFile, value: str) -> None:
     flag, path = quotas_file(f"quota_share = {value}\n[[quota]]\nclient-id = 'a'\n")
     share, no_limit = errors(*UPSTREAM, flag, path)
     (of_flag,) = errors(*UPSTREAM, "--quota-share", "1.001")
@@ -141,7 +141,7 @@ def test_a_wrong_share_in_the_file_is_refused_as_the_flag_is(
 @pytest.mark.parametrize(("value", "expected"), [("true", True), ("false", False), ("'on'", True)])
 @pytest.mark.parametrize("flag", [(), ("--dry-run",)])
 def test_dry_run_of_the_file_takes_the_place_of_the_flag(
-    quotas_file: Callable[[str], tuple[str, str]], flag: tuple[str, ...], value: str, expected: bool
+    quotas_file: QuotasFile, flag: tuple[str, ...], value: str, expected: bool
 ) -> None:
     assert active_quotas(config(*UPSTREAM, *flag)).dry_run == bool(flag)
     found = config(*UPSTREAM, *flag, *quotas_file(f"dry_run = {value}"))
@@ -156,7 +156,7 @@ def test_the_listener_of_listen_has_one_name(listener: str) -> None:
     assert active_limits("--listen", "127.0.0.1:9000", *quotas(spec)) == {"listener:bootstrap": {"connections": 5}}
 
 
-def test_two_names_of_one_listener_are_one_entity(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+def test_two_names_of_one_listener_are_one_entity(quotas_file: QuotasFile) -> None:
     at_9000 = ("--listen", "127.0.0.1:9000")
     twice = "listener:bootstrap is given twice\n  put its limits into one entry"
     two = quotas("listener=bootstrap,connections=5", "listener=9000,connections=6")
@@ -168,7 +168,7 @@ def test_two_names_of_one_listener_are_one_entity(quotas_file: Callable[[str], t
     assert errors(*UPSTREAM, *at_9000, *in_file) == [f"error: {in_file[1]}: quota[1]: {twice}: quota[0]"]
 
 
-def test_a_port_that_this_proxy_does_not_listen_on(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+def test_a_port_that_this_proxy_does_not_listen_on(quotas_file: QuotasFile) -> None:
     ports = ("--broker-ports", "9100-9101", "--broker-port", "7=9200")
     fine = ("listener=9100,connections=1", "listener=9200,connections=1", "listener=<default>,connections=1")
     assert len(active_limits(*ports, *quotas(*fine))) == 3
@@ -190,7 +190,7 @@ def topic_table(name: str, threshold: str) -> str:
     return f'[[quota]]\ntopic = "{name}"\nbytes.in.per.sec.threshold = "{threshold}"\n'
 
 
-def test_thresholds_of_flags_and_file_count_together(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+def test_thresholds_of_flags_and_file_count_together(quotas_file: QuotasFile) -> None:
     by_flag = quotas(TOTAL, "topic=a,bytes.in.per.sec.threshold=5MB")
     too_much = quotas_file(topic_table("b", "7MB"))
     assert errors(*UPSTREAM, *by_flag, *too_much) == [f"error: {too_much[1]}: {BEYOND}"]
@@ -199,7 +199,7 @@ def test_thresholds_of_flags_and_file_count_together(quotas_file: Callable[[str]
 
 # ---- all at once
 def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
-    quotas_file: Callable[[str], tuple[str, str]],
+    quotas_file: QuotasFile,
 ) -> None:
     flag, path = quotas_file(
         "quota_share = 2\n"
@@ -227,7 +227,7 @@ def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
     ]
 
 
-def test_a_file_that_cannot_be_read_hides_nothing_of_the_flags(quotas_file: Callable[[str], tuple[str, str]]) -> None:
+def test_a_file_that_cannot_be_read_hides_nothing_of_the_flags(quotas_file: QuotasFile) -> None:
     no_toml, twice = errors(*UPSTREAM, *quotas_file("[[quota]"), *quotas(*["client-id=b,producer_byte_rate=1"] * 2))
     assert "is not TOML" in no_toml
     assert "--quota: client-id:b is given twice" in twice
@@ -242,7 +242,7 @@ def test_a_file_that_cannot_be_read_hides_nothing_of_the_flags(quotas_file: Call
     ],
 )
 def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
-    quotas_file: Callable[[str], tuple[str, str]], wrong: str
+    quotas_file: QuotasFile, wrong: str
 ) -> None:
     by_flag = quotas(TOTAL, "topic=c,bytes.in.per.sec.threshold=7MB")
     found = errors(*UPSTREAM, *by_flag, *quotas_file(topic_table("a", "5MB") + wrong))
@@ -250,12 +250,13 @@ def test_a_sum_that_an_entry_may_put_right_once_it_is_right_itself_is_not_said(
     assert not [message for message in found if "sums to" in message]
 
 
+LOGIN = "sasl.mechanism=PLAIN\nsasl.username=proxy\nsasl.password=x\n"
+
+
 # ---- what is allowed but likely not meant
 def test_a_limit_too_low_for_one_producer_is_warned_about() -> None:
     """The active rate is the rate times the share."""
-    low = quotas(
-        "client-id=a,producer_byte_rate=349000", "topic=b,bytes_in_rate=1MB", "client-id=c,consumer_byte_rate=1"
-    )
+    low = quotas("client-id=a,producer_byte_rate=349000", "topic=b,bytes_in_rate=1MB", "user=c,consumer_byte_rate=1")
     ((name, told),) = cautions((*UPSTREAM, *low))
     assert (name, told["entities"]) == ("quota_below_floor", "client-id:a producer_byte_rate=349000")
     ((_, told),) = cautions((*UPSTREAM, *low, "--quota-share", "0.25"))
@@ -305,17 +306,14 @@ def test_an_entry_that_applies_to_no_client_is_warned_about(
 def test_entries_that_apply_to_no_client_are_listed_up_to_a_bound() -> None:
     specs = quotas(*(f"client-id=c{number},request_rate=1" for number in range(MAX_LISTED + 3)))
     found = cautions((*UPSTREAM, *specs, "--client-id", "etl"))
-    [(_, fields)] = [each for each in found if each[0] == "quota_never_matches"]
-    assert str(fields["entities"]).endswith(f"client-id:c{MAX_LISTED - 1} and 3 more")
+    assert str(dict(found)["quota_never_matches"]["entities"]).endswith(f"client-id:c{MAX_LISTED - 1} and 3 more")
 
 
 def test_names_that_look_like_patterns_are_warned_about() -> None:
     names = ["client-id=spark-*", "user=User:alice", "user=<Default>", "user=<default>", "user=a,client-id=<DEFAULT>"]
     names += ["client-id=default", 'client-id="<default>"']
     specs = quotas(*(f"{name},request_rate=1" for name in names), "resource-group=g,client-id=spark-*,request_rate=1")
-    [fields] = [
-        fields for name, fields in cautions((*UPSTREAM, "--principal", "a", *specs)) if name == "quota_name_is_literal"
-    ]
+    fields = dict(cautions((*UPSTREAM, "--principal", "a", *specs)))["quota_name_is_literal"]
     assert fields["entities"] == (
         'client-id:spark-*, user:User:alice, user:"<Default>", user:a,client-id:"<DEFAULT>", client-id:default'
     )
@@ -326,10 +324,7 @@ def test_names_that_look_like_patterns_are_warned_about() -> None:
     ("text", "why"),
     [
         ("security.protocol=PLAINTEXT\n", "security.protocol=PLAINTEXT in {}: clients cannot log in"),
-        (
-            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=proxy\nsasl.password=x\n",
-            "the login in {}",
-        ),
+        (f"security.protocol=SASL_PLAINTEXT\n{LOGIN}", "the login in {}"),
         ("security.protocol=SASL_PLAINTEXT\n", None),
     ],
 )
@@ -354,7 +349,7 @@ def test_a_secret_that_this_user_cannot_change_is_not_warned_about(
 ) -> None:
     """A pod finds its Secret mounted read-only, with the mode of its chart."""
     file = tmp_path / "client.properties"
-    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u\nsasl.password=p\n")
+    file.write_text(f"security.protocol=SASL_PLAINTEXT\n{LOGIN}")
     file.chmod(0o444)
     at = (*UPSTREAM, "--command-config", str(file))
     monkeypatch.setattr("os.geteuid", lambda: uid)

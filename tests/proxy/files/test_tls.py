@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -76,13 +77,8 @@ async def test_files_that_are_renamed(
     await arrives(broker, client, heartbeat_answer(1))
     refused = [fields["message"] for name, fields in lines_of(caplog.records) if name == "tls_refused"]
     assert refused == ["is not the key of this certificate", "cannot be read: No such file or directory"]
-    expiry = {
-        sample.labels["side"]
-        for each in families(stage.metrics)
-        for sample in each.samples
-        if sample.name == "kafka_quota_proxy_certificate_not_after_timestamp_seconds"
-    }
-    assert expiry == {"clients"}
+    samples = [sample for each in families(stage.metrics) for sample in each.samples]
+    assert {each.labels["side"] for each in samples if "certificate_not_after" in each.name} == {"clients"}
 
 
 async def test_the_links_of_kubernetes(open_stage: OpenStage, certificates: Certificates, tmp_path: Path) -> None:
@@ -175,26 +171,24 @@ async def test_readiness_over_tls(open_stage: OpenStage, certificates: Certifica
     assert (status.ok, "ssl.truststore.location" in status.reason) == (False, True)
 
 
+def encrypted(key: Path) -> str:
+    command = ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:secret"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 # ---- what is made of files
 def test_text_and_an_encrypted_key(certificates: Certificates) -> None:
-    key = subprocess.run(
-        ["openssl", "pkey", "-in", certificates.server.key, "-aes256", "-passout", "pass:secret"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
     certificate, ca = read_pem(certificates.server.certificate), read_pem(certificates.ca)
     ca = Pem(f"# Főtanúsítvány\n{ca.text}")
-    settings = {"certificate": certificate, "key": Pem(key), "ca": ca}
-    context = context_to_brokers(SslSettings(**settings, key_password="secret"))  # type: ignore[arg-type]
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.check_hostname
+    settings: Any = {"certificate": certificate, "key": Pem(encrypted(certificates.server.key)), "ca": ca}
+    context = context_to_brokers(SslSettings(**settings, key_password="secret"))
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    context = context_to_brokers(SslSettings(ca=ca, protocols=("TLSv1.2",)))
+    assert context.maximum_version is ssl.TLSVersion.TLSv1_2
     for password in ("", "wrong"):
-        with pytest.raises(
-            ConfigError, match="is encrypted, and no password in the client file decrypts it"
-        ) as refused:
-            context_to_brokers(SslSettings(**settings, key_password=password))  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="encrypted, and no password in the client file decrypts it") as refused:
+            context_to_brokers(SslSettings(**settings, key_password=password))
         assert "secret" not in str(refused.value)
 
 
@@ -221,11 +215,9 @@ def test_files_that_were_put_together_by_hand(certificates: Certificates, writte
 
 def test_a_listener_has_no_password_for_a_key(certificates: Certificates) -> None:
     key = certificates.server.key
-    command = ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:secret"]
-    key.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
-    with pytest.raises(
-        ConfigError, match=f"{key}: is an encrypted key.*\n.*openssl pkey -in {key} -out server-plain.pem"
-    ):
+    key.write_text(encrypted(key))
+    says = f"{key}: is an encrypted key.*\n.*openssl pkey -in {key} -out server-plain.pem"
+    with pytest.raises(ConfigError, match=says):
         context_from_clients(certificates.listening().ssl or ServerSsl(), read_pem(certificates.server.certificate))
 
 
@@ -278,8 +270,8 @@ def test_a_certificate_for_the_advertised_host(certificates: Certificates, host:
 )
 def test_a_certificate_for_all_brokers(certificates: Certificates, names: list[str], shown: str | None) -> None:
     server = certificates.issue("brokers", *names)
-    ssl_options = ServerSsl(certificate=server.certificate, key=server.key)
-    listening = ListeningOptions(sni_host="broker-{node}.kafka.test:443", broker_ports=range(0), ssl=ssl_options)
+    options = ServerSsl(certificate=server.certificate, key=server.key)
+    listening = ListeningOptions(sni_host="broker-{node}.kafka.test:443", broker_ports=range(0), ssl=options)
     config = Config(listening=listening)
     if shown is not None:
         assert shown in TlsContexts(config, Metrics()).shown
@@ -306,11 +298,6 @@ async def test_a_client_that_does_not_trust_the_listener_is_logged_with_its_cert
     assert (name, fields["reason"]) == ("protocol_error", "tls_handshake")
     assert str(fields["certificate"]).partition(", until ")[0].endswith(" for 127.0.0.1")
     assert str(fields["hint"]).startswith("the client trusts another CA")
-
-
-def test_versions(certificates: Certificates) -> None:
-    context = context_to_brokers(SslSettings(ca=read_pem(certificates.ca), protocols=("TLSv1.2",)))
-    assert context.maximum_version is ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize(

@@ -116,16 +116,11 @@ async def test_a_reload_guesses_what_is_too_low_where_no_client_reports(
     assert ("quota_below_floor" in names_of(caplog)) is not has_reports
 
 
-def replaced_by_a_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
         (Path.unlink, "quotas.toml': cannot be read: No such file"),
-        (replaced_by_a_pipe, "quotas.toml': cannot be read: it is no regular file"),
+        (lambda path: [path.unlink(), os.mkfifo(path)], "quotas.toml': cannot be read: it is no regular file"),  # type: ignore[func-returns-value]
         (lambda path: path.write_text(""), "quotas.toml': is empty"),
         (lambda path: path.write_text(SEVEN + MISSPELT), "quotas.toml: quota[1].producer_byte_rat: unknown key"),
     ],
@@ -353,12 +348,6 @@ async def test_a_file_full_of_errors_does_not_flood_the_log(watched: Watched, ca
 
 
 # ---- the watch as it runs
-async def end(running: asyncio.Future[None]) -> None:
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-
 async def test_what_takes_long_with_many_entries_is_done_before_they_are_taken_over(watched: Watched) -> None:
     prepared = []
 
@@ -388,7 +377,9 @@ async def test_a_defect(watched: Watched, monkeypatch: pytest.MonkeyPatch, caplo
     taken.clear()
     watched.path.write_text(SEVEN + MORE)
     await taken.wait()
-    await end(running)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     assert names_of(caplog).count("config_watch_failed") == 1
 
 

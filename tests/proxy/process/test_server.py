@@ -115,18 +115,14 @@ ANSWER_TO_PROBE = frame(struct.pack(">ihihhh", 1, 0, 1, 0, 0, 13))
 
 
 @asynccontextmanager
-async def running(
-    *flags: str, broker: ScriptedBroker | None = None, stderr: int = asyncio.subprocess.PIPE
-) -> AsyncIterator[Process]:
+async def running(*flags: str, broker: ScriptedBroker | None = None) -> AsyncIterator[Process]:
     broker = broker or ScriptedBroker()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_QUOTA_PROXY_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "proxy", "run", "--bootstrap-servers", f"{LOOPBACK}:{broker.address[1]}"),
         *("--listen", f"{LOOPBACK}:0", "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:0"),
-        *("--log-format", "json", *flags),
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-    )
+        *("--log-format", "json", *flags), stderr=asyncio.subprocess.PIPE, env=environment,
+    )  # fmt: skip
     proxy = Process(process, broker)
     try:
         await proxy.started()
@@ -227,9 +223,8 @@ async def test_processes_share_their_ports_and_one_that_drains_loses_no_connecti
         for client in clients:
             client.end()
         assert await ends.exit_code() == 0
-        client = await stays.client()
-        await client.send(heartbeat(1))
-        assert await (await broker.accept()).frame() == heartbeat(1)
+        await (await stays.client()).send(heartbeat(1))
+        assert await broker.first_frame() == heartbeat(1)
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -20,6 +20,7 @@ from proxy.config.config import SecurityOptions
 from proxy.sessions.slices import HEAVY_ROUND_NS, Slices
 from proxy.sessions.tls_wire import Handshake, TlsWire
 from proxy.sessions.wire import Wire
+from tests.proxy import frames
 from tests.proxy.conversation import (
     LOOPBACK,
     PATIENCE_SECONDS,
@@ -31,19 +32,6 @@ from tests.proxy.conversation import (
     exchange,
     lines_of,
     until,
-)
-from tests.proxy.frames import (
-    api_versions,
-    coordinator_answer,
-    fetch,
-    fetched,
-    find_coordinator,
-    heartbeat,
-    heartbeat_answer,
-    metadata,
-    metadata_answer,
-    produce,
-    produced,
 )
 from tests.proxy.tls_peer import Certificates, ClientKeys, TlsPeer
 from tests.proxy.wires import WorkClock
@@ -100,26 +88,28 @@ async def test_a_conversation(open_stage: OpenStage, certificates: Certificates,
     """Frames of more than one TLS record and more than one read; many records in one read; one record in many reads."""
     stage = opened(open_stage, certificates, sides)
     client, broker = await pair(stage, certificates, sides)
-    await exchange(client, broker, heartbeat(1), heartbeat_answer(1))
+    await exchange(client, broker, frames.heartbeat(1), frames.heartbeat_answer(1))
     for number, size in enumerate((100, 40_000, 3_000_000), start=10):
-        sending = asyncio.ensure_future(client.send(produce(number, size) + api_versions(100 + number, 99)))
-        assert await broker.frame() == produce(number, size)
+        sending = asyncio.ensure_future(
+            client.send(frames.produce(number, size) + frames.api_versions(100 + number, 99))
+        )
+        assert await broker.frame() == frames.produce(number, size)
         await sending
-        await arrives(broker, client, produced(number))
+        await arrives(broker, client, frames.produced(number))
         assert (await client.frame())[4:8] == (100 + number).to_bytes(4, "big")
     for number in range(200):  # a record each
-        await client.send(heartbeat(number))
-    assert [await broker.frame() for _ in range(200)] == [heartbeat(number) for number in range(200)]
+        await client.send(frames.heartbeat(number))
+    assert [await broker.frame() for _ in range(200)] == [frames.heartbeat(number) for number in range(200)]
     for number in range(200):
-        await broker.send(heartbeat_answer(number))
-    assert [await client.frame() for _ in range(200)] == [heartbeat_answer(number) for number in range(200)]
-    await client.send(find_coordinator(20) + metadata(21))
-    assert [await broker.frame() for _ in range(2)] == [find_coordinator(20), metadata(21)]
+        await broker.send(frames.heartbeat_answer(number))
+    assert [await client.frame() for _ in range(200)] == [frames.heartbeat_answer(number) for number in range(200)]
+    await client.send(frames.find_coordinator(20) + frames.metadata(21))
+    assert [await broker.frame() for _ in range(2)] == [frames.find_coordinator(20), frames.metadata(21)]
     named = {7: ("127.0.0.9", 9_092)}
-    await broker.send(coordinator_answer(20, 7, *named[7]) + metadata_answer(21, named, 5_000))
+    await broker.send(frames.coordinator_answer(20, 7, *named[7]) + frames.metadata_answer(21, named, 5_000))
     shown = {7: stage.context.nodes.advertise(7, *named[7])}
-    assert await client.frame() == coordinator_answer(20, 7, *shown[7])
-    assert await client.frame() == metadata_answer(21, shown, 5_000)
+    assert await client.frame() == frames.coordinator_answer(20, 7, *shown[7])
+    assert await client.frame() == frames.metadata_answer(21, shown, 5_000)
 
 
 @pytest.mark.parametrize(
@@ -128,31 +118,19 @@ async def test_a_conversation(open_stage: OpenStage, certificates: Certificates,
 )
 @pytest.mark.parametrize("sizes", [(), repeat(1)], ids=["whole", "byte by byte"])
 async def test_a_route_knows_the_server_name_of_the_handshake(
-    open_stage: OpenStage,
-    certificates: Certificates,
-    host: str,
-    server_name: str | None,
-    sizes: Iterable[int],
-    monkeypatch: pytest.MonkeyPatch,
+    open_stage: OpenStage, certificates: Certificates, host: str, server_name: str | None, sizes: Iterable[int]
 ) -> None:
-    """Clients send no name for an address. The route is asked once, after the handshake; also where the proxy has a
-    read for each encrypted byte.
-    """
+    """Clients send no name for an address. The route is asked once, after the handshake, however it arrives."""
     stage, asked = opened(open_stage, certificates, "client"), list[str | None]()
-
-    def place_of(port: int, name: str | None) -> int:
-        asked.append(name)
-        return port
-
-    monkeypatch.setattr(stage.server.ports, "place_of", place_of)
+    stage.server.ports.place_of = lambda port, name: asked.append(name) or port  # type: ignore
     context = certificates.of_client()
     context.check_hostname = False
     client = TlsPeer(await stage.client(), context, host)
     await until(lambda: stage.sessions)
     assert asked == []
     await client.handshake(sizes)
-    await client.send(produce(1), sizes)
-    assert await stage.broker.first_frame() == produce(1)
+    await client.send(frames.produce(1), sizes)
+    assert await stage.broker.first_frame() == frames.produce(1)
     assert asked == [server_name]
 
 
@@ -165,9 +143,9 @@ async def test_tiny_records(open_stage: OpenStage, certificates: Certificates, m
     client, broker = await pair(stage, certificates, "client")
     turns = turns_of_reads(monkeypatch)
     for at in range(3_000):
-        client.tls.write(produce(1, 3_000)[at : at + 1])
-    await client.send(produce(1, 3_000)[3_000:])
-    assert await broker.frame() == produce(1, 3_000)
+        client.tls.write(frames.produce(1, 3_000)[at : at + 1])
+    await client.send(frames.produce(1, 3_000)[3_000:])
+    assert await broker.frame() == frames.produce(1, 3_000)
     assert len(turns) >= 3_000 // 64
     assert max(size for size, _ in turns[:-1]) <= 64
 
@@ -191,11 +169,11 @@ async def test_key_updates_are_read_in_several_turns(
     turns = turns_of_reads(monkeypatch)
     keys = ClientKeys(tmp_path / "keys")
     updates = b"".join(keys.update(asks=asks) for _ in range(3_000))
-    await client.peer.send(updates + keys.record(heartbeat(1), 23))
-    assert await broker.frame() == heartbeat(1)
+    await client.peer.send(updates + keys.record(frames.heartbeat(1), 23))
+    assert await broker.frame() == frames.heartbeat(1)
     assert len(turns) > 4
     assert max(given for _, given in turns) < 20_000 < len(updates) / 4
-    await arrives(broker, client, heartbeat_answer(1))
+    await arrives(broker, client, frames.heartbeat_answer(1))
 
 
 async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Certificates) -> None:
@@ -205,17 +183,17 @@ async def test_a_receiver_that_is_slow(open_stage: OpenStage, certificates: Cert
     session = stage.session_of(client.peer)
     await until(lambda: session.upstream is not None)
     with_small_buffers(session.client, session.upstream, client.peer, broker.peer)
-    await client.send(fetch(1) + api_versions(2, 99))
-    assert await broker.frame() == fetch(1)
-    answering = asyncio.ensure_future(broker.send(fetched(1, size=3_000_000)))
+    await client.send(frames.fetch(1) + frames.api_versions(2, 99))
+    assert await broker.frame() == frames.fetch(1)
+    answering = asyncio.ensure_future(broker.send(frames.fetched(1, size=3_000_000)))
     await until(lambda: session.responses.writer.pending is not None)
-    requesting = asyncio.ensure_future(client.send(produce(3, 3_000_000)))
+    requesting = asyncio.ensure_future(client.send(frames.produce(3, 3_000_000)))
     await until(lambda: session.requests.writer.pending is not None)
     response, _ = await asyncio.gather(client.frame(), answering)
-    assert response == fetched(1, size=3_000_000)
+    assert response == frames.fetched(1, size=3_000_000)
     assert (await client.frame())[4:8] == (2).to_bytes(4, "big")
     request, _ = await asyncio.gather(broker.frame(), requesting)
-    assert request == produce(3, 3_000_000)
+    assert request == frames.produce(3, 3_000_000)
 
 
 # ---- ends
@@ -228,15 +206,15 @@ async def test_half_close(open_stage: OpenStage, certificates: Certificates, siz
     stage = opened(open_stage, certificates)
     client, broker = await pair(stage, certificates)
     session = stage.session_of(client.peer)
-    await client.send(fetch(1) + produce(2, 50_000, acks=0))
-    assert [await broker.frame() for _ in range(2)] == [fetch(1), produce(2, 50_000, acks=0)]
+    await client.send(frames.fetch(1) + frames.produce(2, 50_000, acks=0))
+    assert [await broker.frame() for _ in range(2)] == [frames.fetch(1), frames.produce(2, 50_000, acks=0)]
     if size > 65_536:
         with_small_buffers(session.client, client.peer)
     await client.end()
-    answering = asyncio.ensure_future(broker.send(fetched(1, size=size)))
+    answering = asyncio.ensure_future(broker.send(frames.fetched(1, size=size)))
     if size > 65_536:
         await until(lambda: cast("TlsWire", session.client)._unsent)
-    assert await client.frame() == fetched(1, size=size)
+    assert await client.frame() == frames.fetched(1, size=size)
     await answering
     await broker.ended()
     await broker.end()
@@ -249,11 +227,11 @@ async def test_the_end_of_stream_in_the_read_of_a_request(open_stage: OpenStage,
     """It is found by the read before, and no event of the loop reports it: the client does not end TCP's stream."""
     stage = opened(open_stage, certificates, "client")
     client, broker = await pair(stage, certificates, "client")
-    client.tls.write(heartbeat(1))
+    client.tls.write(frames.heartbeat(1))
     client.peer.end = lambda: None  # type: ignore[method-assign]
     await client.end()
-    assert await broker.frame() == heartbeat(1)
-    await arrives(broker, client, heartbeat_answer(1))
+    assert await broker.frame() == frames.heartbeat(1)
+    await arrives(broker, client, frames.heartbeat_answer(1))
     plain = cast("Peer", broker)
     await plain.closed()
     plain.close()
@@ -286,7 +264,7 @@ async def test_a_client_that_stalls_in_its_handshake(
     for client, peer in ((second, silent), (third, good)):
         await client.send(header[10:])
         await peer.handshake()
-    await good.send(heartbeat(1))
+    await good.send(frames.heartbeat(1))
     brokers = [await stage.broker.accept() for _ in range(2)]
     stage.clock.pass_seconds(5)
     await asyncio.gather(first.closed(), second.closed())
@@ -303,17 +281,14 @@ async def test_renegotiation_is_refused(open_stage: OpenStage, certificates: Cer
     """Of TLS 1.2, by its alert. OpenSSL's client then gives up; another client's connection goes on."""
     stage = opened(open_stage, certificates, "client")
     other, others_broker = await pair(stage, certificates, "client")
-    openssl = await asyncio.create_subprocess_exec(
-        *("openssl", "s_client", "-connect", f"{LOOPBACK}:{stage.port}", "-tls1_2", "-CAfile", certificates.ca),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    command = ("openssl", "s_client", "-connect", f"{LOOPBACK}:{stage.port}", "-tls1_2", "-CAfile", certificates.ca)
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    openssl = await asyncio.create_subprocess_exec(*command, **pipes)
     try:
         assert openssl.stdin is not None
-        openssl.stdin.write(heartbeat(1))
+        openssl.stdin.write(frames.heartbeat(1))
         broker = await stage.broker.accept()
-        assert await broker.frame() == heartbeat(1)
+        assert await broker.frame() == frames.heartbeat(1)
         openssl.stdin.write(b"R\n")
         async with asyncio.timeout(PATIENCE_SECONDS):
             _, said = await openssl.communicate()
@@ -325,14 +300,14 @@ async def test_renegotiation_is_refused(open_stage: OpenStage, certificates: Cer
     assert b"no renegotiation" in said
     assert openssl.returncode
     await broker.closed()
-    await arrives(other, others_broker, heartbeat(2))
+    await arrives(other, others_broker, frames.heartbeat(2))
 
 
 async def test_plaintext(open_stage: OpenStage, certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     """Counted and logged; a health check that sends nothing is neither."""
     stage = opened(open_stage, certificates, "client")
     client = await stage.client()
-    await client.send(heartbeat(1))
+    await client.send(frames.heartbeat(1))
     await client.closed()
     client.close()
     (await stage.client()).close()
@@ -356,22 +331,22 @@ async def test_client_certificate(open_stage: OpenStage, certificates: Certifica
     strangers = Certificates(tmp_path)
     good = certificates.issue("client", common_name="etl,O=acme")
     client = await client_of(stage, certificates, files=good)
-    await client.send(heartbeat(1))
+    await client.send(frames.heartbeat(1))
     broker = await stage.broker.accept()
-    assert await broker.frame() == heartbeat(1)
+    assert await broker.frame() == frames.heartbeat(1)
     assert stage.session_of(client.peer).identity.client.user.startswith("CN=etl")
     context = certificates.of_client()
     if auth == "required":
         client = TlsPeer(await stage.client(), context)
         await client.handshake()  # with TLS 1.3 a client is done before the server is
-        await client.send(heartbeat(2))
+        await client.send(frames.heartbeat(2))
         with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
             await client.frame()
         stage.metrics.errors.protocol["tls_handshake"] = 0
     context.load_cert_chain(strangers.issue("stranger").both)
     client = TlsPeer(await stage.client(), context)
     await client.handshake()
-    await client.send(produce(3, 100_000))
+    await client.send(frames.produce(3, 100_000))
     with pytest.raises(ssl.SSLError, match=r"UNKNOWN_CA|CERTIFICATE"):
         await client.frame()
     client.peer.close()
@@ -408,7 +383,7 @@ async def test_many_at_once(open_stage: OpenStage, certificates: Certificates, m
         client.peer.send_now(client._outgoing.read())
     await until(lambda: sum(rounds) > 20)
     before = len(rounds)
-    await arrives(innocent, broker, heartbeat(1))
+    await arrives(innocent, broker, frames.heartbeat(1))
     assert len(rounds) - before <= 20
     assert sum(rounds) < 400, "they are not done yet"
     assert max(rounds) <= HEAVY_ROUND_NS // step_ns + 1
@@ -463,7 +438,7 @@ async def test_the_next_broker_after_a_handshake_that_fails(
         refused.close()
     broker = TlsPeer(await good.accept(), certificates.of_server(), None)
     await broker.handshake()
-    await arrives(client, broker, heartbeat(1))
+    await arrives(client, broker, frames.heartbeat(1))
     assert stage.metrics.errors.upstream[reason] == 1
 
 
@@ -478,4 +453,4 @@ async def test_without_a_check_of_the_name(open_stage: OpenStage, certificates: 
     broker = TlsPeer(await stage.broker.accept(), context, None)
     await broker.handshake()
     assert broker.tls.getpeercert() is not None
-    await arrives(client, broker, heartbeat(1))
+    await arrives(client, broker, frames.heartbeat(1))

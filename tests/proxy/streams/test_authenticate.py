@@ -16,25 +16,14 @@ from proxy.streams.handlers.authenticate import SaslMessageTooLarge
 from proxy.streams.handlers.forward import MAX_KEPT, MAX_PARTIAL
 from quotas.entity import ANONYMOUS
 from quotas.parsing.parse import parse_spec
+from tests.proxy import frames
 from tests.proxy.conversation import without_burst
-from tests.proxy.frames import (
-    batch,
-    fetch,
-    fetched,
-    frame,
-    heartbeat,
-    heartbeat_answer,
-    produce,
-    produce_records,
-    produced,
-    request,
-)
 from tests.proxy.streams.exchanges import negotiate
 from tests.proxy.streams.pair import Pair, World
 
 ILLEGAL, REFUSED = 34, 58
 OPAQUE = b"n,,\x01auth=Bearer opaque\x01\x01"
-ROWS = [produce_records(number, {"rows": [batch(1, 1_000)]}) for number in range(40)]
+ROWS = [frames.produce_records(number, {"rows": [frames.batch(1, 1_000)]}) for number in range(40)]
 SIZE = len(ROWS[0]) - 4
 
 
@@ -43,20 +32,20 @@ def plain(user: str) -> bytes:
 
 
 def handshake(n: int, mechanism: str = "PLAIN") -> bytes:
-    return request(SASL_HANDSHAKE, 1, n, struct.pack(">h", len(mechanism)) + mechanism.encode())
+    return frames.request(SASL_HANDSHAKE, 1, n, struct.pack(">h", len(mechanism)) + mechanism.encode())
 
 
 def chosen(n: int, error: int = 0) -> bytes:
-    return frame(struct.pack(">ihi", n, error, 0))
+    return frames.frame(struct.pack(">ihi", n, error, 0))
 
 
 def sasl(n: int, token: bytes) -> bytes:
-    return request(SASL_AUTHENTICATE, 2, n, encode_varint(len(token) + 1) + token + b"\0")
+    return frames.request(SASL_AUTHENTICATE, 2, n, encode_varint(len(token) + 1) + token + b"\0")
 
 
 def accepted(n: int, token: bytes = b"", error: int = 0, lifetime_ms: int = 0) -> bytes:
     answer = struct.pack(">ibhb", n, 0, error, 0) + encode_varint(len(token) + 1) + token
-    return frame(answer + struct.pack(">qb", lifetime_ms, 0))
+    return frames.frame(answer + struct.pack(">qb", lifetime_ms, 0))
 
 
 def try_login(
@@ -96,12 +85,12 @@ def test_a_client_is_the_user_that_it_proves(cuts: tuple[int, ...], breaks: bool
     pair.exchange(exchange.request, exchange.response)
     log_in(pair, "alice")
     assert users(world) == [], "nobody yet"
-    pair.client_sends(produce(2), produce(3))
-    pair.broker_sends(produced(2), produced(3))
+    pair.client_sends(frames.produce(2), frames.produce(3))
+    pair.broker_sends(frames.produced(2), frames.produced(3))
     assert users(world) == [("alice", "etl")]
-    assert left(world, "alice") == 1_000_000 - 2 * (len(produce(2)) - 4)
-    assert pair.sent()[1:] == [handshake(900), sasl(901, plain("alice")), produce(2), produce(3)]
-    assert pair.received()[1:] == [chosen(900), accepted(901), produced(2), produced(3)]
+    assert left(world, "alice") == 1_000_000 - 2 * (len(frames.produce(2)) - 4)
+    assert pair.sent()[1:] == [handshake(900), sasl(901, plain("alice")), frames.produce(2), frames.produce(3)]
+    assert pair.received()[1:] == [chosen(900), accepted(901), frames.produced(2), frames.produced(3)]
     pair.hang_up()
     assert world.memory.buffered_bytes == 0
 
@@ -125,9 +114,9 @@ def test_a_scram_exchange_and_a_token() -> None:
 def test_an_exchange_has_the_connection_to_itself() -> None:
     """A pipelined second exchange, and data between, pass when the broker has answered what came before."""
     pair = Pair(World())
-    pipelined = [handshake(1), sasl(2, plain("alice")), handshake(3), sasl(4, plain("bob")), heartbeat(5)]
+    pipelined = [handshake(1), sasl(2, plain("alice")), handshake(3), sasl(4, plain("bob")), frames.heartbeat(5)]
     pair.client_sends(*pipelined)
-    answers = [chosen(1), accepted(2), chosen(3), accepted(4, error=REFUSED), heartbeat_answer(5)]
+    answers = [chosen(1), accepted(2), chosen(3), accepted(4, error=REFUSED), frames.heartbeat_answer(5)]
     for number, (answer, user) in enumerate(zip(answers, [ANONYMOUS, *["alice"] * 4], strict=True), start=1):
         assert pair.sent() == pipelined[:number]
         if number < 5:
@@ -173,10 +162,10 @@ def test_requests_after_a_new_login_are_charged_to_the_new_user(quotas: list[str
     log_in(pair, "alice")
     pair.client_sends(*ROWS[:10])
     pair.client_sends(*ROWS[10:20])
-    pair.broker_sends(*[produced(n) for n in range(20)])
+    pair.broker_sends(*[frames.produced(n) for n in range(20)])
     log_in(pair, "bob")
     pair.client_sends(*ROWS[20:24])
-    pair.broker_sends(*[produced(n) for n in range(20, 24)])
+    pair.broker_sends(*[frames.produced(n) for n in range(20, 24)])
     assert (left(world, "alice"), left(world, "bob")) == (1_000_000 - 20 * SIZE, 1_000_000 - 4 * SIZE)
     log_in(pair, "alice")
     pair.client_sends(*ROWS[24:25])
@@ -194,12 +183,12 @@ def test_a_response_belongs_to_the_user_that_asked() -> None:
     world = World([parse_spec(f"user={user},consumer_byte_rate=1MB") for user in ("alice", "bob")])
     pair = Pair(world)
     log_in(pair, "alice")
-    pair.client_sends(fetch(1), handshake(2))
-    pair.broker_sends(fetched(1, size=5_000), chosen(2))
+    pair.client_sends(frames.fetch(1), handshake(2))
+    pair.broker_sends(frames.fetched(1, size=5_000), chosen(2))
     pair.exchange(sasl(3, plain("bob")), accepted(3))
-    pair.exchange(fetch(4), fetched(4, size=300))
+    pair.exchange(frames.fetch(4), frames.fetched(4, size=300))
     bytes_of = {entity.user: entity.fetch_bytes for entity in world.metrics.entities}
-    assert bytes_of == {"alice": len(fetched(1, size=5_000)), "bob": len(fetched(4, size=300))}
+    assert bytes_of == {"alice": len(frames.fetched(1, size=5_000)), "bob": len(frames.fetched(4, size=300))}
     levels = {entity: level[1] for (entity, _), level in world.levels().items()}
     assert levels == {"user:alice": 1_000_000 - bytes_of["alice"], "user:bob": 1_000_000 - bytes_of["bob"]}
 
@@ -207,18 +196,18 @@ def test_a_response_belongs_to_the_user_that_asked() -> None:
 def test_a_notice_stays_with_the_user_that_it_was_for() -> None:
     pair = Pair(World([without_burst("user=alice,producer_byte_rate=100")]))
     log_in(pair, "alice")
-    pair.exchange(produce(1, 1_000), produced(1))
+    pair.exchange(frames.produce(1, 1_000), frames.produced(1))
     assert pair.connection.identity.notice.until_ns
     log_in(pair, "bob")
-    pair.exchange(produce(2, 1_000), produced(2))
-    assert pair.received()[-1] == produced(2)
+    pair.exchange(frames.produce(2, 1_000), frames.produced(2))
+    assert pair.received()[-1] == frames.produced(2)
 
 
 def test_the_principal_replaces_all_and_nothing_is_read() -> None:
     pair = Pair(World(QuotaOptions(principal="team")))
     long = sasl(2, b"\0bob\0" + bytes(200_000))
-    pair.client_sends(handshake(1), long, heartbeat(3))
-    assert pair.sent() == [handshake(1), long, heartbeat(3)]
+    pair.client_sends(handshake(1), long, frames.heartbeat(3))
+    assert pair.sent() == [handshake(1), long, frames.heartbeat(3)]
     pair.broker_sends(chosen(1), accepted(2))
     assert user_of(pair) == "team"
 
@@ -271,16 +260,16 @@ def test_while_memory_is_short_a_message_that_stalls_is_refused() -> None:
     "response",
     [
         accepted(901, lifetime_ms=2**63 - 1),  # longer than Python's times
-        frame(struct.pack(">i", 901)),
+        frames.frame(struct.pack(">i", 901)),
         accepted(901, bytes(MAX_KEPT)),
     ],
 )
 def test_a_response_that_cannot_be_read_passes_and_proves_nothing(response: bytes) -> None:
     pair = Pair(World())
     pair.exchange(handshake(900), chosen(900))
-    pair.client_sends(sasl(901, plain("alice")), heartbeat(902))
+    pair.client_sends(sasl(901, plain("alice")), frames.heartbeat(902))
     pair.broker_sends(response)
-    assert (pair.received()[-1], user_of(pair), pair.sent()[-1]) == (response, ANONYMOUS, heartbeat(902))
+    assert (pair.received()[-1], user_of(pair), pair.sent()[-1]) == (response, ANONYMOUS, frames.heartbeat(902))
 
 
 @pytest.mark.claim(
@@ -299,11 +288,11 @@ def test_where_brokers_require_a_login_nothing_is_charged_before_it(mechanism: s
     if mechanism:
         try_login(pair, mechanism, plain("alice"), error=0 if mechanism == "GSSAPI" else REFUSED)
     if mechanism == "GSSAPI":
-        pair.client_sends(produce(4, 1_000))
+        pair.client_sends(frames.produce(4, 1_000))
         assert users(world)
     else:
         with pytest.raises(LoginRequired):
-            pair.client_sends(produce(4, 1_000))
+            pair.client_sends(frames.produce(4, 1_000))
         assert users(world) == []
     assert len(world.levels()) == (mechanism == "GSSAPI")
 
