@@ -12,14 +12,19 @@ from proxy.admin.answer_page.served import AnswerPage
 from proxy.observability.client_times import STATES
 from tests.protocol.fetch_responses import fetch_response
 from tests.protocol.kafka_messages import record_batch
-from tests.proxy.conversation import NS_PER_SECOND, OpenStage, Stage, arrives, nobody_accepts, until, without_burst
-from tests.proxy.frames import fetch, fetched, produce, produced, request
+from tests.proxy.conversation import (
+    NS_PER_SECOND,
+    OpenStage,
+    Stage,
+    arrives,
+    exchange,
+    nobody_accepts,
+    until,
+    without_burst,
+)
+from tests.proxy.frames import fetch, fetched, frame, produce, produced, request
 
 SPEC = "client-id=etl,producer_byte_rate=1000"
-
-
-def number(value: int) -> bytes:
-    return value.to_bytes(4, "big")
 
 
 def activity_of(stage: Stage) -> Activity:
@@ -33,15 +38,12 @@ def tick(stage: Stage, times: int) -> None:
 
 
 async def rows_of(activity: Activity, path: str) -> list[dict[str, Any]]:
-    response = await activity.respond(path, "application/json")
-    found: list[dict[str, Any]] = json.loads(response.body)
-    return found
+    return list(json.loads((await activity.respond(path, "application/json")).body))
 
 
 async def test_a_client_its_limit_and_its_broker(open_stage: OpenStage) -> None:
     client, broker = await (stage := open_stage(quotas=[without_burst(SPEC)])).pair()
-    await client.send(produce(1, 500))
-    await broker.frame()
+    await arrives(client, broker, produce(1, 500))
     stage.clock.pass_seconds(0.2)
     await broker.send(produced(1))
     await client.frame()
@@ -90,8 +92,7 @@ async def test_a_held_client_is_at_its_limit(open_stage: OpenStage) -> None:
 async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) -> None:
     """Neither its time to answer nor the line of it is a zero."""
     client, broker = await (stage := open_stage()).pair()
-    await client.send(produce(1, 500))
-    await broker.frame()
+    await arrives(client, broker, produce(1, 500))
     for _ in range(11):  # longer than a figure of the line takes, whenever the last one was
         stage.sweep()
         stage.clock.pass_seconds(1)
@@ -111,8 +112,7 @@ async def test_a_request_that_the_broker_does_not_answer(open_stage: OpenStage) 
 async def test_a_fetch_that_outlasts_its_wait_is_the_brokers(open_stage: OpenStage) -> None:
     """A consumer without a group sends nothing else: at a frozen broker it does not wait for new records."""
     client, broker = await (stage := open_stage()).pair()
-    await client.send(fetch(1))
-    await broker.frame()
+    await arrives(client, broker, fetch(1))
     verdicts = []
     for second in range(40):
         stage.sweep()
@@ -140,17 +140,12 @@ async def test_connections_that_wait_for_a_broker_are_told(open_stage: OpenStage
 
 async def test_the_time_of_a_broker(open_stage: OpenStage) -> None:
     client, broker = await (stage := open_stage()).pair()
-    await client.send(fetch(0))
-    await broker.frame()
-    await broker.send(fetched(0))
-    await client.frame()
+    await exchange(client, broker, fetch(0), fetched(0))
     for number in range(1, 4):
         stage.sweep()
-        await client.send(produce(number, 500))
-        await broker.frame()
+        await arrives(client, broker, produce(number, 500))
         stage.clock.pass_seconds(0.4)
-        await broker.send(produced(number))
-        await client.frame()
+        await arrives(broker, client, produced(number))
     (at,) = await rows_of(activity_of(stage), "/brokers")
     assert (at["produce"]["count"], at["produce"]["mean_seconds"]) == (3, pytest.approx(0.4))
     assert at["others"]["count"] == 0  # a fetch is no time of the broker
@@ -168,19 +163,14 @@ async def test_a_view_is_collected_once_a_second_whoever_asks(open_stage: OpenSt
 async def test_a_loop_that_never_rests_is_the_answer(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """For 97 of 100 seconds the thread of the loop has the CPU."""
     client, broker = await (stage := open_stage()).pair()
-    await client.send(produce(1, 500))
-    await broker.frame()
+    await arrives(client, broker, produce(1, 500))
     begun_ns, begun = stage.clock(), thread_time()
     monkeypatch.setattr("proxy.admin.history.thread_time", lambda: begun + (stage.clock() - begun_ns) / 1e9 * 0.97)
     for _ in range(10):
-        await broker.send(produced(1))
-        await client.frame()
-        await client.send(produce(1, 500))
-        await broker.frame()
+        await exchange(broker, client, produced(1), produce(1, 500))
         stage.clock.pass_seconds(10)
         tick(stage, 10)
-    await broker.send(produced(1))
-    await client.frame()
+    await arrives(broker, client, produced(1))
     answer = (await AnswerPage(activity_of(stage)).respond("/answer", "text/plain")).body.decode()
     assert answer.startswith("Yes: this proxy is the bottleneck: its event loop is busy 97% of the time.")
 
@@ -194,17 +184,11 @@ async def test_very_many_clients_leave_the_loop_its_turns(open_stage: OpenStage)
     stage.clock.now_ns += NS_PER_SECOND
     for entity in entities:
         entity.times.spent_ns[0] = 1
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count())
-    rows = await rows_of(activity_of(stage), "/clients")
-    counting.cancel()
+    reading, turns = asyncio.ensure_future(rows_of(activity_of(stage), "/clients")), 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    rows = reading.result()
     assert (len(rows), rows[0]["client_id"]) == (MOST_SHOWN, "client-19999")
     assert turns > 20_000 / 100
 
@@ -213,17 +197,12 @@ async def test_what_a_consumer_does_in_its_group_and_how_far_it_is_behind(open_s
     client, broker = await (stage := open_stage()).pair()
     for generation in range(1, 6):
         joins = request(11, 5, 111, b"\0\4team" + bytes(8) + b"\0\0")
-        syncs = request(14, 3, 114, b"\0\4team" + number(generation))
+        syncs = request(14, 3, 114, b"\0\4team" + generation.to_bytes(4))
         for each in (joins, syncs):
-            await arrives(client, broker, each)
-            answer = each[8:12] + bytes(30)
-            await broker.send(number(len(answer)) + answer)
-            await client.frame()
-    await client.send(fetch(9))
-    await broker.frame()
+            await exchange(client, broker, each, frame(each[8:12] + bytes(30)))
+    await arrives(client, broker, fetch(9))
     response = fetch_response(12, [[record_batch(10, bytes(200))]])
-    response = number(9) + response[4:]
-    await broker.send(number(len(response)) + response)
+    await broker.send(frame((9).to_bytes(4) + response[4:]))
     await client.frame()
     stage.clock.pass_seconds(1)
     stage.sweep()
@@ -237,7 +216,6 @@ async def test_two_producers_with_one_name_at_one_broker_are_two_programs(open_s
     stage = open_stage()
     for _ in range(2):
         client, broker = await stage.pair()
-        await client.send(produce(1, 500))
-        await broker.frame()
+        await arrives(client, broker, produce(1, 500))
     (row,) = await rows_of(activity_of(stage), "/clients")
     assert (row["connections"], row["programs"]) == (2, 2)

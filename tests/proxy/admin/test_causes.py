@@ -48,12 +48,7 @@ ADVICE: Final = {
 }
 AT_LIMIT: Final = waited("producer_byte_rate", "client-id:etl")
 USED_UP: Final = {**LIMIT, "client_count": 1, "entry": "client-id=etl", "source": "quotas.toml:7"}
-BY_DEFAULT: Final = {
-    **USED_UP,
-    "entity": "client-id:rdkafka",
-    "entry": "client-id=<default>",
-    "source": "quotas.toml:3",
-}
+OF_RDKAFKA: Final = {"entity": "client-id:rdkafka", "entry": "client-id=<default>", "source": "quotas.toml:3"}
 OF_CLUSTER: Final = {**USED_UP, "source": "--cluster-quotas"}
 OF_VARIABLE: Final = {**USED_UP, "source": "KAFKA_QUOTA_PROXY_QUOTA"}
 IN_FLEET: Final = {"fleet": "jobs", "fleet_members": 3, "fleet_value": 1_000_000, "fleet_own_value": 9_000_000}
@@ -83,7 +78,7 @@ CAUSES: Final = {
         USED_UP, "raise producer_byte_rate in the entry client-id=etl (quotas.toml:7)", "advise --rate 2MB"
     ),
     "a limit of a default entry and a generated name": at_limit(
-        BY_DEFAULT,
+        {**USED_UP, **OF_RDKAFKA},
         "raise producer_byte_rate in the entry client-id=<default> (quotas.toml:3)",
         "add an entry client-id=rdkafka",
         "rdkafka is a name that librdkafka makes up",
@@ -109,9 +104,7 @@ CAUSES: Final = {
         "let clients keep their connections",
         changes={
             **waited("connection_creation_rate", "ip:10.0.0.1"),
-            "produce_bytes_per_second": 0,
-            "requests_per_second": 0,
-            "bytes_per_request": 0,
+            **dict.fromkeys(("produce_bytes_per_second", "requests_per_second", "bytes_per_request"), 0),
         },
     ),
     "a broker quota": Cause(

@@ -30,14 +30,8 @@ LIMIT = {
 }
 QUICK = {"count": 60, "mean_seconds": 0.004, "p50_seconds": 0.003, "p99_seconds": 0.011}
 NEVER = {"count": 0, "mean_seconds": None, "p50_seconds": None, "p99_seconds": None}
-BROKER = {
-    "address": "b1:9092",
-    "oldest_request_seconds": 0.0,
-    "failing": None,
-    "hint": None,
-    "produce": QUICK,
-    "others": NEVER,
-}
+WELL = {"oldest_request_seconds": 0.0, "failing": None, "hint": None}
+BROKER = {"address": "b1:9092", "produce": QUICK, "others": NEVER, **WELL}
 SLOW_TIMES = {**QUICK, "mean_seconds": 0.4, "p50_seconds": 0.4, "p99_seconds": 0.7}
 SLOW = {**BROKER, "address": "b2:9092", "produce": SLOW_TIMES}
 SLOW_DISK = {**SLOW, "address": "b4:9092", "others": QUICK}
@@ -60,11 +54,15 @@ def text(finding: Finding) -> str:
     return " ".join(finding.sentences)
 
 
+def waits_for(limit: str, entity: str, seconds: float, lasting_seconds: int) -> dict[str, Any]:
+    return {"waits": [{"limit": limit, "entity": entity, "seconds": seconds, "lasting_seconds": lasting_seconds}]}
+
+
 def test_a_client_that_the_disk_guard_holds_reads_so() -> None:
     disk = "disk guard 85%..95%: broker 3 at 94.2 %, in /data"
-    waits = [{"limit": "disk_guard", "entity": "total", "seconds": 50.0, "lasting_seconds": 50}]
     limit = {**LIMIT, "limit": "disk_guard", "entity": "total", "source": "--disk-guard", "disk": disk}
-    row = client({"limit": 0.9, "broker": 0.1}, waits=waits, limits=[["disk_guard", "total"]])
+    waits = waits_for("disk_guard", "total", 50, 50)
+    row = client({"limit": 0.9, "broker": 0.1}, limits=[["disk_guard", "total"]], **waits)
     found = text(explained(row, limit=limit))
     assert f"The {disk}. It allows {bytes_of(2_000_000)}/s to all producers together" in found
     assert "kafka-delete-records.sh" in found
@@ -122,14 +120,13 @@ def test_what_is_over_is_no_verdict(brokers: list[str]) -> None:
 
 
 def test_every_state_has_words_and_every_verdict_a_headline() -> None:
-    assert set(WORDS) == set(STATES)
-    assert set(HEADLINES) == {*STATES, "none"}
+    assert (set(WORDS), set(HEADLINES)) == (set(STATES), {*STATES, "none"})
 
 
 def test_a_limit_is_named_with_its_rate_and_who_shares_it() -> None:
     """What else it says: `tests/docs/test_troubleshoot.py`."""
-    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2, "lasting_seconds": 300}]
-    found = text(explained(client({"limit": 0.72, "broker": 0.05, "client": 0.23}, waits=waits)))
+    waits = waits_for("producer_byte_rate", "client-id:etl", 43.2, 300)
+    found = text(explained(client({"limit": 0.72, "broker": 0.05, "client": 0.23}, **waits)))
     assert "allows 2 MB/s; 1.99 MB/s passed in the last minute (100% of it), and 1 connection is waiting" in found
     assert "2 clients share it: etl, etl (user alice)." in found
     assert "raise producer_byte_rate of client-id:etl" in found
@@ -137,21 +134,18 @@ def test_a_limit_is_named_with_its_rate_and_who_shares_it() -> None:
 
 def test_a_limit_that_one_client_has_to_itself_is_told_with_a_value() -> None:
     alone = {**LIMIT, "client_count": 1}
-    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 43.2, "lasting_seconds": 20}]
-    found = text(explained(client({"limit": 0.75, "broker": 0.25}, waits=waits), limit=alone))
+    waits = waits_for("producer_byte_rate", "client-id:etl", 43.2, 20)
+    found = text(explained(client({"limit": 0.75, "broker": 0.25}, **waits), limit=alone))
     assert "this began within the last 30 s" in found
-    assert (
-        "When it is not waiting, it moves about 7.96MB/s: producer_byte_rate=7.96MB would rarely make it wait." in found
-    )
+    assert "not waiting, it moves about 7.96MB/s: producer_byte_rate=7.96MB would rarely make it wait." in found
     assert "`kafka-quota-proxy advise --rate 2MB`" in found
-    found = text(explained(client({"limit": 0.95, "broker": 0.05}, waits=waits), limit=alone))
+    found = text(explained(client({"limit": 0.95, "broker": 0.05}, **waits), limit=alone))
     assert "rarely make it wait" not in found
 
 
 def test_who_holds_the_memory_is_named() -> None:
     known = Known([], [], [], [], holder=client({}, client_id="greedy", buffered_bytes=200e6))
-    waits = [{"limit": "max_buffered_bytes", "entity": "proxy", "seconds": 60, "lasting_seconds": 60}]
-    found = text(explain(client({"proxy": 1.0}, waits=waits), known))
+    found = text(explain(client({"proxy": 1.0}, **waits_for("max_buffered_bytes", "proxy", 60, 60)), known))
     assert "greedy holds most of the memory: 200 MB." in found
 
 
@@ -175,18 +169,15 @@ def test_a_connection_that_failed_is_told_with_what_helps() -> None:
     assert refused({"peer": "a", "reason": "max_connections", "max_connections": 3}).verdict == "proxy"
     found = refused({"peer": "a", "client_id": "etl", "user": "alice", "error": "sasl_authentication_failed"})
     assert (found.client_id, found.user) == ("etl", "alice")
-    assert found.sentences == [
-        "a connection from a (client id etl, user alice) failed: login: sasl_authentication_failed"
-    ]
+    says = "a connection from a (client id etl, user alice) failed: login: sasl_authentication_failed"
+    assert found.sentences == [says]
 
 
 def test_a_limit_of_a_fleet_tells_both_rates() -> None:
     shared = {**LIMIT, "fleet": "jobs", "fleet_members": 40, "fleet_value": 50_000_000}
-    waits = [{"limit": "producer_byte_rate", "entity": "client-id:etl", "seconds": 1, "lasting_seconds": 0}]
-    found = text(explained(client({"limit": 1.0}, waits=waits), limit=shared))
-    assert (
-        "allows 50 MB/s to all 40 members of the fleet jobs together. The share of this proxy is 2 MB/s now." in found
-    )
+    waits = waits_for("producer_byte_rate", "client-id:etl", 1, 0)
+    found = text(explained(client({"limit": 1.0}, **waits), limit=shared))
+    assert "allows 50 MB/s to all 40 members of the fleet jobs together. The share of this proxy is 2 MB/s now" in found
 
 
 def test_a_broker_that_is_down_has_cut_its_clients_off() -> None:
@@ -248,10 +239,10 @@ def test_the_text_has_a_paragraph_for_each_client() -> None:
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "a\u202eb", "x\r\ny", "z\u2028w"])
 def test_names_of_clients_print_nothing_but_text(hostile: str) -> None:
-    waits = [{"limit": "producer_byte_rate", "entity": f"client-id:{hostile}", "seconds": 1, "lasting_seconds": 0}]
-    row = client({"limit": 1.0}, client_id=hostile, user=hostile, waits=waits)
-    for line in text_of([explained(row, limit={**LIMIT, "entity": f"client-id:{hostile}"})]):
-        assert line.isprintable()
+    waits = waits_for("producer_byte_rate", f"client-id:{hostile}", 1, 0)
+    row = client({"limit": 1.0}, client_id=hostile, user=hostile, **waits)
+    shown = text_of([explained(row, limit={**LIMIT, "entity": f"client-id:{hostile}"})])
+    assert all(line.isprintable() for line in shown)
 
 
 @pytest.mark.parametrize(

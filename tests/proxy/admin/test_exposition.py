@@ -61,21 +61,17 @@ def metrics(clock: Clock) -> Metrics:
 
 async def scrape(metrics: Metrics, accept: str = "") -> dict[str, Metric]:
     form = format_of(accept)
-    body = await expose(metrics, form)
     parse = parse_openmetrics if form is OPENMETRICS else parse_text
-    parsed = list(parse(body.decode()))
-    names = [family.name for family in parsed]
-    assert len(set(names)) == len(names), "every family has one HELP and one TYPE"
-    return {family.name.removeprefix(PREFIX): family for family in parsed}
+    parsed = list(parse((await expose(metrics, form)).decode()))
+    found = {family.name.removeprefix(PREFIX): family for family in parsed}
+    assert len(found) == len(parsed), "every family has one HELP and one TYPE"
+    return found
 
 
 def value(shown: Mapping[str, Metric], family: str, sample: str = "", /, **labels: str) -> float | None:
     """The one sample of that family (name ending in `sample`) with these labels, or None."""
-    found = [
-        one.value
-        for one in shown[family].samples
-        if one.name.removeprefix(PREFIX) == (sample or family) and labels == one.labels
-    ]
+    name = PREFIX + (sample or family)
+    found = [one.value for one in shown[family].samples if (one.name, one.labels) == (name, labels)]
     assert len(found) <= 1, "a series appears once"
     return found[0] if found else None
 
@@ -252,12 +248,8 @@ async def test_idle_clients_make_room_for_throttles(clock: Clock) -> None:
 
 async def test_beyond_the_bound_limits_are_summed_up(clock: Clock) -> None:
     metrics = metrics_with(clock, max_metric_entities=1)
-    metrics.limits_in_use = lambda: [
-        limit("producer_byte_rate", "a", 1),
-        limit("producer_byte_rate", "b", 10, debt_seconds=0.5),
-        limit("producer_byte_rate", "c", 100, debt_seconds=2),
-        limit("consumer_byte_rate", "c", 1000),
-    ]
+    produce = [limit("producer_byte_rate", *each) for each in (("a", 1), ("b", 10, 0.5), ("c", 100, 2))]
+    metrics.limits_in_use = lambda: [*produce, limit("consumer_byte_rate", "c", 1000)]
     shown = await scrape(metrics)
     assert value(shown, "quota_limit", limit="producer_byte_rate", entity="client-id:a") == 1
     assert value(shown, "quota_limit", limit="producer_byte_rate", entity="other") == 110

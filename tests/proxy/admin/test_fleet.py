@@ -33,8 +33,7 @@ def world() -> Iterator[Members]:
 def page(world: Members) -> dict[str, Any]:
     response = FleetPage(world.proxies[0].fleet).respond()
     assert (response.status, response.content_type) == (200, "application/json; charset=utf-8")
-    found: dict[str, Any] = json.loads(response.body)
-    return found
+    return dict(json.loads(response.body))
 
 
 def test_the_page_has_members_with_their_caps_and_wants(world: Members) -> None:

@@ -19,7 +19,7 @@ from proxy.brokers.nodes import Nodes
 from proxy.config.addresses import Address
 from proxy.config.config import ListeningOptions
 from proxy.config.errors import BindError
-from tests.proxy.conversation import LOOPBACK, OpenBroker, OpenStage, Peer, exchange, lines_of, until
+from tests.proxy.conversation import LOOPBACK, OpenBroker, OpenStage, Peer, arrives, exchange, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer, metadata, metadata_answer
 
 pytestmark = pytest.mark.claim(
@@ -197,8 +197,7 @@ def test_one_port_for_all_nodes(pattern: str, port: int) -> None:
 # ---- in conversations
 async def learn(client: Peer, broker: Peer, brokers: dict[int, tuple[str, int]]) -> dict[int, tuple[str, int]]:
     """What the client is told about these brokers."""
-    await client.send(metadata(1))
-    await broker.frame()
+    await arrives(client, broker, metadata(1))
     await broker.send(metadata_answer(1, brokers))
     body: Any = decode(load_response_schema(METADATA, 12), await client.frame(), 9)
     return {found.node_id: (found.host, found.port) for found in body.brokers}

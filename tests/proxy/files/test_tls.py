@@ -23,7 +23,7 @@ from proxy.config.config import Config, ListeningOptions, ServerSsl
 from proxy.config.errors import ConfigError
 from proxy.files.tls import TlsContexts, context_from_clients, context_to_brokers, read_pem
 from proxy.observability.metrics import Metrics
-from tests.proxy.conversation import OpenStage, Stage, arrives, lines_of, until
+from tests.proxy.conversation import OpenStage, Stage, exchange, lines_of, until
 from tests.proxy.frames import heartbeat, heartbeat_answer
 from tests.proxy.tls_peer import Certificates, TlsPeer
 
@@ -73,8 +73,7 @@ async def test_files_that_are_renamed(
     assert await contexts.poll()
     assert stage.metrics.reload_ok["tls"]
     assert (await connected(stage, certificates))[1] not in (first, second)
-    await arrives(client, broker, heartbeat(1))
-    await arrives(broker, client, heartbeat_answer(1))
+    await exchange(client, broker, heartbeat(1), heartbeat_answer(1))
     refused = [fields["message"] for name, fields in lines_of(caplog.records) if name == "tls_refused"]
     assert refused == ["is not the key of this certificate", "cannot be read: No such file or directory"]
     samples = [sample for each in families(stage.metrics) for sample in each.samples]

@@ -10,7 +10,7 @@ from proxy.config.config import EnforcementOptions
 from proxy.config.quota_sources import CLUSTER, Quotas
 from proxy.process.active_config import MOST_REFRESHED
 from quotas.parsing.parse import parse_spec
-from tests.proxy.conversation import OpenStage, Stage, until, without_burst
+from tests.proxy.conversation import OpenStage, Stage, arrives, until, without_burst
 from tests.proxy.dialogue import held
 from tests.proxy.frames import batch, produce, produce_records
 
@@ -23,8 +23,7 @@ def throttled(stage: Stage) -> list[int]:
 
 async def test_off_releases_at_once_and_on_holds_again(open_stage: OpenStage) -> None:
     client, broker = await (stage := open_stage(quotas=[SLOW])).pair()
-    await client.send(produce(1, 500))
-    await broker.frame()
+    await arrives(client, broker, produce(1, 500))
     await client.send(produce(2, 500))
     await held(stage)
     stage.server.active_config.toggle()
@@ -51,8 +50,7 @@ async def test_entries_without_a_match_warn_once(open_stage: OpenStage, caplog: 
     stage.clock.pass_seconds(1_000)
     active.warn_of_unmatched(stage.clock())
     client, broker = await stage.pair()
-    await client.send(produce_records(1, {"clicks": [batch(1, 100)]}))
-    await broker.frame()
+    await arrives(client, broker, produce_records(1, {"clicks": [batch(1, 100)]}))
 
     def warned(*after_seconds: int) -> list[object]:
         for seconds in after_seconds:
@@ -66,8 +64,7 @@ async def test_entries_without_a_match_warn_once(open_stage: OpenStage, caplog: 
     assert warned(300) == [first]
     assert caplog.records[0].__dict__["fields"]["seen"] == "etl as ANONYMOUS (0.0 MB)"
     active.replace_quotas(Quotas({"": (*entries[:2], *entries[4:5])}, 1))
-    await client.send(produce_records(2, {"clicks": [batch(1, 100)]}))
-    await broker.frame()
+    await arrives(client, broker, produce_records(2, {"clicks": [batch(1, 100)]}))
     assert warned(0, 59) == [first]
     await until(lambda: len(warned(1)) > 1)
     assert warned(300) == [first, "client-id:elt, user:a"]
@@ -131,8 +128,7 @@ async def test_the_clusters_quotas_and_those_of_the_file_change_each_by_itself(o
     stage = open_stage(quotas=[])
     active = stage.server.active_config
     client, broker = await stage.pair()
-    await client.send(produce(1, 500))
-    await broker.frame()
+    await arrives(client, broker, produce(1, 500))
     assert rates(stage) == {}
     await active.apply_source(CLUSTER, OF_CLUSTER)
     of_cluster = {"producer_byte_rate": (1_000, CLUSTER), "consumer_byte_rate": (2_000, CLUSTER)}

@@ -141,8 +141,7 @@ async def test_a_drain_ends_idle_connections_and_lets_the_others_finish(event_lo
     async with running("--event-loop", event_loop) as proxy:
         idle, broker_of_idle = await proxy.pair()
         busy, broker_of_busy = await proxy.pair()
-        await busy.send(produce(1))
-        await broker_of_busy.frame()
+        await arrives(busy, broker_of_busy, produce(1))
         proxy.send(stop)
         assert await idle.rest() == b""
         assert await broker_of_idle.rest() == b""
@@ -158,8 +157,7 @@ async def test_a_drain_ends_idle_connections_and_lets_the_others_finish(event_lo
 async def test_a_second_signal_ends_the_drain(second: signal.Signals) -> None:
     async with running("--drain-timeout", "1h") as proxy:
         client, broker = await proxy.pair()
-        await client.send(produce(1))
-        await broker.frame()
+        await arrives(client, broker, produce(1))
         proxy.send(signal.SIGTERM)
         await proxy.event("draining")
         proxy.send(second)

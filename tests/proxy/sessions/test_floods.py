@@ -84,13 +84,11 @@ async def test_an_innocent_producer_waits_for_one_round(
     for number in range(flooders):
         client, broker = await stage.pair()
         if quotas and not number:  # the first is let through, and leaves debt
-            await client.send(create(0, {"first": 100}))
-            await broker.frame()
+            await arrives(client, broker, create(0, {"first": 100}))
         tasks += [asyncio.ensure_future(swallow(each)) for each in (client, broker)]
         floods.append(client)
     client, broker = await stage.pair()
-    await client.send(produce(0, client_id="innocent"))
-    await broker.frame()
+    await arrives(client, broker, produce(0, client_id="innocent"))
     work.begin()
     flood = b"".join(make(number) for number in range(1, 900))
     for each in floods:
@@ -116,18 +114,15 @@ async def test_short_rewritten_responses_pass_and_are_no_reason_to_close(open_st
     stuck = []
     for _ in range(4):
         client, broker = await stage.pair()
-        await client.send(frames.find_coordinator(1))
-        await broker.frame()
+        await arrives(client, broker, frames.find_coordinator(1))
         await broker.send(frames.coordinators_answer(1, 37_000)[:1_000])
         stuck.append(client)
     await until(lambda: stage.memory.used > 3_500_000)
     client, broker = await stage.pair()
-    await client.send(frames.metadata(1))
-    await broker.frame()
+    await arrives(client, broker, frames.metadata(1))
     await broker.send(frames.metadata_answer(1, {1: ("127.0.0.9", 9092)}))
     assert (await client.frame())[4:8] == (1).to_bytes(4, "big")
-    await client.send(frames.find_coordinator(2))
-    await broker.frame()
+    await arrives(client, broker, frames.find_coordinator(2))
     await broker.send(frames.coordinators_answer(2, 37_000)[:1_000])
     await until(lambda: stage.session_of(client).responses.stream.holding.waits > 0)
     stage.sweep(is_short=True)

@@ -10,7 +10,7 @@ import pytest
 from proxy.sessions.lifecycle import State
 from proxy.sessions.session import Session
 from proxy.streams.memory import READ_SIZE
-from tests.proxy.conversation import OpenStage, Peer, Stage, nobody_accepts, readable_bytes, until
+from tests.proxy.conversation import OpenStage, Peer, Stage, arrives, nobody_accepts, readable_bytes, until
 from tests.proxy.frames import fetch, fetched, heartbeat, heartbeat_answer, produce, produced
 
 
@@ -27,8 +27,7 @@ async def a_client_that_does_not_read(stage: Stage) -> tuple[Peer, Peer, bytes]:
     """The proxy holds bytes that its client does not take. Returns client, broker, and the whole answer."""
     client, broker = await stage.pair()
     session = stage.session_of(client)
-    await client.send(fetch(1))
-    await broker.frame()
+    await arrives(client, broker, fetch(1))
     answer = fetched(1, size=30_000_000)
     sent = 0
     while session.responses.writer.pending is None:

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.config.config import SecurityOptions
 from proxy.streams.memory import OWN_SIZE, READ_SIZE
-from tests.proxy.conversation import OpenStage, Peer, Stage, arrives
+from tests.proxy.conversation import OpenStage, Peer, Stage, arrives, exchange
 from tests.proxy.frames import fetch, fetched, produce, produced
 
 pytestmark = pytest.mark.claim(
@@ -56,8 +56,7 @@ async def test_memory_is_bounded_and_others_are_served(open_stage: OpenStage, nu
         for sock in (client.sock, broker.sock, session.client._sock, session.upstream._sock):
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
-        await client.send(fetch(1))
-        await broker.frame()
+        await arrives(client, broker, fetch(1))
         pairs.append((client, broker))
 
     def kept() -> list[int]:
@@ -72,8 +71,7 @@ async def test_memory_is_bounded_and_others_are_served(open_stage: OpenStage, nu
     assert kept()[-1] <= 4 * SOCKET_BUFFER, "none has it all"
     client, broker = await stage.pair()
     for each in range(5):
-        await arrives(client, broker, produce(each, 20_000))
-        await arrives(broker, client, produced(each))
+        await exchange(client, broker, produce(each, 20_000), produced(each))
     for peer in (peer for pair in pairs for peer in pair):
         peer.close()
     client.close()

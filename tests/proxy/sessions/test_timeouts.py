@@ -225,12 +225,10 @@ async def test_an_old_connection_ends_after_responses(open_stage: OpenStage, cap
 async def test_an_old_connection_ends_behind_the_first_response_with_nothing_under_way(open_stage: OpenStage) -> None:
     """The client has no request without a response then: it reports nothing."""
     client, broker = await (stage := open_stage(listening=AGE)).pair()
-    await client.send(heartbeat(1))
-    await broker.frame()
+    await arrives(client, broker, heartbeat(1))
     stage.clock.pass_seconds(111)
     stage.sweep()
-    await arrives(client, broker, heartbeat(2))
-    await arrives(broker, client, heartbeat_answer(1))
+    await exchange(client, broker, heartbeat(2), heartbeat_answer(1))
     await broker.send(heartbeat_answer(2))
     assert await client.rest() == heartbeat_answer(2)
     client.close()
@@ -247,8 +245,7 @@ async def test_a_client_that_does_not_close_is_closed_when_it_is_quiet(open_stag
     session = stage.session_of(client)
     for number in range(3):
         stage.clock.pass_seconds(0.9)
-        await client.send(produce(number, acks=0))
-        await broker.frame()
+        await arrives(client, broker, produce(number, acks=0))
         stage.sweep()
         assert session.state is State.LINGERING
     stage.clock.pass_seconds(1)
