@@ -103,11 +103,7 @@ ETL: Final = client(
 )
 JOB: Final = client("job", {"broker": 0.98, "client": 0.02}, 98_304, 2.4, brokers=["broker-1:9092", "broker-2:9092"])
 SMALL: Final = client(
-    "small",
-    {"broker": 0.62, "client": 0.38},
-    210,
-    380.0,
-    limits=[["producer_byte_rate", "client-id:small"]],
+    "small", {"broker": 0.62, "client": 0.38}, 210, 380.0, limits=[["producer_byte_rate", "client-id:small"]]
 )
 GROUP: Final = {
     "group": "enrich",

@@ -60,10 +60,7 @@ class ProxyProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._metrics_url = ""
-        self.bootstrap_servers = ""
-        """What clients set."""
-        self._last_page = ""
+        self.bootstrap_servers = self._metrics_url = self._last_page = ""
 
     # ---- its life
 
@@ -72,14 +69,9 @@ class ProxyProcess:
         self.events = []
         self._scratch = tempfile.TemporaryDirectory(prefix="proxy-under-test-")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_QUOTA_PROXY_")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), self._scratch.name, *self._command],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            cwd=PROJECT,
-            env=environment,
-            start_new_session=True,
-        )
+        leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), self._scratch.name, *self._command]
+        options: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "start_new_session": True}
+        self._process = subprocess.Popen(leashed, cwd=PROJECT, env=environment, **options)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         try:
@@ -185,12 +177,15 @@ class ProxyProcess:
         """As `sum_of`, of the page of now."""
         return sum_of(self.metrics(), name, **labels)
 
+    def page(self, path: str) -> Any:
+        """What a page has in JSON."""
+        status, body = self.get(path, "application/json")
+        assert status == 200, body
+        return json.loads(body)
+
     def throttles(self) -> list[dict[str, Any]]:
         """Who waits now."""
-        status, body = self.get("/throttles", "application/json")
-        assert status == 200, body
-        waiting: list[dict[str, Any]] = json.loads(body)["waiting"]
-        return waiting
+        return list(self.page("/throttles")["waiting"])
 
     def _read_log(self) -> None:
         assert self._process is not None

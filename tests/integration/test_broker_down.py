@@ -24,11 +24,7 @@ def bounced_cluster() -> Iterator[KafkaCluster]:
 @pytest.mark.parametrize("event_loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.nightly)])
 @pytest.mark.timeout(200)
 def test_down_at_start_up_later_and_away_for_a_while(
-    kafka_cluster: KafkaCluster,
-    bounced_cluster: KafkaCluster,
-    unique_name: UniqueName,
-    tmp_path: Path,
-    event_loop: str,
+    kafka_cluster: KafkaCluster, bounced_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path, event_loop: str
 ) -> None:
     """Of one proxy it is the broker of clients, of another, `recording`, that of usage records."""
     topic, usage, client_id = unique_name("bounce"), unique_name("usage"), unique_name("etl")

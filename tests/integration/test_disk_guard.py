@@ -4,7 +4,6 @@ disks of their own.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -48,11 +47,9 @@ def test_producers_get_a_storage_error_that_they_retry(kafka_cluster: KafkaClust
         page = proxy.get("/explain", "text/plain")[1]
         assert f"The disk guard {FULL}: broker 1 at " in page
         assert "It stops all producers" in page
-        [row] = [
-            each for each in json.loads(proxy.get("/limits", "application/json")[1]) if each["limit"] == "disk_guard"
-        ]
+        [row] = [each for each in proxy.page("/limits") if each["limit"] == "disk_guard"]
         assert row["source"] == "--disk-guard"
-        assert json.loads(proxy.get("/config", "application/json")[1])["disk_guard"]["state"] == "full"
+        assert proxy.page("/config")["disk_guard"]["state"] == "full"
         consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
         consumer.subscribe([topic])
         assert consumer.poll(30).value() == b"before"
@@ -86,7 +83,7 @@ def fill(cluster: KafkaCluster, percent: int) -> None:
 
 
 def guard_of(proxy: ProxyProcess) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(proxy.get("/config", "application/json")[1])["disk_guard"]
+    found: dict[str, Any] = proxy.page("/config")["disk_guard"]
     return found
 
 

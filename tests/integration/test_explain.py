@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,7 @@ Finding = dict[str, Any]
 
 
 def findings(proxy: ProxyProcess, client_id: str) -> list[Finding]:
-    status, body = proxy.get("/explain", "application/json")
-    assert status == 200, body
-    return [each for each in json.loads(body) if each["client_id"] == client_id]
+    return [each for each in proxy.page("/explain") if each["client_id"] == client_id]
 
 
 def explained(proxy: ProxyProcess, client_id: str, verdict: str | None, *words: str) -> Finding:
@@ -46,9 +45,8 @@ def explained(proxy: ProxyProcess, client_id: str, verdict: str | None, *words: 
     def found() -> Finding | None:
         last[:] = findings(proxy, client_id)
         for each in last:
-            if verdict in {None, each["verdict"]} and any(
-                all(word in sentence for word in words) for sentence in each["sentences"]
-            ):
+            has_words = any(all(word in sentence for word in words) for sentence in each["sentences"])
+            if verdict in {None, each["verdict"]} and has_words:
                 return each
         return None
 
@@ -102,18 +100,19 @@ def test_the_command_names_the_limit_of_a_client_and_who_shares_it(proxy: ProxyP
         seen = explained(proxy, names.etl, "limit", *limit, "allows 100 kB/s", "passed in the last minute")
         assert keys_of(seen) == [limit]
         assert max(seen["states"], key=seen["states"].get) == "limit"
-        command = [str(Path(sys.executable).with_name("kafka-quota-proxy")), "explain", names.etl]
-        command += ["--proxy", proxy.admin_address]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+        def explain(*arguments: str) -> str:
+            program = str(Path(sys.executable).with_name("kafka-quota-proxy"))
+            command = [program, "explain", "--proxy", proxy.admin_address, *arguments]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+        text = explain(names.etl)
         assert text.startswith(f"{names.etl}: a limit of this proxy is holding it back\n")
         assert f"producer_byte_rate of client-id:{names.etl} allows 100 kB/s" in text
-        command.remove(names.etl)
-        whole = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         held = f"{names.etl} is held to 100 kB/s by producer_byte_rate of client-id:{names.etl} (--quota)"
-        answers = whole.partition("\n\n")[0].splitlines()  # clients of other tests have theirs
+        answers = explain().partition("\n\n")[0].splitlines()  # clients of other tests have theirs
         assert f"Yes, as configured: {held}" in answers
-        command.append(names.etl)
-        (found,) = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
+        (found,) = json.loads(explain(names.etl, "--json"))
         assert (found["client_id"], found["verdict"], keys_of(found)) == (names.etl, "limit", [limit])
 
 
@@ -220,10 +219,8 @@ def test_a_quota_of_the_broker(
 ) -> None:
     """Of a client with many requests in flight, as librdkafka's are, or large ones that fill the broker's socket."""
     client_id = unique_name("etl")
-    with (
-        client_quotas(kafka_cluster.node_addresses[1], client_id, {"producer_byte_rate": rate}),
-        Flood(proxy.bootstrap_servers, client_id, names.topic, record_bytes=record_bytes),
-    ):
+    quotas = client_quotas(kafka_cluster.node_addresses[1], client_id, {"producer_byte_rate": rate})
+    with quotas, Flood(proxy.bootstrap_servers, client_id, names.topic, record_bytes=record_bytes):
         seen = explained(proxy, client_id, "broker_quota", "Kafka itself", "quota")
         assert any("kafka-configs.sh" in each for each in seen["sentences"])
 
@@ -243,15 +240,13 @@ def test_small_requests_are_charged_their_cost(kafka_cluster: KafkaCluster, uniq
     topic, small, sane = map(unique_name, ("any", "small", "sane"))
     quota = "client-id=<default>,producer_byte_rate=3200000,request_cost=16KB"
     with ProxyProcess(kafka_cluster.bootstrap_servers, quotas=[quota]) as proxy:
-        with (
-            Flood(proxy.bootstrap_servers, small, topic, record_bytes=100) as flood,
-            Flood(proxy.bootstrap_servers, sane, topic, record_bytes=100_000),
-        ):
+        flooding = partial(Flood, proxy.bootstrap_servers)
+        with flooding(small, topic, record_bytes=100) as flood, flooding(sane, topic, record_bytes=100_000):
             explained(proxy, small, None, "charges each Produce request at least 16 kB")
             assert explained(proxy, sane, None, "producer_byte_rate")
             assert flood.problems == []
-        rows = {each["entity"]: each for each in json.loads(proxy.get("/limits", "application/json")[1])}
-        clients = {each["client_id"]: each for each in json.loads(proxy.get("/clients", "application/json")[1])}
+        rows = {each["entity"]: each for each in proxy.page("/limits")}
+        clients = {each["client_id"]: each for each in proxy.page("/clients")}
         assert not any("charges each" in sentence for sentence in findings(proxy, sane)[0]["sentences"])
         assert rows[f"client-id:{small}"]["request_cost"] == 16_000
         assert rows[f"client-id:{small}"]["rate_60s"] > 3 * clients[small]["produce_bytes_per_second"] > 0
@@ -290,9 +285,8 @@ def fetch_of(topic: str) -> bytes:
 @pytest.mark.timeout(120)
 def test_readers_that_read_nothing_use_up_the_memory(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> None:
     topic, reader, waiting = unique_name("large"), unique_name("reader"), unique_name("waiting")
-    produce(
-        Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "linger.ms": 5}), topic, [bytes(100_000)] * 40
-    )
+    settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "linger.ms": 5}
+    produce(Producer(settings), topic, [bytes(100_000)] * 40)
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--max-buffered-bytes", "1MiB") as proxy, ExitStack() as stack:
 
         def read_nothing() -> bool:
@@ -307,8 +301,6 @@ def test_readers_that_read_nothing_use_up_the_memory(kafka_cluster: KafkaCluster
         explained(proxy, reader, "slow_reader", "does not read its responses")
         module = schema("describe_configs", 4)
         broker = module.DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
-        wire = stack.enter_context(Wire(proxy.bootstrap_servers, waiting))
-        wire.send_entity(
-            module.DescribeConfigsRequest(resources=(broker,), include_synonyms=True, include_documentation=True)
-        )
+        asked = module.DescribeConfigsRequest(resources=(broker,), include_synonyms=True, include_documentation=True)
+        stack.enter_context(Wire(proxy.bootstrap_servers, waiting)).send_entity(asked)
         explained(proxy, waiting, "proxy", "--max-buffered-bytes is used up")

@@ -26,7 +26,7 @@ from deploy.local.granted import grants_of, most_granted
 from deploy.local.tools import program_command
 from tests.conftest import UniqueName
 from tests.integration.flood import Flood
-from tests.integration.proxy_process import Event, ProxyProcess, eventually
+from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import admin_of, config_of, create_topics, delete_topic, set_config
 
 pytestmark = [
@@ -100,9 +100,8 @@ class Fleet:
         """What all might use at each moment since then, by their logs: never above the quota, but by the shares of
         those that are away, or have not joined yet, while others are not.
         """
-        most, at_ns = most_granted(
-            (each for proxy in self.ever for each in grants_of(list(proxy.events)).values()), since_ns
-        )
+        grants = (each for proxy in self.ever for each in grants_of(list(proxy.events)).values())
+        most, at_ns = most_granted(grants, since_ns)
         assert QUOTA / 2 < most <= QUOTA + away * SHARE + 1, f"{most} at {at_ns}"
 
     def passed(self) -> float:
@@ -139,13 +138,6 @@ def fleet(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> Iterator[Flee
                 ending.push(stack)
 
 
-def page_of(proxy: ProxyProcess) -> dict[str, Any]:
-    status, body = proxy.get("/fleet", "application/json")
-    assert status == 200, body
-    page: dict[str, Any] = json.loads(body)
-    return page
-
-
 def most_memory_kb(proxy: ProxyProcess) -> int:
     """The largest that it ever was."""
     [size] = re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{proxy.pid}/status").read_text())
@@ -154,7 +146,7 @@ def most_memory_kb(proxy: ProxyProcess) -> int:
 
 def allowed(proxy: ProxyProcess) -> float:
     """What it may use now. While nobody has stated anything, /fleet lists no limit."""
-    limits = page_of(proxy)["limits"]
+    limits = proxy.page("/fleet")["limits"]
     return float(limits[0]["allowed"]) if limits else proxy.metric("quota_limit")
 
 
@@ -174,11 +166,6 @@ def is_made(fleet: Fleet) -> bool:
     return error is None
 
 
-def seconds_between(one: Event, other: Event) -> float:
-    """Of two lines of a log."""
-    return (datetime.fromisoformat(other["ts"]) - datetime.fromisoformat(one["ts"])).total_seconds()
-
-
 def check_all_members(proxy: ProxyProcess, clients: set[str]) -> None:
     """From one of three members, a user sees the clients of all; a browser finds the way to the others."""
 
@@ -195,10 +182,8 @@ def check_all_members(proxy: ProxyProcess, clients: set[str]) -> None:
     shown = of_all("explain")
     assert {row["client_id"]: row["members"] for row in shown["clients"]} == dict.fromkeys(clients, 1)
     assert shown["unanswered"] == []
-    links = json.loads(proxy.get("/answer", "application/json")[1])["members"]
-    assert sorted(each["name"] for each in links) == sorted(
-        each["member"] for each in members if each["address"] != proxy.admin_address
-    )
+    others = [each["member"] for each in members if each["address"] != proxy.admin_address]
+    assert sorted(each["name"] for each in proxy.page("/answer")["members"]) == sorted(others)
 
 
 @pytest.mark.claim("fleet", "one table over all members, with clients summed, and who did not answer")
@@ -298,9 +283,7 @@ def test_members_that_are_stopped_and_killed(fleet: Fleet) -> None:
     assert allowed(two) <= SHARE
     fleet.check()
     fleet.kill(three)
-    eventually(
-        lambda: sum(map(allowed, fleet.proxies)) > 0.95 * QUOTA, 25, "the part of the one that was killed is used"
-    )
+    eventually(lambda: sum(map(allowed, fleet.proxies)) > 0.95 * QUOTA, 25, "the part of the killed one is used")
     fleet.check()
     fleet.check_sum(since_ns, away=1)  # the one that was stopped, until it has joined again
 
@@ -342,9 +325,9 @@ def test_records_that_are_deleted_are_missed_by_those_who_have_not_read_them(fle
     assert two.wait_for_event("fleet_topic_changed", 30)["reason"] == "out_of_range"
     eventually(lambda: allowed(two) <= SHARE, 10, "it knows nothing of the others")
     third = fleet.join(floods=False)
-    started = third.wait_for_event("fleet", 10)
-    joined = third.wait_for_event("fleet_joined", JOIN_SECONDS)
-    assert seconds_between(started, joined) > OVERDUE_SECONDS, "who was there before is not in the topic"
+    events = third.wait_for_event("fleet", 10), third.wait_for_event("fleet_joined", JOIN_SECONDS)
+    started, joined = (datetime.fromisoformat(each["ts"]) for each in events)
+    assert (joined - started).total_seconds() > OVERDUE_SECONDS, "who was there before is not in the topic"
     fleet.leave(third)
     fleet.wait_for_join()
     fleet.check()
@@ -361,10 +344,8 @@ def test_a_java_producer_that_starts_has_its_share_from_its_first_seconds_on(fle
     proxy, _ = (fleet.join(floods=False) for _ in range(2))
     fleet.wait_for_join()
     seconds, record = 5, 10_000
-    program = Path(__file__).with_name("JavaFlood.java")
-    flood = program_command(
-        version, program, "produce", proxy.bootstrap_servers, "etl", fleet.data_topic, "1", f"{seconds}"
-    )
+    arguments = ("produce", proxy.bootstrap_servers, "etl", fleet.data_topic, "1", f"{seconds}")
+    flood = program_command(version, Path(__file__).with_name("JavaFlood.java"), *arguments)
     done = subprocess.run(["nice", "-n", "10", *flood], capture_output=True, timeout=200, check=True, text=True)
     records, errors = done.stdout.splitlines()
     assert int(errors) == 0

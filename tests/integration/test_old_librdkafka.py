@@ -90,11 +90,7 @@ def test_old_librdkafkas_do_the_same_with_the_proxy_and_without(
 
 @pytest.mark.nightly
 def test_a_librdkafka_that_sends_version_0_is_refused(
-    secured_cluster: KafkaCluster,
-    proxy: ProxyProcess,
-    security: Security,
-    unique_name: UniqueName,
-    tmp_path: Path,
+    secured_cluster: KafkaCluster, proxy: ProxyProcess, security: Security, unique_name: UniqueName, tmp_path: Path
 ) -> None:
     topics, before = (unique_name("direct"), unique_name("proxied")), refusals(proxy)
     direct, proxied = both_ways(REFUSED, secured_cluster, proxy, security, tmp_path, topics)

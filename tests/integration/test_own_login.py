@@ -63,9 +63,8 @@ def unsecured_token(subject: str) -> str:
 
 
 def producer_for(proxy: ProxyProcess, **settings: Any) -> Producer:
-    return Producer(
-        {"bootstrap.servers": proxy.bootstrap_servers, "client.id": "c", "message.max.bytes": 1_000_000, **settings}
-    )
+    settings = {"client.id": "c", "message.max.bytes": 1_000_000, **settings}
+    return Producer({"bootstrap.servers": proxy.bootstrap_servers, **settings})
 
 
 @pytest.mark.parametrize(
@@ -116,16 +115,8 @@ def test_a_refused_login_and_no_secret_anywhere(
     right, wrong = security.users["etl"], "guessed-but-still-secret"
     file = properties(tmp_path, security, "SASL_SSL", "SCRAM-SHA-512", password=wrong)
     written = []
-    flags = (
-        "--command-config",
-        str(file),
-        "--log-level",
-        "debug",
-        "--usage-topic",
-        unique_name("usage"),
-        "--usage-interval",
-        "1s",
-    )
+    usage = ("--usage-topic", unique_name("usage"), "--usage-interval", "1s")
+    flags = ("--command-config", str(file), "--log-level", "debug", *usage)
     with ProxyProcess(secured_cluster.secure_addresses("SASL_SSL"), *flags) as proxy:
         proxy.expected_errors = {"tls_refused"}
         producer = producer_for(proxy, **{"message.timeout.ms": 40_000})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -42,7 +41,7 @@ class Command:
 
 def rate(proxy: ProxyProcess, client_id: str) -> float | None:
     """What the topic allows this client id, if it has a limit in use."""
-    rows = json.loads(proxy.get("/limits", "application/json")[1])
+    rows = proxy.page("/limits")
     found = [row for row in rows if (row["entity"], row["source"]) == (f"client-id:{client_id}", "--quotas-topic")]
     return next((row.get("fleet_value", row["limit_value"]) for row in found if row["limit"] == PRODUCED), None)
 
@@ -105,7 +104,7 @@ def test_one_command_changes_the_quota_of_all(
             eventually(lambda: rate(one, client_id) == 9e6, DEADLINE_SECONDS, "the topic was made anew")
             log = quotas("log")
             assert log[-1] == f"  + client-id={client_id} {PRODUCED}=9000000"
-        assert json.loads(other.get("/config", "application/json")[1])["reloads"]["quotas_topic"]["ok"] is True
+        assert other.page("/config")["reloads"]["quotas_topic"]["ok"] is True
 
 
 @pytest.mark.claim("kafka-quotas", "Java's Admin client reads what it wrote, at each proxy's every node")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -150,12 +149,7 @@ async def test_aiokafka_and_kafka_python(
 )
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
 def test_java(
-    proxy: ProxyProcess,
-    security: Security,
-    topic: str,
-    unique_name: UniqueName,
-    tmp_path: Path,
-    mechanism: str,
+    proxy: ProxyProcess, security: Security, topic: str, unique_name: UniqueName, tmp_path: Path, mechanism: str
 ) -> None:
     client_id = unique_name("java")
     file = java(tmp_path, mechanism, "alice", security.users["alice"])
@@ -182,14 +176,9 @@ def test_a_delegation_token_is_a_user_of_its_own(
     """Its id is all that the proxy can see: not the user that it was made for."""
     with Wire(secured_cluster.secure_addresses(SASL)) as wire:
         assert log_in(wire, "alice", security.users["alice"]) == 0
-        token, _ = wire.ask_entity(
-            CreateDelegationTokenRequest(
-                owner_principal_type=None,
-                owner_principal_name=None,
-                renewers=(),
-                max_lifetime=i64Timedelta.parse(timedelta(hours=1)),
-            )
-        )
+        lifetime = i64Timedelta.parse(timedelta(hours=1))
+        owner: Any = {"owner_principal_type": None, "owner_principal_name": None}
+        token, _ = wire.ask_entity(CreateDelegationTokenRequest(**owner, renewers=(), max_lifetime=lifetime))
     assert int(token.error_code) == 0
     password = base64.b64encode(token.hmac).decode()
     file = java(tmp_path, "SCRAM-SHA-256", token.token_id, password, " tokenauth=true")
@@ -203,19 +192,14 @@ def test_a_delegation_token_is_a_user_of_its_own(
 def refusal(bootstrap: str, mechanism: str) -> tuple[str | None, str]:
     """What librdkafka says of a wrong password."""
     errors: list[KafkaError] = []
-    happened = threading.Event()
+    producer = Producer(librdkafka(bootstrap, mechanism, "alice", "wrong", error_cb=errors.append))
 
-    def on_error(error: KafkaError) -> None:
-        if error.code() == KafkaError._AUTHENTICATION:
-            errors.append(error)
-            happened.set()
-
-    producer = Producer(librdkafka(bootstrap, mechanism, "alice", "wrong", error_cb=on_error))
-    for _ in range(100):
+    def refused() -> KafkaError | None:
         producer.poll(0.2)
-        if happened.is_set():
-            break
-    error = errors[0]
+        return next((each for each in errors if each.code() == KafkaError._AUTHENTICATION), None)
+
+    error = eventually(refused, 20, "it is refused")
+    assert error is not None
     return error.name(), error.str().split(": ", 1)[1].split(" (after")[0]
 
 
@@ -233,10 +217,8 @@ def test_a_wrong_password_is_refused_as_by_the_broker(
     said = []
     for bootstrap in (direct, proxy.bootstrap_servers):
         done = perf_producer(bootstrap, topic, records=1, size=1_000, file=file)
-        said.append(
-            [line for line in (done.stdout + done.stderr).splitlines() if "SaslAuthenticationException" in line][:1]
-        )
-    assert said[0]
+        lines = (done.stdout + done.stderr).splitlines()
+        said.append(next(line for line in lines if "SaslAuthenticationException" in line))
     assert said[0] == said[1]
 
 
@@ -244,10 +226,9 @@ def test_a_new_login_keeps_the_user_unless_it_proves_another(proxy: ProxyProcess
     """Kafka permits no other user on the same connection, and closes it."""
     with Wire(proxy.bootstrap_servers, "again") as wire:
         assert log_in(wire, "alice", security.users["alice"]) == 0
+        asked = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
         for _ in range(2):
-            wire.ask_entity(
-                MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
-            )
+            wire.ask_entity(asked)
             assert log_in(wire, "alice", security.users["alice"]) in {0, 34}  # 34: within a second
     with Wire(proxy.bootstrap_servers, "other") as wire:
         assert log_in(wire, "alice", "wrong") == 58

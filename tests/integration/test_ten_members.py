@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -15,20 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    OffsetSpec,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclBinding, AclBindingFilter, AclPermissionType, OffsetSpec, ResourceType
+from confluent_kafka.admin import AclOperation as Right
+from confluent_kafka.admin import ResourcePatternType as Pattern
 
 from demo.moving_client import now_ns
 from deploy.local.cluster import KafkaCluster
@@ -49,7 +41,6 @@ DEADLINE_SECONDS = 90.0
 LEASE_NS = 16_000_000_000
 MOST_STALLED_SECONDS = 10.0
 PROTOCOL, USER = "SASL_PLAINTEXT", "User:etl"
-ALLOW = AclPermissionType.ALLOW
 
 
 class Progress:
@@ -124,16 +115,13 @@ class Members:
         self.progress.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         with ExitStack() as ending:
             ending.push(self.progress)
-            for proxy in self.proxies.values():
-                ending.push(proxy)
-            for flood in self.floods.values():
-                ending.push(flood)
-            ending.pop_all().__exit__(kind, error, traceback)
+            for name in self.proxies:
+                ending.push(self.proxies[name])
+                ending.push(self.floods[name])
+            ending.pop_all().__exit__(*error)
 
     def limits(self) -> set[float]:
         """What the topic allows all members together, as each applies it."""
@@ -185,7 +173,7 @@ class Members:
 
 
 def limit_of(proxy: ProxyProcess) -> float:
-    rows = json.loads(proxy.get("/limits", "application/json")[1])
+    rows = proxy.page("/limits")
     return float(next((row.get("fleet_value", 0) for row in rows if row["limit"] == PRODUCED), 0))
 
 
@@ -207,18 +195,16 @@ class Rights:
 
     def give(self) -> None:
         allowed = [
-            AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, USER, "*", operation, ALLOW)
+            AclBinding(ResourceType.TOPIC, topic, Pattern.LITERAL, USER, "*", right, AclPermissionType.ALLOW)
             for topic in self._topics
-            for operation in (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS, AclOperation.CREATE)
+            for right in (Right.READ, Right.WRITE, Right.DESCRIBE_CONFIGS, Right.CREATE)
         ]
         for given in self._admin.create_acls(allowed).values():
             given.result(20)
 
     def take(self) -> None:
-        anything = AclBindingFilter(
-            ResourceType.TOPIC, None, ResourcePatternType.ANY, USER, None, AclOperation.ANY, AclPermissionType.ANY
-        )
-        [taken] = self._admin.delete_acls([anything]).values()
+        anything = (ResourceType.TOPIC, None, Pattern.ANY, USER, None, Right.ANY, AclPermissionType.ANY)
+        [taken] = self._admin.delete_acls([AclBindingFilter(*anything)]).values()
         assert len(taken.result(20)) == 4 * len(self._topics)
 
 

@@ -93,11 +93,7 @@ def with_broker(server: ApiServer, options: list[str]) -> ApiServer:
 
 @pytest.mark.parametrize("client_id", ["flights-etl", "not-limited"])
 def test_an_executor_writes_through_its_sidecar_within_its_share(
-    with_broker: ApiServer,
-    kafka_cluster: KafkaCluster,
-    unique_name: UniqueName,
-    tmp_path: Path,
-    client_id: str,
+    with_broker: ApiServer, kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path, client_id: str
 ) -> None:
     """The driver has the rights of its account alone."""
     topic = unique_name("k8s")

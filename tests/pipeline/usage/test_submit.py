@@ -106,11 +106,7 @@ def connected(tmp_path: Path) -> Iterator[Callable[..., str]]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", ["submit", "connected"])
 def test_ingest_and_report_run_on_a_cluster(
-    kafka_cluster: KafkaCluster,
-    unique_name: UniqueName,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    how: str,
+    kafka_cluster: KafkaCluster, unique_name: UniqueName, tmp_path: Path, request: pytest.FixtureRequest, how: str
 ) -> None:
     submit: Callable[..., str] = request.getfixturevalue(how)
     topic, warehouse = unique_name("usage"), str(tmp_path / "warehouse")

@@ -75,9 +75,7 @@ def test_every_limit_can_be_given_by_flag_variable_and_file(
     assert active_limits() == WANTED
 
 
-def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(
-    quotas_file: QuotasFile,
-) -> None:
+def test_limits_of_the_file_replace_those_of_the_same_name_and_entity(quotas_file: QuotasFile) -> None:
     flags = quotas(
         "user=a,producer_byte_rate=1,consumer_byte_rate=2,request_rate=unlimited,mode=delay",
         "ip=10.0.0.1,connections=3",
@@ -198,9 +196,7 @@ def test_thresholds_of_flags_and_file_count_together(quotas_file: QuotasFile) ->
 
 
 # ---- all at once
-def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(
-    quotas_file: QuotasFile,
-) -> None:
+def test_what_is_wrong_with_all_together_is_said_beside_what_is_wrong_with_each(quotas_file: QuotasFile) -> None:
     flag, path = quotas_file(
         "quota_share = 2\n"
         + "[[quota]]\nlistener = 5555\nconnections = 5\n"
