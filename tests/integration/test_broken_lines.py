@@ -21,7 +21,10 @@ from tests.integration.topics import create_topics
 
 PATIENCE_SECONDS = 30
 TLS = "security.protocol=SSL\nssl.truststore.location={ca}\n"
+TLS_OF_OTHER = TLS.replace("{ca}", "{other_ca}")
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+GUESSED = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+GUESSED += f'sasl.jaas.config={SCRAM} required username="etl" password="guessed";\n'
 
 
 @contextmanager
@@ -47,16 +50,10 @@ def server(serve: Callable[[socket.socket], object]) -> Iterator[str]:
 
 def failed(proxy: ProxyProcess, reason: str) -> Event:
     """The first line of this reason, which names the broker; a client of this proxy can connect to none."""
-    wait = threading.Event()
     seen: list[KafkaError] = []
-
-    def on_error(error: KafkaError) -> None:
-        seen.append(error)
-        wait.set()
-
-    settings = {"bootstrap.servers": proxy.bootstrap_servers, "error_cb": on_error, "reconnect.backoff.max.ms": 500}
+    settings = {"bootstrap.servers": proxy.bootstrap_servers, "error_cb": seen.append, "reconnect.backoff.max.ms": 500}
     producer = Producer(settings)
-    eventually(lambda: producer.poll(0.05) or wait.is_set(), PATIENCE_SECONDS, "the client's error")
+    eventually(lambda: producer.poll(0.05) or seen, PATIENCE_SECONDS, "the client's error")
     assert {error.code() for error in seen} <= {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
     line = proxy.wait_for_event("broker_failed", PATIENCE_SECONDS, reason=reason)
     lines = [each for each in proxy.events if each["event"] == "broker_failed" and each["reason"] == reason]
@@ -69,19 +66,8 @@ CASES = {
     "a SASL listener without a login": ("SASL_PLAINTEXT", "", "sasl_required", "sasl.jaas.config"),
     "a SASL_SSL listener without a login": ("SASL_SSL", TLS, "sasl_required", "sasl.jaas.config"),
     "a plaintext listener with TLS": ("PLAINTEXT", TLS, "tls_plaintext_peer", "security.protocol=PLAINTEXT"),
-    "the CA of another cluster": (
-        "SSL",
-        TLS.replace("{ca}", "{other_ca}"),
-        "tls_certificate",
-        "ssl.truststore.location",
-    ),
-    "a wrong password": (
-        "SASL_PLAINTEXT",
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
-        f'sasl.jaas.config={SCRAM} required username="etl" password="guessed";\n',
-        "login_refused",
-        "sasl.jaas.config",
-    ),
+    "the CA of another cluster": ("SSL", TLS_OF_OTHER, "tls_certificate", "ssl.truststore.location"),
+    "a wrong password": ("SASL_PLAINTEXT", GUESSED, "login_refused", "sasl.jaas.config"),
 }
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from deploy.local.cluster import KafkaCluster
 from tests.conftest import UniqueName
@@ -31,17 +31,13 @@ def test_producers_get_a_storage_error_that_they_retry(kafka_cluster: KafkaClust
     topic = unique_name("disk-guard")
     create_topics(kafka_cluster, topic)
     errors: list[KafkaError | None] = []
-
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        errors.append(error)
-
     direct = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     direct.produce(topic, b"before")
     assert direct.flush(30) == 0
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--disk-guard", FULL) as proxy:
         settings = {"bootstrap.servers": proxy.bootstrap_servers, "client.id": "etl"}
         producer = Producer({**settings, "request.timeout.ms": 2_000, "message.timeout.ms": 8_000})
-        producer.produce(topic, b"one", on_delivery=delivered)
+        producer.produce(topic, b"one", on_delivery=lambda error, _: errors.append(error))
         producer.poll(0)
         eventually(lambda: refused(proxy), 60, "a request is refused")
         page = proxy.get("/explain", "text/plain")[1]
@@ -83,8 +79,7 @@ def fill(cluster: KafkaCluster, percent: int) -> None:
 
 
 def guard_of(proxy: ProxyProcess) -> dict[str, Any]:
-    found: dict[str, Any] = proxy.page("/config")["disk_guard"]
-    return found
+    return dict(proxy.page("/config")["disk_guard"])
 
 
 @pytest.mark.claim("operate", "the lowest factor of a fleet applies to all its members within 10 s")
@@ -144,13 +139,9 @@ def test_an_open_transaction_ends_at_hard_and_the_next_one_is_retried() -> None:
             fill(cluster, 20)
             commit.join(90)
             assert not commit.is_alive()
-        reading = {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": "ledger",
-            "auto.offset.reset": "earliest",
-        }
-        consumer = Consumer({**reading, "isolation.level": "read_committed", "enable.partition.eof": True})
-        consumer.subscribe(["ledger"])
+        reading = {"bootstrap.servers": cluster.bootstrap_servers, "isolation.level": "read_committed"}
+        consumer = Consumer({**reading, "group.id": "ledger", "enable.partition.eof": True})
+        consumer.assign([TopicPartition("ledger", 0, 0)])
         found = []
         while (message := consumer.poll(30)) is not None and not message.error():
             found.append(message.value())
@@ -159,19 +150,15 @@ def test_an_open_transaction_ends_at_hard_and_the_next_one_is_retried() -> None:
 
 
 def refused(proxy: ProxyProcess) -> float:
-    lines = proxy.get("/metrics", "text/plain")[1].splitlines()
-    return sum(
-        float(line.split()[-1]) for line in lines if line.startswith("kafka_quota_proxy_disk_guard_refused_total")
-    )
+    return proxy.metric("disk_guard_refused_total")
 
 
 @pytest.mark.nightly  # as root, because it mounts disks
 @pytest.mark.timeout(1500)
 def test_no_small_disk_passes_hard_under_a_flood() -> None:
     """In each scenario of `bench.disk_guard`; without the guard, brokers stop."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.disk_guard"], capture_output=True, text=True, timeout=1400, check=False
-    )
+    bench = [sys.executable, "-m", "bench.disk_guard"]
+    done = subprocess.run(bench, capture_output=True, text=True, timeout=1400, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
     [unguarded] = [line for line in done.stdout.splitlines() if line.startswith("| even load | off |")]
     assert not unguarded.endswith("| none |")

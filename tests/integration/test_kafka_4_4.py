@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import socket
-import struct
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
@@ -56,15 +55,11 @@ def newest_front() -> Iterator[ScannedProxy]:
 def test_what_applications_do(newest_front: ScannedProxy, unique_name: UniqueName, version: str) -> None:
     proxy = newest_front.proxy
 
+    newer = {("ApiVersions", "5"), ("TxnOffsetCommit", "6"), ("DeleteGroups", "3")}
+    older = {("ApiVersions", "4"), ("TxnOffsetCommit", "5"), ("DeleteGroups", "2")}
+
     def asked() -> dict[tuple[str, str], float]:
-        return {
-            (api, version): proxy.metric("requests_total", api=api, version=version)
-            for api, version in (
-                *(("ApiVersions", each) for each in ("4", "5")),
-                *(("TxnOffsetCommit", each) for each in ("5", "6")),
-                *(("DeleteGroups", each) for each in ("2", "3")),
-            )
-        }
+        return {each: proxy.metric("requests_total", api=each[0], version=each[1]) for each in newer | older}
 
     before = asked()
     program = HERE / "ClientChecks.java"
@@ -77,8 +72,6 @@ def test_what_applications_do(newest_front: ScannedProxy, unique_name: UniqueNam
     assert "clients.NetworkClient" not in done.stderr, done.stderr
     assert not [each for each in proxy.events if each["level"] != "INFO"]
     used = {api for api, count in asked().items() if count > before[api]}
-    newer = {("ApiVersions", "5"), ("TxnOffsetCommit", "6"), ("DeleteGroups", "3")}
-    older = {("ApiVersions", "4"), ("TxnOffsetCommit", "5"), ("DeleteGroups", "2")}
     assert used == (newer if version == NEWEST else older), "no connection asks twice"
 
 
@@ -97,28 +90,17 @@ def test_a_node_that_the_proxy_does_not_know(newest_front: ScannedProxy) -> None
         (None, -1): (none, none),
     }
     addresses = newest_front.cluster.bootstrap_servers, newest_front.bootstrap_servers
-    seen = {
-        named: tuple(
-            api_versions_error(
-                address,
-                ApiVersionsRequest5(
-                    client_software_name="x", client_software_version="1", cluster_id=named[0], node_id=i32(named[1])
-                ),
-            )
-            for address in addresses
-        )
-        for named in expected
-    }
+    seen = {each: tuple(api_versions_error(address, *each) for address in addresses) for each in expected}
     assert seen == expected, "at the broker, and through the proxy"
 
 
-def api_versions_error(address: str, body: ApiVersionsRequest5) -> int:
+def api_versions_error(address: str, cluster_id: str | None, node: int) -> int:
+    software: Any = {"client_software_name": "x", "client_software_version": "1"}
+    body = ApiVersionsRequest5(**software, cluster_id=cluster_id, node_id=i32(node))
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(request(API_VERSIONS, 5, 1, encode(body)))
-        head = connection.makefile("rb").read(10)
-    error: int = struct.unpack_from(">h", head, 8)[0]
-    return error
+        return int.from_bytes(connection.makefile("rb").read(10)[8:])
 
 
 # ---- lines of the log
@@ -169,22 +151,21 @@ def test_a_throttled_client_logs_few_lines(kafka_cluster: KafkaCluster, unique_n
         for what in topics
     }
     limits = f"producer_byte_rate={LIMIT},consumer_byte_rate={LIMIT},burst_seconds={BURST_SECONDS}"
-    with (
-        ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", f"client-id=<default>,{limits}") as proxy,
-        ThreadPoolExecutor(len(names)) as threads,
-    ):
-        running = {
-            key: threads.submit(flood, *key, proxy, name, topics[key[1]], seconds) for key, name in names.items()
-        }
-        runs = {key: each.result() for key, each in running.items()}
+    given = (kafka_cluster.bootstrap_servers, "--quota", f"client-id=<default>,{limits}")
+    with ProxyProcess(*given) as proxy, ThreadPoolExecutor(len(names)) as threads:
+
+        def run(key: tuple[str, str]) -> Run:
+            return flood(*key, proxy, names[key], topics[key[1]], seconds)
+
+        runs = dict(zip(names, threads.map(run, names), strict=True))
         for name in names.values():
             assert proxy.metric("throttled_total", client_id=name) > 0
-    for (version, what), run in runs.items():
-        assert len(run.waits_ms) <= (seconds if version == NEWEST else 0), run
-        assert not run.waits_ms or min(run.waits_ms) >= 1_000
-        passed = sum(run.records) * RECORD_BYTES
+    for (version, what), found in runs.items():
+        assert len(found.waits_ms) <= (seconds if version == NEWEST else 0), found
+        assert not found.waits_ms or min(found.waits_ms) >= 1_000
+        passed = sum(found.records) * RECORD_BYTES
         check_held(passed, seconds, LIMIT, burst_seconds=BURST_SECONDS, extra=1_000_000)
         if (BEFORE, what) in runs:
-            rest, same = run.records[1:], runs[BEFORE, what].records[1:]
+            rest, same = found.records[1:], runs[BEFORE, what].records[1:]
             assert sum(rest) == pytest.approx(sum(same), rel=0.03)
             assert unevenness(rest) <= unevenness(same) + REQUEST_BYTES[what] / 2

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -61,18 +62,12 @@ def with_librdkafka(bootstrap: str, topic: str, seconds: int, buffer_bytes: int,
             if broker["txretries"] or broker["req_timeouts"]
         )
 
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "client.id": topic,
-            "acks": acks,
-            "queue.buffering.max.kbytes": buffer_bytes // 1024,
-            "message.timeout.ms": DELIVERY_TIMEOUT_SECONDS * 1000,
-            "request.timeout.ms": REQUEST_TIMEOUT_SECONDS * 1000,
-            "statistics.interval.ms": 1000,
-            "stats_cb": count,
-        }
-    )
+    patience = {
+        "message.timeout.ms": DELIVERY_TIMEOUT_SECONDS * 1000,
+        "request.timeout.ms": REQUEST_TIMEOUT_SECONDS * 1000,
+    }
+    watched = {"statistics.interval.ms": 1000, "stats_cb": count, "queue.buffering.max.kbytes": buffer_bytes // 1024}
+    producer = Producer({"bootstrap.servers": bootstrap, "client.id": topic, "acks": acks, **patience, **watched})
     began = time.monotonic()
     sent = 0
     while (elapsed := time.monotonic() - began) < seconds:
@@ -86,10 +81,6 @@ def with_librdkafka(bootstrap: str, topic: str, seconds: int, buffer_bytes: int,
     assert producer.flush(DELIVERY_TIMEOUT_SECONDS) == 0
     assert problems == []
     return sent
-
-
-def without_responses(bootstrap: str, topic: str, seconds: int, buffer_bytes: int) -> int:
-    return with_librdkafka(bootstrap, topic, seconds, buffer_bytes, acks=0)
 
 
 def with_aiokafka(bootstrap: str, topic: str, seconds: int, _buffer_bytes: int) -> int:
@@ -125,7 +116,7 @@ def with_java(bootstrap: str, topic: str, seconds: int, buffer_bytes: int) -> in
 
 PRODUCERS: dict[str, Produce] = {
     "librdkafka": with_librdkafka,
-    "librdkafka-acks-0": without_responses,
+    "librdkafka-acks-0": partial(with_librdkafka, acks=0),
     "aiokafka": with_aiokafka,
     "java": with_java,
 }

@@ -79,10 +79,8 @@ def test_one_command_changes_the_quota_of_all(
             quotas("set", f"client-id={client_id}", f"{PRODUCED}=6MB")
             file = tmp_path / "quotas.toml"
             file.write_text(f'[[quota]]\nclient-id = "{client_id}"\n{PRODUCED} = "7MB"\n')
-            difference = [
-                f"- client-id={client_id} burst_seconds=0.5",
-                f"~ client-id={client_id} {PRODUCED}=6000000 -> 7000000",
-            ]
+            of_it = f"client-id={client_id}"
+            difference = [f"- {of_it} burst_seconds=0.5", f"~ {of_it} {PRODUCED}=6000000 -> 7000000"]
             assert quotas("diff", str(file), code=3) == difference
             assert quotas("apply", "--dry-run", str(file), code=3) == difference
             assert quotas("apply", "--yes", str(file))[-1].startswith("# in force at 2 of 2")

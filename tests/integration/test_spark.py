@@ -186,10 +186,8 @@ def test_ten_minutes(spark: SparkSession, kafka_cluster: KafkaCluster, unique_na
     flags[flags.index("quotas.toml")] = str(quotas)
     flags[flags.index("broker-1:9092")] = kafka_cluster.bootstrap_servers
     with ProxyProcess(flags.pop(1), *flags[1:]) as proxy, ThreadPoolExecutor(1) as jobs:
-        for named, here in (
-            ("127.0.0.1:19092", proxy.bootstrap_servers),
-            ('"topic", "flights"', f'"topic", "{topic}"'),
-        ):
+        places = {"127.0.0.1:19092": proxy.bootstrap_servers, '"topic", "flights"': f'"topic", "{topic}"'}
+        for named, here in places.items():
             assert job.count(named) == 1
             job = job.replace(named, here)
         running = jobs.submit(exec, job, {})

@@ -101,9 +101,7 @@ def test_java_and_librdkafka_push_their_metrics(
         assert 'client_id="without"' in page
         pushed = sum_of(page, "requests_total", api="PushTelemetry")
         assert not [line for line in page.splitlines() if "_client_" in line.split("{")[0] and '"without"' in line]
-        eventually(
-            lambda: proxy.metric("requests_total", api="PushTelemetry") >= pushed + 4, 30, "they go on, each of them"
-        )
+        eventually(lambda: proxy.metric("requests_total", api="PushTelemetry") >= pushed + 4, 30, "each goes on")
     consumer.close()
     assert producer.flush(30) == 0
     assert not [event for event in proxy.events if event["event"] == "protocol_error"]
@@ -144,8 +142,7 @@ EXPIRY_SECONDS = 120
 SUBMIT_SETTINGS = {
     "spark.task.maxFailures": "1",
     "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    **dict.fromkeys(("spark.driver.bindAddress", "spark.driver.host"), "127.0.0.1"),
     **{f"spark.{each}.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" for each in ("driver", "executor")},
 }
 
@@ -181,8 +178,8 @@ def test_spark_is_warned_before_records_expire_and_none_does_with_the_advice(
         finally:
             job.kill()
     assert "Expiring" in (tmp_path / "spark.log").read_text()
-    assert warning["client_id"] == "producer-1"
-    assert warning["limit"] == f"client-id:producer-1 producer_byte_rate={RATE}"
+    limit = f"client-id:producer-1 producer_byte_rate={RATE}"
+    assert (warning["client_id"], warning["limit"]) == ("producer-1", limit)
     assert warning["wait_seconds"] > EXPIRY_SECONDS * 0.8
     assert 0 < warning["expires_in_seconds"] < EXPIRY_SECONDS
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -80,11 +81,10 @@ async def test_four_libraries(
         servers = proxy.bootstrap_servers
         produce(Producer({"bootstrap.servers": servers, **given.librdkafka()}), topic, VALUES)
         protocol, context = ("SSL", given.context()) if given.has_clients else ("PLAINTEXT", None)
-        async with AIOKafkaProducer(
-            bootstrap_servers=servers, security_protocol=protocol, ssl_context=context
-        ) as producer:
+        settings: Any = {"bootstrap_servers": servers, "security_protocol": protocol, "ssl_context": context}
+        async with AIOKafkaProducer(**settings) as producer:
             await producer.send_and_wait(topic, b"a" * 900_000)
-        other = KafkaProducer(bootstrap_servers=servers, security_protocol=protocol, ssl_context=context)
+        other = KafkaProducer(**settings)
         await asyncio.to_thread(other.send(topic, b"kafka-python").get, 30)
         await asyncio.to_thread(other.close)
         done = await asyncio.to_thread(perf_producer, servers, topic, records=2_000, size=1_000, file=given.java())
@@ -101,10 +101,8 @@ def test_certificates_of_clients(
     """They name the user. Without one Java reports what it would of a broker: an SslAuthenticationException."""
     topic = unique_name("orders")
     create_topics(secured_cluster, topic)
-    given = Sides(
-        security, tmp_path, "both", "--ssl-client-auth", "required", "--ssl-ca-location", f"{tmp_path}/ca.pem"
-    )
-    given.flags += ["--ssl-principal-mapping-rules", "RULE:^CN=([a-z]+).*$/$1/U"]
+    flags = ("--ssl-client-auth", "required", "--ssl-ca-location", f"{tmp_path}/ca.pem")
+    given = Sides(security, tmp_path, "both", *flags, "--ssl-principal-mapping-rules", "RULE:^CN=([a-z]+).*$/$1/U")
     files = security.issue(tmp_path, "etl", common_name="etl")
     with given.proxy(secured_cluster) as proxy:
         settings = given.librdkafka(files)

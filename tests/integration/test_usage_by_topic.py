@@ -43,14 +43,10 @@ class Proxy:
     """A proxy without limits that counts by topic."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
-        self.server = Server(
-            Config(
-                bootstrap_servers=parse_addresses(cluster.bootstrap_servers),
-                listening=ListeningOptions(address=("127.0.0.1", 0), broker_ports=None),
-                usage=UsageOptions(by_topic=True),
-            ),
-            Host(),
-        )
+        servers = parse_addresses(cluster.bootstrap_servers)
+        listening = ListeningOptions(address=("127.0.0.1", 0), broker_ports=None)
+        config = Config(bootstrap_servers=servers, listening=listening, usage=UsageOptions(by_topic=True))
+        self.server = Server(config, Host())
         self.server.start(asyncio.get_running_loop())
         self.bootstrap_servers = f"127.0.0.1:{self.server.ports.bootstrap}"
 
@@ -61,11 +57,7 @@ class Proxy:
             for entity in self.server.metrics.entities
             if entity.topics is not None and topic in entity.topics and client_id in (None, entity.client_id)
         ]
-        return Counted(
-            sum(each.produce_bytes for each in found),
-            sum(each.produce_messages for each in found),
-            sum(each.fetch_bytes for each in found),
-        )
+        return Counted(*(sum(getattr(each, name) for each in found) for name in Counted._fields))
 
     def check(self) -> None:
         """Topics have a part of each client's bytes; nothing is wrong."""
@@ -116,15 +108,9 @@ def produce_librdkafka(
 
 def read_librdkafka(proxy: Proxy, topic: str, client_id: str, count: int) -> None:
     """`count` records from the beginning."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": proxy.bootstrap_servers,
-            "client.id": client_id,
-            "group.id": client_id,
-            "isolation.level": "read_uncommitted",
-            "enable.auto.commit": False,
-        }
-    )
+    settings = {"client.id": client_id, "group.id": client_id, "enable.auto.commit": False}
+    servers = {"bootstrap.servers": proxy.bootstrap_servers}
+    consumer = Consumer({**servers, **settings, "isolation.level": "read_uncommitted"})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         received = 0
@@ -182,9 +168,7 @@ async def test_java_transactions(kafka_cluster: KafkaCluster, unique_name: Uniqu
     create_topics(kafka_cluster, topic, partitions=partitions)
     async with proxying(kafka_cluster) as proxy:
         run = asyncio.to_thread
-        counts = [partitions] * transactions
-        done = await run(
-            transact_with_java, proxy.bootstrap_servers, unique_name("tx"), topic, counts, 60_000, partitions
-        )
+        given = (unique_name("tx"), topic, [partitions] * transactions, 60_000, partitions)
+        done = await run(transact_with_java, proxy.bootstrap_servers, *given)
         assert (done.errors, len(done.committed)) == ([], transactions)
         assert proxy.counted(topic).produce_messages == partitions * transactions

@@ -24,6 +24,7 @@ from tests.integration.wire import NOT_LEADER, Wire, records, schema
 
 API_VERSIONS, METADATA = 18, 3
 ADDRESS = re.compile(rb"127\.0\.0\.[2-4]")
+WAIT = timedelta(milliseconds=100)
 
 
 def proxy_addresses(front: ScannedProxy) -> set[tuple[str, int]]:
@@ -60,9 +61,8 @@ def test_the_scan_finds_what_the_broker_itself_says(kafka_cluster: KafkaCluster)
     with ScanningRelay(BROKER_HOSTS) as relay:
         host, port = relay.listen((CLIENT_SIDE, 0), broker)
         with Wire(f"{host}:{port}") as wire:
-            _, answer = wire.ask_entity(
-                schema("metadata", 12).MetadataRequest(include_topic_authorized_operations=False, topics=())
-            )
+            asked = schema("metadata", 12).MetadataRequest(include_topic_authorized_operations=False, topics=())
+            _, answer = wire.ask_entity(asked)
         assert ADDRESS.search(answer)
         assert relay.sightings > 0
 
@@ -75,10 +75,9 @@ def spread_topic(front: ScannedProxy, name: str) -> tuple[uuid.UUID, int, int]:
     def described() -> tuple[uuid.UUID, int] | None:
         module = schema("metadata", 12)
         with Wire(front.bootstrap_servers) as wire:
-            asked = module.MetadataRequestTopic(topic_id=None, name=name)
-            metadata, _ = wire.ask_entity(
-                module.MetadataRequest(include_topic_authorized_operations=False, topics=(asked,))
-            )
+            topics = (module.MetadataRequestTopic(topic_id=None, name=name),)
+            asked = module.MetadataRequest(include_topic_authorized_operations=False, topics=topics)
+            metadata, _ = wire.ask_entity(asked)
         (topic,) = metadata.topics
         return (topic.topic_id, topic.partitions[0].leader_id) if topic.partitions else None
 
@@ -99,26 +98,17 @@ def produce_request(name: str, _topic_id: uuid.UUID) -> Any:
 def fetch_request(_name: str, topic_id: uuid.UUID) -> Any:
     module = schema("fetch", 17)
     asked = module.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-    topic = module.FetchTopic(topic_id=topic_id, partitions=(asked,))
-    return module.FetchRequest(
-        max_wait=timedelta(milliseconds=100), min_bytes=1, topics=(topic,), forgotten_topics_data=()
-    )
+    topics = (module.FetchTopic(topic_id=topic_id, partitions=(asked,)),)
+    return module.FetchRequest(max_wait=WAIT, min_bytes=1, topics=topics, forgotten_topics_data=())
 
 
 def share_fetch_request(_name: str, topic_id: uuid.UUID) -> Any:
     module = schema("share_fetch", 1)
     asked = module.FetchPartition(partition_index=0, acknowledgement_batches=())
-    return module.ShareFetchRequest(
-        group_id="strangers",
-        member_id=str(uuid.uuid4()),
-        share_session_epoch=0,
-        max_wait=timedelta(milliseconds=100),
-        min_bytes=1,
-        max_records=10,
-        batch_size=10,
-        topics=(module.FetchTopic(topic_id=topic_id, partitions=(asked,)),),
-        forgotten_topics_data=(),
-    )
+    member = {"group_id": "strangers", "member_id": str(uuid.uuid4()), "share_session_epoch": 0}
+    topics = (module.FetchTopic(topic_id=topic_id, partitions=(asked,)),)
+    most = {"max_wait": WAIT, "min_bytes": 1, "max_records": 10, "batch_size": 10}
+    return module.ShareFetchRequest(**member, **most, topics=topics, forgotten_topics_data=())
 
 
 ASK: dict[str, tuple[Callable[[str, uuid.UUID], Any], Callable[[Any], int]]] = {

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -84,27 +85,16 @@ async def test_three_libraries_find_all_brokers_on_one_port(
     java_file = tmp_path / "java.properties"
     java_file.write_text(f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={ca}\n")
     jvm = java_options(tmp_path, [f"kafka.{DOMAIN}", *(f"broker-{node}.{DOMAIN}" for node in (1, 2, 3))])
-    ssl_of_aiokafka = {
-        "bootstrap_servers": bootstrap,
-        "security_protocol": "SSL",
-        "ssl_context": ssl.create_default_context(cafile=str(ca)),
-    }
+    context = ssl.create_default_context(cafile=str(ca))
+    ssl_of_aiokafka = {"bootstrap_servers": bootstrap, "security_protocol": "SSL", "ssl_context": context}
     ssl_of_librdkafka = {"bootstrap.servers": bootstrap, "security.protocol": "ssl", "ssl.ca.location": str(ca)}
     kafka_cluster3.stop_broker(NEWCOMER)
     try:
         eventually(lambda: leaders.are_on(2), 40, "leaders on two brokers")
         with proxy, closing(NamedLibrdkafka(ssl_of_librdkafka, of_librdkafka)) as librdkafka:
-            java = asyncio.ensure_future(
-                asyncio.to_thread(
-                    perf_producer,
-                    *(bootstrap, of_java, "acks=all", "batch.size=200", "enable.idempotence=true"),
-                    records=JAVA_RECORDS,
-                    size=100,
-                    throughput=JAVA_RECORDS_PER_SECOND,
-                    file=java_file,
-                    jvm=jvm,
-                )
-            )
+            given = (bootstrap, of_java, "acks=all", "batch.size=200", "enable.idempotence=true")
+            load: Any = {"records": JAVA_RECORDS, "size": 100, "throughput": JAVA_RECORDS_PER_SECOND}
+            java = asyncio.ensure_future(asyncio.to_thread(perf_producer, *given, **load, file=java_file, jvm=jvm))
             async with AIOKafkaProducer(**ssl_of_aiokafka, acks="all", request_timeout_ms=60_000) as producer:
 
                 async def send(value: bytes) -> None:
@@ -122,14 +112,8 @@ async def test_three_libraries_find_all_brokers_on_one_port(
                 await asyncio.to_thread(proxy.stop)
                 await asyncio.to_thread(proxy.start)
                 await send(b"after a restart")
-            consumer = AIOKafkaConsumer(
-                of_aiokafka,
-                group_id=of_aiokafka,
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-                **ssl_of_aiokafka,
-            )
-            async with consumer:
+            group = {"group_id": of_aiokafka, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+            async with AIOKafkaConsumer(of_aiokafka, **group, **ssl_of_aiokafka) as consumer:
                 values = [(await consumer.getone()).value for _ in range(3 * PARTITIONS)]
             assert len(set(values)) == 3
             done = await java
