@@ -199,18 +199,15 @@ def records(case: Case) -> Iterator[dict[str, Any]]:
     every: list[Use | Wait] = [*case.uses, *case.waits]
     for each in every:
         labels = {"cluster": case.name}
-        if isinstance(each, Use):
-            labels |= {"pod": each.label} if each.label else {}
+        if isinstance(each, Use) and each.label:
+            labels["pod"] = each.label
         step = 10 / (each.last_s - each.first_s)
-        steps = (each.last_s - each.first_s) // 10
-        for n in range(1, steps + 1):
+        for n in range(1, (each.last_s - each.first_s) // 10 + 1):
             times = {"time_ms": NOON_MS + 1_000 * (each.first_s + 10 * n), "start_time_ms": NOON_MS}
             common = {**times, "sidecar": each.sidecar, "user": "u", "client_id": each.client, "labels": labels}
             if isinstance(each, Wait):
-                waited = round(1_000 * each.seconds * step * n)
-                yield throttle_record(
-                    **common, limit=each.limit, entity=each.entity, throttled_ms=waited, fleet=each.fleet
-                )
+                common |= {"throttled_ms": round(1_000 * each.seconds * step * n)}
+                yield throttle_record(**common, limit=each.limit, entity=each.entity, fleet=each.fleet)
             else:
                 size = round(each.size * step * n)
                 count = {"requests": round(each.requests * step * n), "direction": each.direction}
@@ -220,13 +217,13 @@ def records(case: Case) -> Iterator[dict[str, Any]]:
                 yield usage_record(**common, **count, bytes=size)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("", id="by records"),
-        pytest.param(QUOTAS, id="by a quotas file, too", marks=pytest.mark.nightly),
-    ],
-)
+SOURCES = [
+    pytest.param("", id="by records"),
+    pytest.param(QUOTAS, id="by a quotas file, too", marks=pytest.mark.nightly),
+]
+
+
+@pytest.fixture(scope="module", params=SOURCES)
 def reported(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[Case], Warehouse]:

@@ -32,9 +32,8 @@ def test_what_is_not_split_by_topic_yet_is_topic_unknown(spark: SparkSession) ->
     """A total each 10 s, its topics after 60 s: a kill after 85 s loses nothing that the total has."""
     common = {"has_total": True, "start_time_ms": NOON_MS}
     made = [usage_record(**common, time_ms=NOON_MS + n * INTERVAL_MS, bytes=1_000 * n) for n in range(1, 9)]
-    made += [
-        usage_record(**common, time_ms=NOON_MS + 60_000, topic=t, bytes=b) for t, b in (("a", 4_000), ("b", 1_500))
-    ]
+    split = {"a": 4_000, "b": 1_500}
+    made += [usage_record(**common, time_ms=NOON_MS + 60_000, topic=t, bytes=b) for t, b in split.items()]
     assert by_topic(all_deltas(spark, made)) == {"a": 4_000, "b": 1_500, None: 2_500}
     assert by_topic(all_deltas(spark, made[:5])) == {None: 5_000}
 
@@ -43,11 +42,8 @@ def test_topics_are_no_more_than_their_total(spark: SparkSession) -> None:
     """All came before 13:00, the split by topic after it: its part of the next hour is not counted again."""
     before, after = NOON_MS + 3_599_000, NOON_MS + 3_600_000 + 30_000
     common = {"has_total": True, "start_time_ms": before - 30_000}
-    made = [
-        usage_record(**common, time_ms=before, bytes=10_001),
-        usage_record(**common, time_ms=after, topic="a", bytes=9_001),
-        usage_record(**common, time_ms=after, topic="b", bytes=1_000),
-    ]
+    made = [usage_record(**common, time_ms=before, bytes=10_001)]
+    made += [usage_record(**common, time_ms=after, topic=t, bytes=b) for t, b in (("a", 9_001), ("b", 1_000))]
     rows = usage_hourly(all_deltas(spark, made), f.lit("t")).collect()
     assert sum(row["bytes"] for row in rows) == 10_001
     assert min(row["bytes"] for row in rows) >= 0
@@ -93,11 +89,8 @@ def test_each_run_of_a_proxy_says_what_is_missing(spark: SparkSession) -> None:
     # Two proxies of one host.
     beside = readings("host", 300, final=False) + readings("host", 290, start=9, incarnation="run-2", final=False)
     found = runs_of(spark, [*complete, *complete[:5], *gaps, *silent, *quiet, *killed, *ended, *was_idle, *beside])
-    shown = {
-        name: (row["state"], row["ended_cleanly"], row["missing_records"], row["repeated"])
-        for name, row in found.items()
-    }
-    assert shown == {
+    columns = ("state", "ended_cleanly", "missing_records", "repeated")
+    assert {name: tuple(row[column] for column in columns) for name, row in found.items()} == {
         ("complete", "run-1"): ("running", None, 0, 5),
         ("gaps", "run-1"): ("running", None, 11, 0),
         ("silent", "run-1"): ("silent", False, 0, 0),
@@ -131,17 +124,12 @@ def test_what_is_missing_is_what_could_pass_in_the_gap(spark: SparkSession) -> N
 def test_a_short_run_lacks_one_interval_of_the_other_runs(spark: SparkSession) -> None:
     """26 MB in 30 s, three readings 8 to 10 s apart; then it was killed, and nothing ran for hours."""
     times = (8_500, 18_200, 26_400)
-    short = [
-        usage_record(
-            sidecar=pod, incarnation="short", seq=n + 1, time_ms=NOON_MS + at, start_time_ms=NOON_MS, bytes=1_000 * at
-        )
-        for pod in ("pod-1", "alone")
-        for n, at in enumerate(times)
-    ]  # fmt: skip
-    short += [
-        idle_record(sidecar=pod, incarnation="short", seq=0, time_ms=NOON_MS + times[0]) for pod in ("pod-1", "alone")
-    ]
-    short = [each | {"labels": {"cluster": each["sidecar"]}} for each in short]
+    short = []
+    for pod in ("pod-1", "alone"):
+        run = {"sidecar": pod, "incarnation": "short", "labels": {"cluster": pod}}
+        short.append(idle_record(**run, seq=0, time_ms=NOON_MS + times[0]))
+        for n, at in enumerate(times, 1):
+            short.append(usage_record(**run, seq=n, time_ms=NOON_MS + at, start_time_ms=NOON_MS, bytes=1_000 * at))
     long = [each | {"labels": {"cluster": "pod-1"}} for each in readings("pod-1", 300, start=2_000, incarnation="long")]
     later = [each | {"labels": {"cluster": "alone"}} for each in readings("other", 300, start=2_000)]
     paces = spark.createDataFrame([("pod-1", "long", INTERVAL_MS)], PACES)
@@ -170,12 +158,10 @@ def lives(spark: SparkSession, made: list[tuple[str, str, int, int, int, int, in
     """made: (sidecar, run, first hour, last hour, first and last hour of day with clients, clock's offset in minutes,
     whether it ends by itself). A record each 5 minutes: idle ones while there are no clients, the first one too.
     """
-    columns = (
-        "sidecar string, incarnation string, first bigint, last bigint, opens int, closes int, off bigint, ends boolean"
-    )
+    columns = "sidecar string, incarnation string, first bigint, last bigint, opens int, closes int, off bigint"
     begin = f.lit(NOON_MS - 12 * HOUR_MS)
     at = f.posexplode(f.sequence(begin + f.col("first") * HOUR_MS, begin + f.col("last") * HOUR_MS, f.lit(300_000)))
-    rows = spark.createDataFrame(made, columns).select("*", at.alias("seq", "true_ms"))
+    rows = spark.createDataFrame(made, f"{columns}, ends boolean").select("*", at.alias("seq", "true_ms"))
     hour = f.floor(f.col("true_ms") / HOUR_MS) % 24
     is_busy = (f.col("seq") > 0) & (hour >= f.col("opens")) & (hour < f.col("closes"))
     time_ms = f.col("true_ms") + f.col("off") * 60_000
@@ -221,9 +207,8 @@ def test_a_clean_month_of_50_sidecars_gives_no_warning(spark: SparkSession, ware
     states = warehouse.read("sidecars").groupBy("state").count().collect()
     assert {row["state"]: row["count"] for row in states} == {"running": 6, "ended": 60 + 620 + 22}
     # Two of them die: one for good, and one whose next run begins an hour later.
-    killed = [
-        (*each[:7], False) if each[:2] in (("batch-3", "run-30"), ("daily-1", "run-07")) else each for each in CLEAN
-    ]
+    dies = (("batch-3", "run-30"), ("daily-1", "run-07"))
+    killed = [(*each[:7], False) if each[:2] in dies else each for each in CLEAN]
     warehouse.replace("sidecars", sidecars_of(lives(spark, killed)))
     found = warnings(warehouse, days)
     assert [line.partition(": it ended without a final record")[0] for line in found] == [

@@ -129,13 +129,8 @@ def test_topics_and_fleets_are_replayed_from_records(spark: SparkSession) -> Non
     rng, start = random.Random(1), START_MS
     made: list[dict[str, Any]] = []
     for pod, cluster in itertools.product(("p", "q", "r"), ("east", "west")):
-        common: dict[str, Any] = {
-            "sidecar": f"{pod}-{cluster}",
-            "client_id": "a",
-            "user": "u",
-            "labels": {"cluster": cluster},
-        }
-        common |= {"start_time_ms": start}
+        common: dict[str, Any] = {"sidecar": f"{pod}-{cluster}", "client_id": "a", "user": "u", "start_time_ms": start}
+        common |= {"labels": {"cluster": cluster}}
         if cluster == "east" and pod != "r":
             made.append(throttle_record(**common, time_ms=start + 1_000, limit="bytes_in_rate", fleet="etl"))
         common["has_total"], at = True, 0
@@ -153,11 +148,8 @@ def test_topics_and_fleets_are_replayed_from_records(spark: SparkSession) -> Non
     # What three offer in 900 s needs 1,350 s; from the burst's end on each always has a request in the queue.
     assert all(each == pytest.approx(1_350, rel=0.05) for each in held_s.values())
     left_out = not_replayed(frame, TOPICS)
-    assert [each.partition(" (")[0] for each in left_out] == [
-        "connection_creation_rate",
-        "connections",
-        "requests that carry no data, for request_rate",
-    ]
+    requests = "requests that carry no data, for request_rate"
+    assert [each.partition(" (")[0] for each in left_out] == ["connection_creation_rate", "connections", requests]
     totals = frame.where("topic is null")
     assert "bytes_in_rate (needs records by topic: --usage-by-topic)" in not_replayed(totals, TOPICS)
     assert simulate(totals, TOPICS).isEmpty()
@@ -227,10 +219,8 @@ def test_who_is_exempt_from_a_topic_limit_is_no_member_and_who_never_waited_is(s
     usage = writes(spark, [(name, "rows", "produce") for name in ("etl", "free", "silent")])
     day, names = datetime(2026, 1, 5, tzinfo=UTC), [("bytes_in_rate", "topic:rows")]
     names.append(("request_rate", "resource-group:polls"))
-    held = spark.createDataFrame(
-        [(day, '{"cluster":"east"}', "u", "etl", *name, None) for name in names],
-        "time timestamp, labels string, user string, client_id string, limit string, entity string, fleet string",
-    )
+    columns = "time timestamp, labels string, user string, client_id string, limit string, entity string, fleet string"
+    held = spark.createDataFrame([(day, '{"cluster":"east"}', "u", "etl", *name, None) for name in names], columns)
     found = members(usage, held, in_force(usage, SHARED)).collect()
     clients = {name: {row["client_id"] for row in found if (row["limit"], row["entity"]) == name} for name in names}
     assert clients == {names[0]: {"etl", "silent"}, names[1]: {"etl", "free", "silent"}}

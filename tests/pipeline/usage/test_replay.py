@@ -48,21 +48,18 @@ def traffic(loads: list[Client]) -> list[Sent]:
         while (at := at + rng.expovariate(client.per_second)) < SECONDS:
             if at % 30 < client.busy:
                 topic = rng.choice(client.topics)
-                sent = produce_records(
-                    len(found), {topic: [batch(client.messages, client.size)]}, client_id=client.client_id
-                )
+                records = {topic: [batch(client.messages, client.size)]}
+                sent = produce_records(len(found), records, client_id=client.client_id)  # type: ignore[arg-type]
                 found.append(Sent(int(at * NS), client, topic, sent))
     return sorted(found, key=lambda each: each.at_ns)
 
 
 def held_by_the_proxy(sent: list[Sent], quotas: str, *, burst_s: Fraction | None = None) -> dict[str, float]:
     """Seconds for which each client was held. burst_s: of limits that have none of their own."""
-    entries = load(quotas)
-    world = World(
-        entries
-        if burst_s is None
-        else [replace(each, options=replace(each.options, burst_seconds=burst_s)) for each in entries]
-    )
+    entries = list(load(quotas))
+    if burst_s is not None:
+        entries = [replace(each, options=replace(each.options, burst_seconds=burst_s)) for each in entries]
+    world = World(entries)
     pairs: dict[Client, Pair] = {each.client: Pair(world) for each in sent}
     answered: dict[Client, int] = defaultdict(int)
     held: dict[str, float] = defaultdict(float)
