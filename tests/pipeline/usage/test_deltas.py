@@ -78,18 +78,11 @@ def test_some_dates_first_and_others_later_give_what_all_at_once_gives(spark: Sp
 def test_a_delta_over_hours_is_split_by_time_and_marked(spark: SparkSession) -> None:
     """1,000 bytes from 12:10 to 13:00: 5, 15, 15 and 15 minutes of 50."""
     start, end = NOON_MS + 600_000, NOON_MS + 3_600_000
-    arrived = [
-        usage_record(start_time_ms=start, time_ms=start, bytes=0),
-        usage_record(start_time_ms=start, time_ms=end, bytes=1_000, seq=1),
-    ]
+    arrived = [usage_record(start_time_ms=start, time_ms=start, bytes=0)]
+    arrived.append(usage_record(start_time_ms=start, time_ms=end, bytes=1_000, seq=1))
     rows = all_deltas(spark, arrived).orderBy("time").collect()
-    assert [(row["time"].minute, row["bytes"], row["split_bytes"]) for row in rows] == [
-        (0, 100, 100),
-        (15, 300, 300),
-        (30, 300, 300),
-        (45, 300, 300),
-        (0, 0, 0),
-    ]
+    split = [(row["time"].minute, row["bytes"], row["split_bytes"]) for row in rows]
+    assert split == [(0, 100, 100), *((minute, 300, 300) for minute in (15, 30, 45)), (0, 0, 0)]
     assert {row["longest_gap_ms"] for row in rows[1:]} == {3_000_000}
 
 
@@ -120,9 +113,7 @@ def test_a_counter_that_is_not_measured_stays_unknown(spark: SparkSession) -> No
 def test_a_clock_that_is_set_back_counts_nothing_twice(spark: SparkSession) -> None:
     start = NOON_MS - 2 * QUARTER_MS
     times = [(NOON_MS + 5_000, 100), (NOON_MS - 5_000, 250), (NOON_MS + 9_000, 300)]
-    arrived = [
-        usage_record(start_time_ms=start, time_ms=time, bytes=total, seq=seq) for seq, (time, total) in enumerate(times)
-    ]
+    arrived = [usage_record(start_time_ms=start, time_ms=at, bytes=b, seq=n) for n, (at, b) in enumerate(times)]
     rows = all_deltas(spark, arrived).collect()
     assert sum(row["bytes"] for row in rows) == 300
     assert min(row["bytes"] for row in rows) >= 0
@@ -135,10 +126,8 @@ def test_late_data_of_a_date_concerns_the_next_date_of_its_series_too(spark: Spa
     arrived.append(usage_record(time_ms=NOON_MS + 86_400_000, client_id="other"))
     daily = series_daily(samples(records_frame(spark, arrived), USAGE_KIND), USAGE_KIND)
     first = date(2026, 1, 5)
-    assert sorted(row["date"] for row in dates_to_compute(daily, USAGE_KIND, [first]).collect()) == [
-        first,
-        first + 2 * day,
-    ]
+    found = dates_to_compute(daily, USAGE_KIND, [first]).collect()
+    assert sorted(row["date"] for row in found) == [first, first + 2 * day]
 
 
 def test_deltas_are_one_shuffle_of_the_samples(spark: SparkSession) -> None:

@@ -37,16 +37,11 @@ UNLIKE = ("at", "found_at", "run_id", "kafka_time")
 
 def tables(warehouse: Warehouse) -> dict[str, Counter[str]]:
     """All rows of all tables but the list of runs."""
-    return {
-        name: Counter(
-            str(row)
-            for row in warehouse.read(name)
-            .select(*(f.to_json(f.struct(f.col(each))) for each in table.schema.names if each not in UNLIKE))
-            .collect()
-        )
-        for name, table in TABLES.items()
-        if name != "report_runs"
-    }
+    found = {}
+    for name in TABLES.keys() - {"report_runs"}:
+        columns = [f.to_json(f.struct(f.col(each))) for each in TABLES[name].schema.names if each not in UNLIKE]
+        found[name] = Counter(map(str, warehouse.read(name).select(*columns).collect()))
+    return found
 
 
 def planted(base_ms: int = NOON_MS) -> list[dict[str, Any]]:

@@ -10,16 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline.usage.transforms.parsing import CLOCK_AHEAD_MS, invalid, parsed, valid
-from tests.pipeline.usage import published
-from tests.pipeline.usage.fleets import (
-    KAFKA_COLUMNS,
-    NOON_MS,
-    idle_record,
-    kafka_row,
-    raw_row,
-    throttle_record,
-    usage_record,
-)
+from tests.pipeline.usage import fleets, published
+from tests.pipeline.usage.fleets import NOON_MS, idle_record, kafka_row, raw_row, throttle_record, usage_record
 
 SPARK = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -52,18 +44,16 @@ NOT_RECORDS = [b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"schema":1}', b"7", b
 
 
 def frame(spark: SparkSession, rows: list[Any]) -> DataFrame:
-    return parsed(spark.createDataFrame(rows, KAFKA_COLUMNS).withColumn("now_ms", f.lit(NOON_MS)))
+    return parsed(spark.createDataFrame(rows, fleets.KAFKA_COLUMNS).withColumn("now_ms", f.lit(NOON_MS)))
 
 
 def test_each_fault_has_its_reason_and_keeps_its_bytes(spark: SparkSession) -> None:
     wrong = [(usage_record(**changes), text) for changes, text in WRONG]
     wrong += [(throttle_record(**changes), text) for changes, text in WRONG_THROTTLE]
     rows = [kafka_row(record, offset) for offset, (record, _) in enumerate(wrong)]
-    found = {row["kafka_offset"]: row for row in invalid(frame(spark, rows)).collect()}
-    assert [found[offset]["reason"] for offset in range(len(wrong))] == [text for _, text in wrong]
-    assert [bytes(found[offset]["value"]) for offset in range(len(wrong))] == [
-        published.value(each) for each, _ in wrong
-    ]
+    found = invalid(frame(spark, rows)).orderBy("kafka_offset").collect()
+    shown = [(bytes(row["value"]), row["reason"]) for row in found]
+    assert shown == [(published.value(record), text) for record, text in wrong]
     beyond_a_schema = {text for _, text in wrong if text.startswith(("start_time_ms", "time_ms", "bytes grew"))}
     assert {text for record, text in wrong if not published.errors(record)} == beyond_a_schema
 
@@ -80,42 +70,28 @@ def test_what_is_no_record_goes_to_quarantine_as_it_came(spark: SparkSession) ->
 
 TEXT = st.one_of(st.none(), st.text(max_size=3), st.just("x" * 1025))
 COUNT = st.one_of(st.integers(-1, 3), st.none(), st.sampled_from([2**53 - 1, 2**53]))
+RATE = st.one_of(st.none(), st.floats(-1, 1e12))
+TEXTS = ("sidecar", "incarnation", "listener", "user", "client_id", "topic", "limit", "entity")
+COUNTS = ("max_second_bytes", "seq", "record_bytes", "requests", "messages", "throttled_ms", "refused_bytes")
 CHANGES = st.fixed_dictionaries(
     {},
     optional={
+        **dict.fromkeys(TEXTS, TEXT),
+        **dict.fromkeys(COUNTS, COUNT),
+        **dict.fromkeys(("limit_value", "fleet_cap"), RATE),
         "schema": st.sampled_from([1, 1, 1, 2, None]),
         "kind": st.sampled_from(["usage", "throttle", "idle", "other", None]),
-        "max_second_bytes": COUNT,
-        "sidecar": TEXT,
-        "incarnation": TEXT,
-        "seq": COUNT,
-        "listener": TEXT,
-        "user": TEXT,
-        "client_id": TEXT,
-        "topic": TEXT,
         "direction": st.sampled_from(["produce", "fetch", "both", None]),
-        "record_bytes": COUNT,
-        "requests": COUNT,
-        "messages": COUNT,
         "labels": st.one_of(st.none(), st.dictionaries(st.text(max_size=2), st.text(max_size=3), max_size=2)),
-        "limit": TEXT,
-        "entity": TEXT,
-        "throttled_ms": COUNT,
-        "refused_bytes": COUNT,
-        "limit_value": st.one_of(st.none(), st.floats(-1, 1e12)),
         "fleet": st.one_of(st.none(), st.text(max_size=3)),
-        "fleet_cap": st.one_of(st.none(), st.floats(-1, 1e12)),
     },
 )
+MADE = st.tuples(st.sampled_from([usage_record, throttle_record, idle_record]), CHANGES)
 
 
 @pytest.mark.timeout(300)
 @SPARK
-@given(
-    drawn=st.lists(
-        st.tuples(st.sampled_from([usage_record, throttle_record, idle_record]), CHANGES), min_size=60, max_size=120
-    )
-)
+@given(drawn=st.lists(MADE, min_size=60, max_size=120))
 def test_spark_accepts_what_the_schema_accepts(spark: SparkSession, drawn: list[Any]) -> None:
     made = [make(**changes) for make, changes in drawn]
     rows = [kafka_row(record, offset) for offset, record in enumerate(made)]
@@ -129,12 +105,8 @@ def test_a_record_is_typed_and_its_labels_are_in_one_order(spark: SparkSession) 
     rows = [kafka_row(usage_record(labels=each, topic="t", messages=7), offset) for offset, each in enumerate(labels)]
     first, second = valid(frame(spark, rows)).orderBy("kafka_offset").collect()
     assert first["labels"] == second["labels"] == json.dumps({"app": "x", "team": "etl"}, separators=(",", ":"))
-    assert (first["topic"], first["messages"], first["record_bytes"], str(first["date"])) == (
-        "t",
-        7,
-        None,
-        "2026-01-05",
-    )
+    assert (first["topic"], first["messages"], first["record_bytes"]) == ("t", 7, None)
+    assert str(first["date"]) == "2026-01-05"
 
 
 def test_the_json_is_parsed_once(spark: SparkSession) -> None:

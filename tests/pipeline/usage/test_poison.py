@@ -85,13 +85,11 @@ JSON = st.recursive(
     max_leaves=5,
 )
 NUMBER = st.sampled_from([0, 1, 1.5, -1, LARGEST, 2**53, 2**63 - 1, -(2**63), 2**63, NOON_MS, NOON_MS + 1, None])
+NUMBERS = ("time_ms", "start_time_ms", "seq", "bytes", "requests", "messages", "throttled_ms", "limit_value")
 FIELDS = {
     **dict.fromkeys([*usage_record(), *throttle_record()], JSON),
-    **dict.fromkeys(
-        ("time_ms", "start_time_ms", "seq", "bytes", "requests", "messages", "throttled_ms", "limit_value"), NUMBER
-    ),
-    "has_total": st.booleans(),
-    "final": st.booleans(),
+    **dict.fromkeys(NUMBERS, NUMBER),
+    **dict.fromkeys(("has_total", "final"), st.booleans()),
     "entity": st.sampled_from(["total", "user:alice", "user:", 'client-id:"', "topic:x", ","]),
 }
 SHAPED = st.builds(
@@ -120,9 +118,8 @@ def test_random_values_are_read_and_reported(
 
 @pytest.mark.timeout(300)
 def test_a_client_that_breaks_a_step_is_named_the_rest_computed(spark: SparkSession, warehouse: Warehouse) -> None:
-    rows = spark.createDataFrame(
-        [("p", "u", f"c{n}") for n in range(5)], "sidecar string, user string, client_id string"
-    )
+    columns = "sidecar string, user string, client_id string"
+    rows = spark.createDataFrame([("p", "u", f"c{n}") for n in range(5)], columns)
     kept: list[set[str]] = []
 
     def run(part: DataFrame) -> None:
@@ -151,11 +148,8 @@ def test_a_report_names_what_breaks_one_of_its_steps(
 
     breaking("sidecar_days", "seq", "client_id", "bad")
     breaking("quota_recommendations", "p99", "entity", "user:alice,client-id:bad")
-    made = [
-        usage_record(client_id=name, seq=n, time_ms=NOON_MS + 10_000 * n, bytes=1_000 * n)
-        for name in ("good", "bad")
-        for n in range(5)
-    ]
+    every = [(name, n) for name in ("good", "bad") for n in range(5)]
+    made = [usage_record(client_id=c, seq=n, time_ms=NOON_MS + 10_000 * n, bytes=1_000 * n) for c, n in every]
     warehouse.append("records", records_frame(spark, made))
     named = warnings(warehouse, report(warehouse, Rules()))
     assert any(each.startswith("sidecar_days: left out client_id 'bad', user 'alice'") for each in named), named

@@ -79,10 +79,7 @@ def test_odd_series_add_up_exactly(spark: SparkSession, warehouse: Warehouse, ba
         with pytest.raises(Killed), writing(random.randint(2, 6), after=True):  # among samples and deltas
             report(warehouse, RULES)
         assert report(warehouse, RULES)
-    series: dict[tuple[Any, ...], int] = {}
-    for client, _, record in made:
-        key = (client, record["incarnation"], record["topic"])
-        series[key] = max(series.get(key, 0), record["bytes"])
+    series = {(client, record["incarnation"], record["topic"]): record["bytes"] for client, _, record in made}
     expected = Counter[str]()
     for (client, *_), size in series.items():
         expected[client] += size
@@ -120,9 +117,8 @@ def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
             made.append(usage_record(**common, seq=step * (n - 1), bytes=10**9 * n))
             made.append(usage_record(**common, seq=step * (n - 1) + 1, client_id="loud", bytes=9 * 10**9 * n))
             if cluster == "east":
-                made.append(
-                    throttle_record(**common, seq=step * (n - 1) + 2, entity="user:alice", throttled_ms=500 * n)
-                )
+                common |= {"entity": "user:alice", "throttled_ms": 500 * n}
+                made.append(throttle_record(**common, seq=step * (n - 1) + 2))
     warehouse.append("records", records_frame(spark, made))
     hour = datetime(2026, 1, 5, 12, tzinfo=UTC)
     counted = [(hour.date(), hour, cluster, "t", count) for cluster, count in (("east", 10), ("west", 20))]
@@ -160,14 +156,12 @@ def test_two_clusters_are_told_apart_in_each_table_and_a_budget_is_watched(
 @pytest.mark.nightly
 def test_snapshots_alone_are_reported(spark: SparkSession, warehouse: Warehouse) -> None:
     """A thousand messages that no sidecar saw, and a partition for a day."""
-    warehouse.append(
-        "storage_snapshots",
-        spark.sql(
-            "select date'2026-01-08' as date, timestamp(at) as time, '' as cluster, 'x' as topic, 1L as partitions, "
-            "5L as size_bytes, end_offsets "
-            "from values ('2026-01-08 10:00:00', 5L), ('2026-01-08 10:30:00', 1005L) as t(at, end_offsets)"
-        ),
+    rows = spark.sql(
+        "select date'2026-01-08' as date, timestamp(at) as time, '' as cluster, 'x' as topic, 1L as partitions, "
+        "5L as size_bytes, end_offsets "
+        "from values ('2026-01-08 10:00:00', 5L), ('2026-01-08 10:30:00', 1005L) as t(at, end_offsets)"
     )
+    warehouse.append("storage_snapshots", rows)
     assert report(warehouse, RULES) == [date(2026, 1, 8)]
     (unseen,) = warehouse.read("bypass_check").collect()
     assert (unseen["topic"], unseen["hour"].hour, unseen["unseen_count"]) == ("x", 10, 1_000)
