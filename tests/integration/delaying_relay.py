@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from asyncio import StreamReader, StreamWriter
-from types import TracebackType
 from typing import Self
 
 from deploy.local.settings import Address
@@ -51,9 +50,7 @@ class DelayingRelay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

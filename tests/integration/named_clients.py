@@ -38,8 +38,7 @@ def _on_resolve(host: bytes | None, port: bytes | None, hints: int | None, resul
     if host is None:
         _libc.freeaddrinfo(ctypes.c_void_p(result.contents.value))
         return 0
-    found: int = _libc.getaddrinfo(_LOOPBACK.encode(), port, ctypes.c_void_p(hints), result)
-    return found
+    return int(_libc.getaddrinfo(_LOOPBACK.encode(), port, ctypes.c_void_p(hints), result))
 
 
 class NamedLibrdkafka(Librdkafka):

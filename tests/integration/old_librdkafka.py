@@ -89,5 +89,4 @@ def produce_and_read(library: Path, settings: Mapping[str, str], topic: str, val
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return dict(json.loads(done.stdout))

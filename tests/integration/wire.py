@@ -5,7 +5,6 @@ import itertools
 import socket
 from datetime import UTC, datetime
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Self
 
 from kafka.record import MemoryRecordsBuilder
@@ -75,9 +74,7 @@ class Wire:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
         self._socket.close()
 

@@ -19,7 +19,6 @@ import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from proxy.admin.throttles import throttled
@@ -220,9 +219,7 @@ class Stage:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
         if kind is None:
             self.check_at_rest()

@@ -117,8 +117,7 @@ def produced_widely(correlation: int, version: int, size: int) -> bytes:
 def produce_throttle_ms(answer: bytes, version: int) -> int:
     """What a response made by `produced` (without endpoints) says."""
     end = len(answer) - 1 if version >= 9 else len(answer)
-    value: int = struct.unpack_from(">i", answer, end - 4)[0]
-    return value
+    return int(struct.unpack_from(">i", answer, end - 4)[0])
 
 
 def _endpoints_field() -> bytes:
@@ -158,8 +157,7 @@ def share_fetch(correlation: int, version: int = 1, max_bytes: int = 50_000_000,
 def fetch_max_bytes(sent: bytes, client_id: str = "etl", version: int = 12) -> int:
     """The budget that a request made by `fetch` asks for."""
     body = 14 + len(client_id) + (version >= 12)
-    value: int = struct.unpack_from(">i", sent, body + (4 if version < 15 else 0) + 8)[0]
-    return value
+    return int(struct.unpack_from(">i", sent, body + (4 if version < 15 else 0) + 8)[0])
 
 
 def fetched(correlation: int, version: int = 12, size: int = 200, throttle_ms: int = 0) -> bytes:
@@ -274,5 +272,4 @@ def api_versions(correlation: int, version: int, name: str = "x", software_versi
 
 def correlation_of(sent: bytes) -> int:
     """Of a request."""
-    value: int = struct.unpack_from(">i", sent, 8)[0]
-    return value
+    return int(struct.unpack_from(">i", sent, 8)[0])

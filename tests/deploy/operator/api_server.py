@@ -12,7 +12,6 @@ import subprocess
 import urllib.parse
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import trustme
@@ -73,24 +72,23 @@ class ApiServer:
         (folder / "accounts.pem").write_bytes(private)
         account = ["system:serviceaccount:jobs:spark", "spark", '"system:serviceaccounts,system:serviceaccounts:jobs"']
         of_spark = secrets.token_hex(16)
-        (folder / "tokens.csv").write_text(
-            f"{self._token},admin,admin,system:masters\n{','.join([of_spark, *account])}\n"
-        )
-        self._etcd, peer, self.port = (self._free_port() for _ in range(3))
-        self._peer = peer
+        tokens = f"{self._token},admin,admin,system:masters\n{','.join([of_spark, *account])}\n"
+        (folder / "tokens.csv").write_text(tokens)
+        self._etcd, self._peer, self.port = (self._free_port() for _ in range(3))
         self.url = f"https://127.0.0.1:{self.port}"
         self.kubeconfig = self._config("admin", self._token)
         self.kubeconfig_of_spark = self._config("spark", of_spark)
 
     def _config(self, user: str, token: str) -> Path:
         cluster = {"server": self.url, "certificate-authority": str(self._authority)}
+        context = {"cluster": "test", "user": user, "namespace": "jobs"}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
             "clusters": [{"name": "test", "cluster": cluster}],
             "users": [{"name": user, "user": {"token": token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": user, "namespace": "jobs"}}],
+            "contexts": [{"name": "test", "context": context}],
         }
         path = self._folder / f"kubeconfig-{user}"
         path.write_text(yaml.safe_dump(config))
@@ -131,9 +129,7 @@ class ApiServer:
             raise
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(self._processes):
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -173,19 +169,13 @@ class ApiServer:
         """Create an object, as a dry run unless `keep`; returns it as the server has it. Unknown fields are errors."""
         place = PLACES[what["kind"]].format(f"namespaces/{namespace}")
         query = {"fieldValidation": "Strict"} | ({} if keep else {"dryRun": "All"})
-        created: dict[str, Any] = self.request("POST", place, what, **query)
-        return created
+        return dict(self.request("POST", place, what, **query))
 
     def allows(self, verb: str, resource: str, namespace: str = "jobs") -> bool:
         """Whether the account `spark` may do that, as `kubectl auth can-i` asks."""
-        asked = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": "system:serviceaccount:jobs:spark",
-                "groups": ["system:serviceaccounts", "system:serviceaccounts:jobs", "system:authenticated"],
-                "resourceAttributes": {"namespace": namespace, "verb": verb, "resource": resource},
-            },
-        }
+        groups = ["system:serviceaccounts", "system:serviceaccounts:jobs", "system:authenticated"]
+        attributes = {"namespace": namespace, "verb": verb, "resource": resource}
+        spec = {"user": "system:serviceaccount:jobs:spark", "groups": groups, "resourceAttributes": attributes}
+        asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         found = self.request("POST", "apis/authorization.k8s.io/v1/subjectaccessreviews", asked)
         return bool(found["status"]["allowed"])

@@ -37,8 +37,7 @@ class Page:
         while (answer := await self._socket.receive_json(timeout=START_SECONDS)).get("id") != self._count:
             self._on_event(answer["method"], answer["params"])
         assert "error" not in answer, (method, answer)
-        result: dict[str, Any] = answer["result"]
-        return result
+        return dict(answer["result"])
 
     async def value(self, script: str) -> Any:
         """Of an expression, or of what its promise brings."""

@@ -205,9 +205,8 @@ def test_each_alert_fires_by_a_real_fault(
         at_rest |= {(PREFIX + "FleetLacksLimits", "a third one"), (PREFIX + "UpstreamDown", "DisksUnknown")}
         at_rest.add((PREFIX + "FleetDiffers", "a second one"))
         # Until a fleet's first members have joined, which takes 16 s.
-        at_rest |= {
-            (PREFIX + "FleetAway", each) for each in ("FleetDiffers", "a second one", "FleetLacksLimits", "a third one")
-        }
+        fleets = ("FleetDiffers", "a second one", "FleetLacksLimits", "a third one")
+        at_rest |= {(PREFIX + "FleetAway", each) for each in fleets}
         names = {address_of(proxy): name for name, proxy in proxies.items()}
         early = {(alert, names.get(instance, instance)) for alert, instance in prometheus.firing()}
         assert {each for each in early if each[0] not in BUSY} <= at_rest, "nothing else has happened yet"

@@ -46,8 +46,7 @@ def sidecar_of(values: Path, *options: str) -> dict[str, Any]:
         each["data"]["pod-template.yaml"] for each in objects if each["metadata"]["name"].endswith("-pod-template")
     ]
     [found] = yaml.safe_load(text)["spec"]["initContainers"]
-    container: dict[str, Any] = found
-    return container
+    return dict(found)
 
 
 def blocks_of(page: str) -> list[str]:
@@ -84,10 +83,7 @@ SHARED: Final = ("mode=shared", "fleet.name=jobs")
         (["shared.maxConnectionAge=10 minutes"], "at '/shared/maxConnectionAge': '10 minutes' does not match pattern"),
         (["shared.sniHost=*.kafka.example.com"], "at '/shared/sniHost': '*.kafka.example.com' does not match pattern"),
         (["shared.tlsRoute.parentRefs[0].port=1"], "at '/shared/tlsRoute/parentRefs/0': missing property 'name'"),
-        (
-            ["shared.tlsClientAuth=require"],
-            "at '/shared/tlsClientAuth': value must be one of 'none', 'requested', 'req",
-        ),
+        (["shared.tlsClientAuth=require"], "at '/shared/tlsClientAuth': value must be one of 'none', 'requested', "),
         (["shared.externalTrafficPolicy=local"], "at '/shared/externalTrafficPolicy': value must be one of 'Cluster'"),
         (["shared.serviceAccount=spark"], "at '/shared/serviceAccount': got string, want object"),
         (["shared.podLabels.team=1"], "at '/shared/podLabels/team': got number, want string"),
@@ -95,23 +91,11 @@ SHARED: Final = ("mode=shared", "fleet.name=jobs")
         (["prometheusRule.docsUrl="], "at '/prometheusRule/docsUrl': '' does not match pattern"),
         (["port=65530"], "the ports of brokers end at 65550: lower port, or the number of brokers' ports"),
         (["port=19400"], "adminPort 19404 is among the ports of clients, 19400 to 19420"),
-        (
-            ["networkPolicy.enabled=true"],
-            "networkPolicy is for mode shared: for the admin port of sidecars see deploy/",
-        ),
-        (
-            ["mode=shared", "shared.replicas=2"],
-            "2 replicas without fleet.name would each allow the whole of every limit",
-        ),
+        (["networkPolicy.enabled=true"], "networkPolicy is for mode shared: for the admin port of sidecars see "),
+        (["mode=shared", "shared.replicas=2"], "2 replicas without fleet.name would each allow the whole of every"),
         (["mode=shared", "shared.autoscaling.enabled=true"], "5 replicas without fleet.name would each allow"),
-        (
-            [*SHARED, "shared.replicas=9", "fleet.maxMembers=9"],
-            "fleet.maxMembers 9 is less than 9 replicas and the one",
-        ),
-        (
-            [*SHARED, "shared.autoscaling.enabled=true,shared.autoscaling.minReplicas=6"],
-            "shared.autoscaling.minReplicas 6 is more than maxReplicas 5",
-        ),
+        ([*SHARED, "shared.replicas=9", "fleet.maxMembers=9"], "fleet.maxMembers 9 is less than 9 replicas and the "),
+        ([*SHARED, "shared.autoscaling.enabled=true,shared.autoscaling.minReplicas=6"], "6 is more than maxReplicas 5"),
         ([*SHARED, "shared.sniHost=b{node}.example.com"], "shared.sniHost needs shared.tlsSecretName"),
         ([*SHARED, "shared.tlsRoute.parentRefs[0].name=gateway"], "shared.tlsRoute needs shared.sniHost"),
         ([*SHARED, "shared.tlsClientAuth=required"], "shared.tlsClientAuth required needs shared.tlsSecretName"),
@@ -171,9 +155,7 @@ def test_the_proxys_options_and_the_probes_port(values: Path, tmp_path: Path, mo
             assert container[probe]["httpGet"]["port"] in ports, "the API server does not notice it"
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert found.observability.metrics_listen == ("::", ports["kqp-admin"])
-    assert not any("subPath" in each for each in container["volumeMounts"]), (
-        "a link that changes is not seen through it"
-    )
+    assert not any("subPath" in each for each in container["volumeMounts"]), "links that change are not seen through it"
     if values.stem == "shared-sni-values":
         assert set(ports.values()) == {found.listening.address[1], found.observability.metrics_listen[1]}
     elif values.stem.startswith("shared"):
@@ -192,8 +174,7 @@ def test_the_templates_of_spark_have_the_sidecar_of_the_chart() -> None:
 def of_the_chart() -> dict[str, Any]:
     """The spec of its pod template, with the values of Spark's."""
     [made] = [each for each in rendered(ROOT / "deploy/spark/values.yaml") if each["kind"] == "ConfigMap"]
-    spec: dict[str, Any] = yaml.safe_load(made["data"]["pod-template.yaml"])["spec"]
-    return spec
+    return dict(yaml.safe_load(made["data"]["pod-template.yaml"])["spec"])
 
 
 POD: Final = {
@@ -288,9 +269,8 @@ def test_a_chart_of_the_reader_takes_the_sidecar(tmp_path: Path) -> None:
     chart = {"apiVersion": "v2", "name": "mine", "version": "0.1.0", "dependencies": needs}
     (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
     values = tmp_path / "values.yaml"
-    values.write_text(
-        yaml.safe_dump({"kafka-quota-proxy": {"bootstrapServers": "b:1", "sidecar": {"injection": "template"}}})
-    )
+    given = {"bootstrapServers": "b:1", "sidecar": {"injection": "template"}}
+    values.write_text(yaml.safe_dump({"kafka-quota-proxy": given}))
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates/pod.yaml").write_text(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: mine}\nspec:\n  containers: [{name: job, image: mine}]\n"

@@ -72,8 +72,7 @@ def image(buildah: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def config(buildah: list[str], image: Path) -> dict[str, object]:
     inspected = json.loads(run(*buildah, "inspect", "--type", "image", NAME))
-    found: dict[str, object] = inspected["Docker"]["config"]
-    return found
+    return dict(inspected["Docker"]["config"])
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +103,8 @@ def test_what_is_in_it(rootfs: Path, image: Path) -> None:
     parts = {each["name"] for each in json.loads((rootfs / INSTALLED / "sbom.cdx.json").read_text())["components"]}
     assert {"kafka-quota-proxy", "uvloop", "kio", "crc32c"} <= parts
     assert not {"pip", "hatchling", "cyclonedx-bom", "pytest"} & parts, "tools of the build stage"
-    assert not [path for path in (rootfs / INSTALLED).rglob("*") if path.stat().st_uid == USER], (
-        "it could change itself"
-    )
+    own = [path for path in (rootfs / INSTALLED).rglob("*") if path.stat().st_uid == USER]
+    assert not own, "it could change itself"
     layers = list((image / "layout/blobs/sha256").iterdir())
     _, compressed = sorted((path.stat().st_size / 1e6 for path in layers), reverse=True)[:2]  # the base is the largest
     unpacked = sum(path.lstat().st_size for path in (rootfs / INSTALLED).rglob("*")) / 1e6
@@ -136,9 +134,8 @@ def test_it_runs_without_rights_on_a_read_only_root_and_drains(rootfs: Path, con
             with urllib.request.urlopen("http://127.0.0.1:29399/healthz") as answer:
                 assert answer.status == 200
             [inner] = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
-            status = dict(
-                line.split(":\t", 1) for line in Path(f"/proc/{inner}/status").read_text().splitlines() if ":\t" in line
-            )
+            shown = Path(f"/proc/{inner}/status").read_text().splitlines()
+            status = dict(line.split(":\t", 1) for line in shown if ":\t" in line)
             assert set(status["CapEff"]) == set(status["CapPrm"]) == {"0"}
             assert status["NoNewPrivs"] == "1"
             mounts = Path(f"/proc/{inner}/mountinfo").read_text().splitlines()
@@ -184,10 +181,7 @@ def test_a_release_has_an_image_with_the_same_files(buildah: list[str], image: P
     run(system_tool("umoci"), "unpack", "--image", f"{tmp_path}/layout:{release.version()}", tmp_path / "bundle")
     process = json.loads((tmp_path / "bundle/config.json").read_text())["process"]
     assert (process["user"]["uid"], process["args"]) == (USER, ["kafka-quota-proxy", "run"])
-    stale = [
-        path
-        for path in (tmp_path / "bundle/rootfs" / INSTALLED).rglob("*.pyc")
-        if path.read_bytes()[4:8] != b"\1\0\0\0"
-    ]
+    compiled = (tmp_path / "bundle/rootfs" / INSTALLED).rglob("*.pyc")
+    stale = [path for path in compiled if path.read_bytes()[4:8] != b"\1\0\0\0"]
     assert not stale, "bytecode that Python would compare with the time of its source, and compile at each start"
     shutil.rmtree(tmp_path / "bundle")

@@ -63,9 +63,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with ApiServer(tmp_path_factory.mktemp("api")) as running:
         for name in ("jobs", "others"):
             labels = {"pod-security.kubernetes.io/enforce": "restricted", "kubernetes.io/metadata.name": name}
-            running.create(
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}, keep=True
-            )
+            metadata = {"name": name, "labels": labels}
+            running.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, keep=True)
         for folder in ("definitions", "published"):
             for file in sorted(Path(built_tool(folder)).iterdir()):
                 definition = yaml.safe_load(file.read_text())
@@ -156,13 +155,8 @@ def test_only_monitoring_reaches_the_admin_port_of_sidecars() -> None:
     to_all, to_some = policy["spec"]["ingress"]
     assert "from" not in to_all
     admin = yaml.safe_load((CHART / "values.yaml").read_text())["adminPort"]
-    open_ports = {
-        port
-        for each in to_all["ports"]
-        if each["protocol"] == "TCP"
-        for port in range(each["port"], each["endPort"] + 1)
-    }
-    assert set(range(1, 65_536)) - open_ports == {admin}
+    tcp = [range(each["port"], each["endPort"] + 1) for each in to_all["ports"] if each["protocol"] == "TCP"]
+    assert set(range(1, 65_536)).difference(*tcp) == {admin}
     assert [each["port"] for each in to_some["ports"]] == [admin]
     assert policy["spec"]["podSelector"]["matchLabels"] == ASKS
 
@@ -249,9 +243,8 @@ def test_a_sidecar_with_rights_would_be_refused(injecting: ApiServer) -> None:
 
 
 def test_a_policy_that_is_wrong_is_refused(server: ApiServer) -> None:
-    [policy] = [
-        each for each in rendered(LOGIN, "--set", "fullnameOverride=wrong") if each["kind"] == "MutatingAdmissionPolicy"
-    ]
+    objects = rendered(LOGIN, "--set", "fullnameOverride=wrong")
+    [policy] = [each for each in objects if each["kind"] == "MutatingAdmissionPolicy"]
     server.create(policy)
     policy["spec"]["mutations"][0]["jsonPatch"]["expression"] += ", variables.nothing"
     with pytest.raises(Refused, match="expression"):

@@ -49,13 +49,8 @@ rows.write.format("kafka").option("kafka.bootstrap.servers", sys.argv[1]).option
 
 def submit(server: ApiServer, kubeconfig: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """spark-submit, with deploy/spark/spark-defaults.conf, from its folder."""
-    chosen = {
-        "spark.kubernetes.container.image": "spark:test",
-        "spark.ui.enabled": "false",
-        "spark.executor.instances": "1",
-        "spark.executor.memory": "512m",
-        **settings,
-    }
+    chosen = {"spark.kubernetes.container.image": "spark:test", "spark.ui.enabled": "false"}
+    chosen |= {"spark.executor.instances": "1", "spark.executor.memory": "512m", **settings}
     return subprocess.run(
         [str(SPARK_HOME / "bin/spark-submit"), "--master", f"k8s://{server.url}",
          "--properties-file", str(FOLDER / "spark-defaults.conf"),
@@ -102,23 +97,11 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
     job.write_text(JOB)
     begun = time.monotonic()
     with Kubelet(with_broker, tmp_path / "pods") as kubelet:
-        done = submit(
-            with_broker,
-            with_broker.kubeconfig_of_spark,
-            "--deploy-mode",
-            "client",
-            "--jars",
-            artifacts.spark_jars(),
-            str(job),
-            f"127.0.0.1:{PORT}",
-            topic,
-            **{
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.kubernetes.executor.annotation.kafka-quota-proxy/client-id": client_id,
-                "spark.kubernetes.executor.annotation.kafka-quota-proxy/quota-share": str(SHARE),
-            },
-        )
+        annotation = "spark.kubernetes.executor.annotation.kafka-quota-proxy"
+        settings = dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
+        settings |= {f"{annotation}/client-id": client_id, f"{annotation}/quota-share": str(SHARE)}
+        arguments = ("--deploy-mode", "client", "--jars", artifacts.spark_jars(), str(job), f"127.0.0.1:{PORT}", topic)
+        done = submit(with_broker, with_broker.kubeconfig_of_spark, *arguments, **settings)
         took = time.monotonic() - begun
         logs = "\n".join(path.read_text()[-2000:] for path in (tmp_path / "pods").rglob("*.log"))
         assert done.returncode == 0, done.stdout[-4000:] + logs
@@ -149,11 +132,8 @@ def test_an_executor_writes_through_its_sidecar_within_its_share(
 
 def test_what_the_account_of_drivers_may_do(with_broker: ApiServer) -> None:
     pods = ("create", "get", "list", "watch", "delete", "deletecollection")
-    allowed = {(verb, "pods") for verb in pods} | {
-        ("create", "services"),
-        ("create", "configmaps"),
-        ("get", "configmaps"),
-    }
+    allowed = {(verb, "pods") for verb in pods} | {("create", "services")}
+    allowed |= {(verb, "configmaps") for verb in ("create", "get")}
     assert {each for each in allowed if not with_broker.allows(*each)} == set()
     changes = ("update", "patch", "delete", "deletecollection")
     denied = {(verb, "configmaps") for verb in changes} | {

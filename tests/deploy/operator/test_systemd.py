@@ -139,16 +139,8 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     run("tar", "--extract", "--file", debian_root("systemd", "systemd,systemd-sysv,python3,dbus"), "--directory", root)
     # As the README says, but by uv from outside: the container has no pip, and this Python's version.
     site = root / INSTALLED / "lib"
-    install: list[str | Path] = [
-        Path(sys.executable).with_name("uv"),
-        "pip",
-        "install",
-        "--quiet",
-        "--target",
-        site,
-        "--require-hashes",
-    ]
-    run(*install, "--requirements", ROOT / "deploy/image/requirements.txt")
+    uv, requirements = Path(sys.executable).with_name("uv"), ROOT / "deploy/image/requirements.txt"
+    run(uv, "pip", "install", "--quiet", "--target", site, "--require-hashes", "--requirements", requirements)
     for name in ("proxy", "protocol", "quotas"):
         shutil.copytree(ROOT / name, site / name)
     packages = next(Path(path) for path in sys.path if path.endswith("site-packages"))
@@ -220,9 +212,8 @@ def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
     state = container.state()
     assert (state["ActiveState"], state["SubState"], state["StatusText"]) == ("active", "running", "serving")
     process = f"/proc/{state['MainPID']}"
-    status = dict(
-        line.split(":\t", 1) for line in container.command("cat", f"{process}/status").splitlines() if ":\t" in line
-    )
+    shown = container.command("cat", f"{process}/status").splitlines()
+    status = dict(line.split(":\t", 1) for line in shown if ":\t" in line)
     assert int(status["Uid"].split()[0]) >= 61_184, "a dynamic user"
     assert (set(status["CapEff"]), status["NoNewPrivs"], status["Seccomp"]) == ({"0"}, "1", "2")
     limits = container.command("cat", f"{process}/limits")
@@ -260,9 +251,7 @@ def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
 
     (container.root / "etc/kafka-quota-proxy/proxy.toml").write_text("listen = 5\n")
     container.command("systemctl", "start", UNIT.name, check=False)
-    container.eventually(
-        lambda: container.state()["ActiveState"] == "failed", "a wrong configuration is not tried again"
-    )
+    container.eventually(lambda: container.state()["ActiveState"] == "failed", "it is not tried again")
     assert container.state()["NRestarts"] == "0"
 
 

@@ -13,8 +13,7 @@ from pipeline.usage.records import SCHEMA_FILE
 @cache
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) as a dict."""
-    parsed: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return parsed
+    return dict(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
 
 
 def errors(record: object) -> list[str]:
