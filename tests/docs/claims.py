@@ -25,8 +25,7 @@ def claims() -> Claims:
             for call in ast.walk(node):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == _MARK:
                     page, text = map(ast.literal_eval, call.args)
-                    place = f"{path.relative_to(ROOT)}{name}"
-                    found.setdefault(page, {}).setdefault(text, []).append(place)
+                    found.setdefault(page, {}).setdefault(text, []).append(f"{path.relative_to(ROOT)}{name}")
     return found
 
 

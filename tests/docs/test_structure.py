@@ -160,8 +160,7 @@ def test_no_package_has_more_code_than_its_ceiling() -> None:
     sizes: Counter[str] = Counter()
     for place in sources():
         sizes[package_of(place)] += len(code_lines(place))
-    over = {package: size for package, size in sizes.items() if size > CODE_LINES.get(package, 0)}
-    assert over == {}
+    assert {package: size for package, size in sizes.items() if size > CODE_LINES.get(package, 0)} == {}
     assert sizes.keys() == CODE_LINES.keys()
 
 

@@ -56,8 +56,7 @@ class NamedLibrdkafka(Librdkafka):
         for partition in range(FIRST_PARTITION, partitions):
             size, nothing = ctypes.c_size_t(len(value)), ctypes.c_size_t(0)
             self["produce"](self._topic, partition, COPY, value, size, None, nothing, None)
-        left = self["flush"](self._client, _DELIVERY_MS)
-        assert (left, self.undelivered) == (0, [])
+        assert (self["flush"](self._client, _DELIVERY_MS), self.undelivered) == (0, [])
 
     def close(self) -> None:
         self["topic_destroy"](self._topic)

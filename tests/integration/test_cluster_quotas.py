@@ -180,8 +180,7 @@ def test_at_each_of_the_eight_levels_the_broker_limits_by_the_same_entry(
                 """Of these clients, when this number of entries is left."""
                 eventually(lambda: any(each.get("entities") == expected for each in proxy.events), 60, "read")
                 for user, client_id in clients:
-                    password = security.users[user]
-                    name = user, password, client_id, topic
+                    name = user, security.users[user], client_id, topic
 
                     def look(user: str = user, client_id: str = client_id) -> None:
                         has_limit = partial(limit_of, proxy, user, client_id)

@@ -79,8 +79,7 @@ class Fleet:
         stack = self.stacks[proxy] = ExitStack()
         stack.enter_context(proxy)
         if floods:
-            client_id = f"client-{len(self.ever)}"
-            stack.enter_context(Flood(proxy.bootstrap_servers, client_id, self.data_topic))
+            stack.enter_context(Flood(proxy.bootstrap_servers, f"client-{len(self.ever)}", self.data_topic))
         return proxy
 
     def leave(self, proxy: ProxyProcess) -> None:

@@ -32,8 +32,7 @@ class Command:
 
     def __call__(self, *arguments: str, code: int | None = 0) -> list[str]:
         """The lines that it prints. `code`: None is any."""
-        program = str(Path(sys.executable).with_name("kafka-quota-proxy"))
-        command = [program, "quotas", *arguments, *self._flags]
+        command = [str(Path(sys.executable).with_name("kafka-quota-proxy")), "quotas", *arguments, *self._flags]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
         assert code in {None, done.returncode}, (arguments, done.stdout, done.stderr)
         return done.stdout.splitlines()
@@ -100,8 +99,7 @@ def test_one_command_changes_the_quota_of_all(
             assert rate(one, client_id) == 8e6, "what was read last"
             quotas("set", f"client-id={client_id}", f"{PRODUCED}=9MB")
             eventually(lambda: rate(one, client_id) == 9e6, DEADLINE_SECONDS, "the topic was made anew")
-            log = quotas("log")
-            assert log[-1] == f"  + client-id={client_id} {PRODUCED}=9000000"
+            assert quotas("log")[-1] == f"  + client-id={client_id} {PRODUCED}=9000000"
         assert other.page("/config")["reloads"]["quotas_topic"]["ok"] is True
 
 

@@ -72,8 +72,7 @@ class Progress:
             for flood, (records, since) in list(self._seen.items()):
                 if flood.records() > records:
                     self._seen[flood] = flood.records(), now
-                longest = max(self.longest.get(flood.client_id, 0.0), now - since)
-                self.longest[flood.client_id] = longest
+                self.longest[flood.client_id] = max(self.longest.get(flood.client_id, 0.0), now - since)
 
 
 class Members:

@@ -23,8 +23,7 @@ def test_an_unknown_id_is_requested(kafka_cluster: KafkaCluster, unique_name: Un
     topic = unique_name("unheard-of")
     create_topics(kafka_cluster, topic)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-    described = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
-    identity = described.topic_id
+    identity = admin.describe_topics(TopicCollection([topic]))[topic].result(30).topic_id
     topic_id = ((identity.get_most_significant_bits() % 2**64) << 64) | identity.get_least_significant_bits() % 2**64
     kafka = schema("produce", 13)
     with ProxyProcess(kafka_cluster.bootstrap_servers, "--quota", f"topic={topic},bytes_in_rate=1000") as proxy:

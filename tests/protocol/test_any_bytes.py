@@ -72,8 +72,7 @@ def any_bytes(data: st.DataObject, api_key: int, version: int) -> bytes:
         load_response_schema(api_key, version)
     except RuntimeError:  # a version that kio does not have
         return data.draw(BYTES)
-    is_changed = data.draw(st.booleans())
-    return data.draw(_changed(api_key, version) if is_changed else BYTES)
+    return data.draw(_changed(api_key, version) if data.draw(st.booleans()) else BYTES)
 
 
 _CHANGED: dict[tuple[int, int], st.SearchStrategy[bytes]] = {}

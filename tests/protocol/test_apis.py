@@ -172,8 +172,7 @@ def test_kio_reads_every_version_that_is_decoded() -> None:
     for api in APIS.values():
         if api.treatment in decoded:
             for version in range(api.min_version, api.max_version + 1):
-                schema = response_schema(api.key, version)
-                assert schema.__flexible__ == api.is_flexible(version)
+                assert response_schema(api.key, version).__flexible__ == api.is_flexible(version)
 
 
 def test_what_kio_does_not_have_is_as_its_last_version(newest: dict[int, Definition]) -> None:

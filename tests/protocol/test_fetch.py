@@ -229,8 +229,7 @@ def test_swallowing_takes_exactly_the_rest(size: int) -> None:
     """Around the lengths at which the size of the tag takes one byte more, too."""
     first = swallowing(size)
     assert first[0] == 1
-    frame = first + bytes(size - len(first))
-    assert skip_tags(frame, 1, size, 0) == size
+    assert skip_tags(first + bytes(size - len(first)), 1, size, 0) == size
 
 
 # ---- bounded work

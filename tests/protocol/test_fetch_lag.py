@@ -21,8 +21,7 @@ def position(response: bytes, version: int, arrived: int | None = None) -> Posit
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_follows_the_first_batch(version: int) -> None:
     """The partitions that the builders make have 4,711 records, those of old versions 9."""
-    response = fetch_response(version, [[BATCH, BATCH], [None]])
-    found = position(response, version)
+    found = position(fetch_response(version, [[BATCH, BATCH], [None]]), version)
     assert found is not None
     assert found.behind == (4_711 - 10 if version >= 4 else 0)
     assert found.partition.endswith((3 if version >= 4 else 0).to_bytes(4, "big"))
@@ -34,15 +33,13 @@ def test_nothing_new(version: int) -> None:
     assert found is not None
     assert found.behind == 0
     assert found.partition
-    expected = Position(b"", 0) if version >= 7 else None
-    assert position(fetch_response(version, []), version) == expected
+    assert position(fetch_response(version, []), version) == (Position(b"", 0) if version >= 7 else None)
 
 
 @given(st.sampled_from(VERSIONS), st.integers(0, 400))
 def test_a_response_that_has_arrived_in_part_tells_the_same_or_nothing(version: int, arrived: int) -> None:
     response = fetch_response(version, [[BATCH], [None]])
-    found = position(response, version, min(arrived, len(response)))
-    assert found in {None, position(response, version)}
+    assert position(response, version, min(arrived, len(response))) in {None, position(response, version)}
 
 
 @given(st.sampled_from(VERSIONS), st.binary(max_size=300))

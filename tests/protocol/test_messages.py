@@ -92,8 +92,7 @@ def test_tags_of_later_brokers_are_left_out() -> None:
     assert encode(decoded) == pack(">i", 7) + b"\x02" + coordinator(0) + b"\x00"
 
     feature = b"\x05name" + pack(">hh", 0, 3) + b"\x01\x00\x00"  # with a tag of its own
-    epoch = pack(">q", 12)
-    known = b"\x01\x08" + epoch
+    known = b"\x01\x08" + pack(">q", 12)
     unknown = b"\x20\x02zz"
     body = pack(">h", 0) + b"\x01" + pack(">i", 0) + b"\x03"
     body += b"\x00" + encode_varint(len(feature) + 1) + b"\x02" + feature + known + unknown
@@ -108,8 +107,7 @@ def test_tags_of_later_brokers_are_left_out() -> None:
 )
 def test_text_that_is_not_utf_8_is_read_as_brokers_read_it(host: bytes, read: str) -> None:
     """A replacement takes three bytes, and a string has at most 32,767."""
-    response = pack(">hih", 0, 1, len(host)) + host + pack(">i", 9092)
-    answer = decode(FindCoordinatorResponse0, response, 0)
+    answer = decode(FindCoordinatorResponse0, pack(">hih", 0, 1, len(host)) + host + pack(">i", 9092), 0)
     assert (answer.host, answer.port) == (read, 9092)
 
 

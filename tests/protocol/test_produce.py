@@ -352,8 +352,7 @@ def test_the_densest_responses_rest(version: int, what: str, counts_errors: bool
     }
     response = response_of(version, *topics[what])
     resting = Resting(ProduceResponseWalk(version, len(response), 7, counts_errors), 10)
-    finished = streamed(resting, response, [])
-    assert finished == walk_over(response, version, 7)
+    assert streamed(resting, response, []) == walk_over(response, version, 7)
     if version >= FIRST_FLEXIBLE or counts_errors:
         assert resting.rests >= MANY // 13
     if counts_errors:

@@ -111,8 +111,7 @@ def test_produce_byte_by_byte_gives_the_same_answer_as_whole(
     assert whole is not None
     assert (whole.client_id, whole.acks) == (client_id or "", acks)
     for size in range(len(frame)):
-        header = peek_request(buf, pos, pos + size, MAX_LENGTH)
-        assert header == (whole if size >= whole.size else None), size
+        assert peek_request(buf, pos, pos + size, MAX_LENGTH) == (whole if size >= whole.size else None), size
 
 
 STARTS = st.builds(struct.pack, st.just(">hhi"), st.sampled_from(sorted(APIS)), st.integers(0, 20), st.just(1))

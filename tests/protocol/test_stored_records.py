@@ -63,8 +63,7 @@ def test_what_is_written_is_read_and_a_batch_that_is_cut_off_is_not(
     for values in batches:
         data += batch(values, base)
         base += len(values)
-    wanted = [value or VOID for values in batches for value in values]
-    assert [each.value for each in found_in(data)] == wanted
+    assert [each.value for each in found_in(data)] == [value or VOID for values in batches for value in values]
     assert [each.offset for each in found_in(data)] == list(range(base))
     last = batch([b"x"], base)
     assert len(found_in(data + last[: min(cut, len(last) - 1)])) == base
@@ -114,5 +113,4 @@ def test_any_bytes(data: bytes) -> None:
 
 
 def test_no_more_is_read_than_is_asked_for() -> None:
-    records = stored_records(batch([b"x"] * 100_000), LONGEST, calc_crc32c)
-    assert next(records) == Found(0, 1, b"x", time_ms=5)
+    assert next(stored_records(batch([b"x"] * 100_000), LONGEST, calc_crc32c)) == Found(0, 1, b"x", time_ms=5)

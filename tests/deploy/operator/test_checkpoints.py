@@ -67,8 +67,7 @@ def test_a_checkpoint_outlives_the_proxy(kafka_cluster: KafkaCluster, unique_nam
             assert query.awaitTermination(120)
             assert records_in(kafka_cluster, target) == (turn + 1) * ROWS
             fetched.append(proxy.metric("bytes_total", direction="fetch"))
-            produced = proxy.metric("bytes_total", direction="produce")
-            assert (produced > ROWS * VALUE_BYTES) is (turn > 0)
+            assert (proxy.metric("bytes_total", direction="produce") > ROWS * VALUE_BYTES) is (turn > 0)
     assert keys(kafka_cluster, target) == {str(number).encode(): 1 for number in range(3 * ROWS)}, "each once"
     assert fetched[0] == 0
     assert ROWS * VALUE_BYTES < fetched[1] < 2 * ROWS * VALUE_BYTES, "from where it stopped, not from the beginning"

@@ -48,8 +48,7 @@ def test_the_samples_of_a_host_are_right_with_what_is_commented_out(name: str, t
     checked = run(BIN / "kafka-quota-proxy", "check-config", tmp_path / name)
     assert "2 quota entries" in checked
     assert ("dry run" in checked) is (name == "proxy.toml"), "begin with it"
-    unit = (SYSTEMD / "kafka-quota-proxy.service").read_text()
-    assert f"--config {installed}/proxy.toml" in unit
+    assert f"--config {installed}/proxy.toml" in (SYSTEMD / "kafka-quota-proxy.service").read_text()
     wrong = tmp_path / "quotas.toml"
     wrong.write_text(wrong.read_text().replace("producer_byte_rate", "producer_rate"))
     assert "producer_byte_rate" in run(BIN / "kafka-quota-proxy", "check-config", tmp_path / name, code=2)

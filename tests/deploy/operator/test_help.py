@@ -81,8 +81,7 @@ def test_zsh(home: Path, typed: str, found: str) -> None:
         'zmodload zsh/zpty; zpty shell zsh -f -i; zpty -w shell "$1"; zpty -w -n shell "$2"; '
         "while zpty -r shell; do :; done"
     )
-    command = (system_tool("zsh"), "-f", "-c", script, "zsh", setup, f"kafka-quota-proxy {typed}\x14")
-    in_shell(home, *command)
+    in_shell(home, *(system_tool("zsh"), "-f", "-c", script, "zsh", setup, f"kafka-quota-proxy {typed}\x14"))
     before, _, last = f"kafka-quota-proxy {typed}".rpartition(" ")
     assert line.read_text().rstrip() == f"{before} {found or last}"
 

@@ -71,8 +71,7 @@ def image(buildah: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(buildah: list[str], image: Path) -> dict[str, object]:
-    inspected = json.loads(run(*buildah, "inspect", "--type", "image", NAME))
-    return dict(inspected["Docker"]["config"])
+    return dict(json.loads(run(*buildah, "inspect", "--type", "image", NAME))["Docker"]["config"])
 
 
 @pytest.fixture(scope="module")

@@ -127,8 +127,7 @@ def test_every_query_finds_what_happened(scraped: Prometheus) -> None:
     everywhere = 'job=~".*",instance=~".*"'
     for panel in panels():
         for expression in panel.expressions(everywhere):
-            rows = prometheus.rows(expression)
-            assert rows or panel.title in EMPTY, expression
+            assert prometheus.rows(expression) or panel.title in EMPTY, expression
     for rule in RULES:
         if "record" in rule:
             eventually(lambda rule=rule: prometheus.rows(rule["record"]), 30, "recorded")  # type: ignore[misc]

@@ -76,8 +76,7 @@ async def test_the_page_answers_and_shows_who_waits_and_names_are_only_text(
             assert await page.value(f"{FIRST}.querySelectorAll('svg .mark, svg path').length") == 2
 
             assert await page.value("document.querySelectorAll('main img, main script').length") == 0
-            text = await page.value("document.body.innerText")
-            assert not set(text) & set("\u202e\x1b\u2028")
+            assert not set(await page.value("document.body.innerText")) & set("\u202e\x1b\u2028")
             assert page.dialogs == []
             assert {each.removeprefix(base) for each in page.requests} - {"favicon.ico"} == {"", "answer"}
             assert await page.value(REFUSED) == ["connect-src", "img-src"]

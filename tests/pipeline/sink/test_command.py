@@ -30,8 +30,7 @@ def test_a_wrong_option_is_named(more: list[str], message: str, capsys: pytest.C
 def test_help_has_each_option_explained_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    text = capsys.readouterr().out
-    assert "spark-submit" in text
+    assert "spark-submit" in capsys.readouterr().out
     assert all(action.help for action in parser()._actions)
 
 

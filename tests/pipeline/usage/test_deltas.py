@@ -30,8 +30,7 @@ def records_frame(spark: SparkSession, records: Sequence[dict[str, Any]]) -> Dat
 
 
 def all_deltas(spark: SparkSession, records: Sequence[dict[str, Any]]) -> DataFrame:
-    sampled = samples(records_frame(spark, records), USAGE_KIND)
-    return deltas(sampled, None, USAGE_KIND)
+    return deltas(samples(records_frame(spark, records), USAGE_KIND), None, USAGE_KIND)
 
 
 def rows_of(frame: DataFrame) -> Counter[tuple[Any, ...]]:
@@ -96,8 +95,7 @@ def test_the_parts_of_a_split_add_up_whatever_the_size(spark: SparkSession) -> N
 
 
 def test_a_span_that_is_longer_than_the_lookback_is_bounded(spark: SparkSession) -> None:
-    arrived = [usage_record(start_time_ms=0, time_ms=NOON_MS, bytes=12_345)]
-    rows = all_deltas(spark, arrived).collect()
+    rows = all_deltas(spark, [usage_record(start_time_ms=0, time_ms=NOON_MS, bytes=12_345)]).collect()
     assert sum(row["bytes"] for row in rows) == 12_345
     assert len(rows) == 8 * 96 + 1
 

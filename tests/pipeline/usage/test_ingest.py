@@ -47,8 +47,7 @@ def topic(kafka_cluster: KafkaCluster, unique_name: UniqueName) -> Topic:
 
 
 def run(warehouse: Warehouse, topic: Topic, checkpoint: Path) -> None:
-    query = ingest(warehouse, topic.source, str(checkpoint), now_ms=about_noon())
-    assert query.awaitTermination(120)
+    assert ingest(warehouse, topic.source, str(checkpoint), now_ms=about_noon()).awaitTermination(120)
 
 
 def about_noon() -> Column:

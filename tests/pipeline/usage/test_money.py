@@ -62,8 +62,7 @@ ROW = st.tuples(
 @SPARK
 @given(rows=st.lists(ROW, min_size=1, max_size=60, unique_by=lambda row: row[:5]))
 def test_amounts_add_up_to_the_cent_and_quantities_to_the_byte(spark: SparkSession, rows: list[Any]) -> None:
-    prices = price_list.parse(EXAMPLE_PRICES + INVOICE)
-    found = chargeback_daily(measured(spark, rows), prices).collect()
+    found = chargeback_daily(measured(spark, rows), price_list.parse(EXAMPLE_PRICES + INVOICE)).collect()
     invoice = [row["amount"] for row in found if row["source"] == "invoice INV-1"]
     assert sum(invoice) == Decimal("1000.01")
     assert min(invoice) >= 0

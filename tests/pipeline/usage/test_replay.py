@@ -200,8 +200,7 @@ def test_the_members_of_a_fleet_share_one_bucket() -> None:
 
 
 def test_fetches_are_charged_to_their_own_limits() -> None:
-    quotas = '[[quota]]\nclient-id = "a"\nconsumer_byte_rate = 1000\nrequest_rate = 5\n'
-    engine = Engine(load(quotas))
+    engine = Engine(load('[[quota]]\nclient-id = "a"\nconsumer_byte_rate = 1000\nrequest_rate = 5\n'))
     reads = [Offer(0, 900_000, "u", "a", "fetch", 1_800_000, 900), Offer(0, 900_000, "u", "b", "fetch", 9_000_000)]
     rows = [row for each in reads for row in engine.add(each)] + list(engine.end())
     assert {(row[4], row[5]) for row in rows} == {("fetch", "consumer_byte_rate")}

@@ -186,8 +186,7 @@ def test_totals_reconcile_and_late_data_changes_no_result(spark: SparkSession, w
     warehouse.append("records", as_records(made.where(is_late)))  # a second stream sent all of it again
     report(warehouse, RULES)
 
-    hourly = warehouse.read("usage_hourly")
-    assert total(hourly, "bytes") == last_counters(made)
+    assert total(warehouse.read("usage_hourly"), "bytes") == last_counters(made)
     charges = warehouse.read("chargeback_daily")
     assert total(charges.where("axis in ('network_in', 'network_out')"), "quantity") == last_counters(made)
     for axis in charges.groupBy("axis").agg(f.sum("cost").alias("c"), f.sum("amount").alias("a")).collect():

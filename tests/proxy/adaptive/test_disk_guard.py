@@ -138,8 +138,7 @@ async def test_any_disk_slows_producers_who_are_released_lower(stage: Stage, log
 async def test_the_content_of_requests_is_read_until_refused_batches_have_come_back(stage: Stage) -> None:
     pair = Pair(stage.world)
     pair.client_sends(batch(1))
-    client = stage.world.registry.resolve("ANONYMOUS", "etl")
-    assert not client.walks
+    assert not stage.world.registry.resolve("ANONYMOUS", "etl").walks
     for used in (0.9, 0.7, 0.7):
         await stage.reads(used)
     assert stage.world.registry.resolve("ANONYMOUS", "etl").walks

@@ -226,8 +226,7 @@ def test_a_cause_is_named_and_nothing_else(name: str) -> None:
     text = " ".join(finding.sentences)
     assert (finding.verdict, finding.headline) == cause.concludes
     assert [words for words in cause.words if words not in text] == []
-    misleading = [words for verdict, words in ADVICE.items() if verdict != finding.verdict and words in text]
-    assert misleading == []
+    assert [words for verdict, words in ADVICE.items() if verdict != finding.verdict and words in text] == []
     assert "33132%" not in text
     assert all(sentence.endswith((".", "shows it.")) and sentence[0] != " " for sentence in finding.sentences)
 

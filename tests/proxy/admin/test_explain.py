@@ -203,8 +203,7 @@ def test_limits_that_are_not_enforced() -> None:
 
 
 def test_a_limit_without_a_rate_is_not_called_unused() -> None:
-    new = {**LIMIT, "used_ratio_60s": None, "rate_60s": None}
-    found = explained(client({"broker": 1.0}), limit=new)
+    found = explained(client({"broker": 1.0}), limit={**LIMIT, "used_ratio_60s": None, "rate_60s": None})
     assert "nearest" not in text(found)
     nearest = "the nearest one is producer_byte_rate of client-id:etl, and 21% of it is used"
     assert nearest in text(explained(client({"broker": 0.9, "client": 0.1}, **SMALL), limit=UNUSED))

@@ -223,8 +223,7 @@ async def test_the_number_of_series_levels_off_whatever_names_come(clock: Clock,
 
 
 async def test_idle_clients_make_room_for_throttles(clock: Clock) -> None:
-    metrics = metrics_with(clock, max_metric_entities=2)
-    entities = metrics.entities
+    entities = metrics_with(clock, max_metric_entities=2).entities
 
     def throttle(client_id: str, *modes: str) -> None:
         for mode in modes:

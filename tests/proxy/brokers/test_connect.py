@@ -50,8 +50,7 @@ async def test_another_answer_is_no_topic_and_no_login(open_stage: OpenStage, lo
     response = SaslBroker("etl", "known").respond(frame) or metadata_answer(
         correlation_of(frame), {}, version=VERSION, named={"orders": ORDERS}
     )
-    other = correlation_of(frame) + 1
-    await peer.send(response[:4] + other.to_bytes(4, "big") + response[8:])
+    await peer.send(response[:4] + (correlation_of(frame) + 1).to_bytes(4, "big") + response[8:])
     with pytest.raises(OSError, match="its response has the correlation id 2, not 1"):
         await asking
     await peer.closed()

@@ -90,8 +90,7 @@ async def test_with_all_brokers_down_connections_are_closed_at_once_until_a_rest
     assert {each["reason"] for each in said} == {"connect_refused"}
     assert {each["address"] for each in said} == {format_address(each) for each in addresses}
     broker = open_broker(*addresses[0])
-    client = await stage.client()
-    await exchange(client, await broker.accept(), heartbeat(1), heartbeat_answer(1))
+    await exchange(await stage.client(), await broker.accept(), heartbeat(1), heartbeat_answer(1))
 
 
 async def test_the_next_bootstrap_server_when_one_does_not_answer(

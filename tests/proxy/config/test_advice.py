@@ -95,8 +95,7 @@ def run(*arguments: str) -> str:
 
 def test_the_text_can_be_pasted() -> None:
     """Into Python, and into a file of librdkafka's settings."""
-    text = run("--rate", "5MB", "--producers", "8", "--consumers", "4")
-    java, rdkafka = text.split("# librdkafka")
+    java, rdkafka = run("--rate", "5MB", "--producers", "8", "--consumers", "4").split("# librdkafka")
     options: dict[str, str] = {}
 
     class Writer:
@@ -120,8 +119,7 @@ def test_the_text_can_be_pasted() -> None:
 @pytest.mark.parametrize("rate", ["10kB", "500kB", "2GB"])
 @pytest.mark.parametrize("mode", MODES)
 def test_librdkafka_takes_its_settings(rate: str, mode: str) -> None:
-    found = json.loads(run("--rate", rate, "--mode", mode, "--json"))
-    Producer(found["librdkafka"]["producer"])
+    Producer(json.loads(run("--rate", rate, "--mode", mode, "--json"))["librdkafka"]["producer"])
 
 
 @pytest.mark.parametrize(

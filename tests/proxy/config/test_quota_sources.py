@@ -75,8 +75,7 @@ def test_each_limit_has_the_source_that_is_searched_for_from_the_strongest_on(so
     ]
     assert (dict(left), len(left)) == (expected, len(expected)), "each once"
     weakest, *others = sources
-    again = merged({weakest: sources[weakest], **merged({name: sources[name] for name in others})})
-    assert again == found
+    assert merged({weakest: sources[weakest], **merged({name: sources[name] for name in others})}) == found
     for client in ("etl", "other"):
         each = [Quotas(one, 1).configured.clients.find("a", client) for one in (sources, found)]
         assert each[0] == each[1]

@@ -85,8 +85,7 @@ async def test_an_expired_one_may_be_a_warning(open_stage: OpenStage, certificat
     leaf = authority.issue_cert("127.0.0.1", not_after=datetime.now(UTC) + timedelta(50))
     text, number = _ordered(order, chain(leaf), chain(authority), cross(authority, trustme.CA(), -1))
     listening = write_chain(certificates, text, leaf)
-    stage = open_stage(listening=listening)
-    await TlsPeer(await stage.client(), certificates.of_client()).handshake()
+    await TlsPeer(await open_stage(listening=listening).client(), certificates.of_client()).handshake()
     metrics, [warning] = made(listening)
     assert warning["event"] == "certificate_expired"
     assert str(warning["effect"]).startswith(f"certificate {number} of the file, ")
@@ -145,8 +144,7 @@ def test_authorities_that_have_expired_or_come_twice_and_comments(certificates: 
     """As in one file that serves for years: the good ones count."""
     authority = certificates.security._ca
     text = "# Büro\nsubject=CN=x\n".encode() + cross(authority, trustme.CA(), -1) + 2 * chain(authority)
-    ca = Pem(text.decode(), "ca.pem")
-    assert len(context_to_brokers(SslSettings(ca=ca)).get_ca_certs()) == 2
+    assert len(context_to_brokers(SslSettings(ca=Pem(text.decode(), "ca.pem"))).get_ca_certs()) == 2
 
 
 @pytest.mark.parametrize(

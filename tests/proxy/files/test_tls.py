@@ -208,8 +208,7 @@ def test_files_that_were_put_together_by_hand(certificates: Certificates, writte
     server.key.write_text(written(server.key.read_text()))
     options = ServerSsl(certificate=server.certificate, key=server.key, ca=certificates.ca)
     assert context_from_clients(options, chain)
-    context = context_to_brokers(SslSettings(ca=Pem(ca + chain.text)))
-    assert len(context.get_ca_certs(binary_form=True)) == 1
+    assert len(context_to_brokers(SslSettings(ca=Pem(ca + chain.text))).get_ca_certs(binary_form=True)) == 1
 
 
 def test_a_listener_has_no_password_for_a_key(certificates: Certificates) -> None:

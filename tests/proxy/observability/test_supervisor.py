@@ -32,8 +32,7 @@ def received(manager: socket.socket, wanted: str) -> list[str]:
 
 async def test_a_watchdog_is_fed_by_the_loop_until_the_end(manager: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    environment = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "20000"}
-    supervisor = Supervisor(loop, environment)
+    supervisor = Supervisor(loop, {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "20000"})
     supervisor.ready()
     supervisor.reloaded(ok=True)  # nobody asked: nothing is sent
     got = [await asyncio.to_thread(manager.recv, 100) for _ in range(4)]

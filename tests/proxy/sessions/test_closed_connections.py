@@ -288,8 +288,7 @@ async def cut_in_a_request(sockets: Sockets) -> None:
 async def refused_by_the_broker(sockets: Sockets) -> None:
     """The broker ends the connection without a word; where TLS is expected, in the middle of its handshake."""
     client = await sockets.stage.client() if not sockets.is_tls else await sockets.client()
-    broker = await sockets.stage.broker.accept()
-    await sockets.closed(broker)
+    await sockets.closed(await sockets.stage.broker.accept())
     del client
 
 

@@ -273,8 +273,7 @@ async def test_seed_000_accepts_thirty_and_delays_the_next(open_stage: OpenStage
         await stage.pair()
     assert stage.waiting() == []
     stage.clock.pass_seconds(0.025)
-    late = await lobby.wait(produce(1, 100))
-    assert stage.session_of(late).state is State.CONNECTING
+    assert stage.session_of(await lobby.wait(produce(1, 100))).state is State.CONNECTING
     lobby.timers.pass_seconds(0.010)
     [shown] = stage.waiting()
     assert (shown.limit, shown.entity, shown.limit_value) == (RATE, "ip:127.0.0.1", 30)
@@ -284,8 +283,7 @@ async def test_seed_000_accepts_thirty_and_delays_the_next(open_stage: OpenStage
     await first.send(heartbeat(2))
     assert await broker_of_first.frame() == heartbeat(2), "the others are served meanwhile"
     lobby.timers.pass_seconds(0.273)
-    broker = await stage.broker.accept()
-    assert await broker.frame() == produce(1, 100)
+    assert await (await stage.broker.accept()).frame() == produce(1, 100)
     assert (stage.waiting(), stage.metrics.connections.rejected[RATE]) == ([], 0)
 
 

@@ -139,8 +139,7 @@ async def test_a_route_knows_the_server_name_of_the_handshake(
 )
 async def test_tiny_records(open_stage: OpenStage, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one client could stop the event loop for seconds."""
-    stage = opened(open_stage, certificates, "client")
-    client, broker = await pair(stage, certificates, "client")
+    client, broker = await pair(opened(open_stage, certificates, "client"), certificates, "client")
     turns = turns_of_reads(monkeypatch)
     for at in range(3_000):
         client.tls.write(frames.produce(1, 3_000)[at : at + 1])
@@ -250,8 +249,7 @@ async def test_a_client_that_stalls_in_its_handshake(
         listening=certificates.listening(proxy_protocol_from=(ip_network("127.0.0.0/8"),)),
         security=SecurityOptions(handshake_timeout_seconds=10),
     )
-    sweep = stage.server._ticks.sweep
-    headers = sweep._headers
+    headers = stage.server._ticks.sweep._headers
     header = b"PROXY TCP4 10.0.0.1 10.0.0.2 1000 2000\r\n"
     first, second, third = [await stage.client() for _ in range(3)]
     for client in (first, second, third):
@@ -329,11 +327,9 @@ async def test_client_certificate(open_stage: OpenStage, certificates: Certifica
     rules = "RULE:^CN=([a-z]+),O=.*$/$1/,DEFAULT"
     stage = open_stage(listening=certificates.listening(ca=certificates.ca, client_auth=auth, principal_rules=rules))
     strangers = Certificates(tmp_path)
-    good = certificates.issue("client", common_name="etl,O=acme")
-    client = await client_of(stage, certificates, files=good)
+    client = await client_of(stage, certificates, files=certificates.issue("client", common_name="etl,O=acme"))
     await client.send(frames.heartbeat(1))
-    broker = await stage.broker.accept()
-    assert await broker.frame() == frames.heartbeat(1)
+    assert await (await stage.broker.accept()).frame() == frames.heartbeat(1)
     assert stage.session_of(client.peer).identity.client.user.startswith("CN=etl")
     context = certificates.of_client()
     if auth == "required":

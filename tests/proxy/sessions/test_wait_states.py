@@ -304,8 +304,7 @@ def _answer(scene: Scene, number: int) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(1, 1_000)), max_size=30), st.booleans())
 def test_each_nanosecond_is_in_one_state(steps: list[tuple[str, int]], limited: bool) -> None:
-    specs = ["client-id=etl,producer_byte_rate=1000,consumer_byte_rate=500"] if limited else []
-    scene = Scene(*specs)
+    scene = Scene(*["client-id=etl,producer_byte_rate=1000,consumer_byte_rate=500"] if limited else [])
     scene.pair.client_sends(heartbeat(0))
     for number, (step, wait) in enumerate(steps, 1):
         STEPS[step](scene, number if step != "wait" else wait)

@@ -62,8 +62,7 @@ class World:
         self.work = WorkClock()
         if not isinstance(quotas, QuotaOptions):
             quotas = QuotaOptions(entries=tuple(quotas))
-        servers = (("127.0.0.9", 9092),)
-        config = self.config = Config(bootstrap_servers=servers, quotas=quotas, **options)
+        config = self.config = Config(bootstrap_servers=(("127.0.0.9", 9092),), quotas=quotas, **options)
         active = Quotas({"": quotas.entries}, quotas.share, config.enforcement.dry_run)
         host = Host(clock=self.clock, work_clock=self.work)
         self.shared = assemble(config, active, cast("Any", self.loop), host, lambda: 0, salt=0)

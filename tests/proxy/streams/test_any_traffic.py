@@ -311,8 +311,7 @@ class Traffic:
         """What is held passes in its turn."""
         world = self.world
         while world.clock() < ends_ns:
-            due_ns = [limit.debt_ns(world.clock()) for limit in world.queues]
-            time_ns = min([*due_ns, ends_ns - world.clock()])
+            time_ns = min([*[limit.debt_ns(world.clock()) for limit in world.queues], ends_ns - world.clock()])
             for meter in self.meters.values():
                 meter.earn(time_ns)
             world.clock.now_ns += time_ns
@@ -325,9 +324,7 @@ class Traffic:
         for limit in self.world.queues:
             if not limit.debt_ns(self.world.clock()):
                 held = {request.number for peer in self.peers for request, _, _ in peer.held()}
-                under_way = self.under_way()
-                released = release(self.world, limit)
-                self.check(under_way, held - {released.number})
+                self.check(self.under_way(), held - {release(self.world, limit).number})
                 return True
         return False
 

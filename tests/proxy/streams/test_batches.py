@@ -409,8 +409,7 @@ def test_tags_that_have_come_are_looked_at() -> None:
     """A request with tags is in no batch, also where its last byte has not come."""
     pair = pair_with(TOPIC)
     pair.client_sends(RUN.frame(1))
-    tagged = bytearray(RUN.frame(2)[4:-3] + b"\x01\x05\x00\x00\x00")
-    frame = frames.frame(bytes(tagged))
+    frame = frames.frame(bytes(bytearray(RUN.frame(2)[4:-3] + b"\x01\x05\x00\x00\x00")))
     pair.client_sends(frame[:-1])
     assert len(pair.to_broker) < 3 * len(RUN.frame(0)) + len(frame)
     pair.client_sends(frame[-1:])

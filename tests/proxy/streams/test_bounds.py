@@ -124,8 +124,7 @@ def test_kinds_are_bounded_in_number_and_bytes() -> None:
         tags = b"\x01\x00\xff\x7f" + str(number).encode().zfill(16_383)
         pair.exchange(_with_tags(number, tags), heartbeat_answer(number))
     assert len(world.kinds._known) == before
-    remembered = sum(len(tail) for _, _, tail in world.kinds._known)
-    assert remembered <= MAX_KINDS * MAX_TAIL_BYTES
+    assert sum(len(tail) for _, _, tail in world.kinds._known) <= MAX_KINDS * MAX_TAIL_BYTES
 
 
 def test_requests_in_flight_do_not_keep_their_heads() -> None:
@@ -146,9 +145,7 @@ def test_requests_in_flight_do_not_keep_their_heads() -> None:
 
 
 def _with_tags(correlation_id: int, tags: bytes) -> bytes:
-    plain = request(12, 4, correlation_id, b"body")
-    head = plain[4 : 4 + 10 + len("etl")]
-    return frames.frame(head + tags + b"body")
+    return frames.frame(request(12, 4, correlation_id, b"body")[4 : 4 + 10 + len("etl")] + tags + b"body")
 
 
 def test_a_response_above_a_quarter_of_the_pool_is_refused() -> None:

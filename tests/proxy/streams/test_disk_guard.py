@@ -33,8 +33,7 @@ def guarded(world: World, rate: int = 0, *, exempt: tuple[Exemption, ...] = (), 
     guard.message = MESSAGE
     world.registry.guard_producers(guard)
     guard.stopped(spare, world.clock())
-    rates = guard.terms(rate, world.clock())
-    world.registry.set_rate(guard.limit, *rates, world.clock())
+    world.registry.set_rate(guard.limit, *guard.terms(rate, world.clock()), world.clock())
     if not rate:
         guard.stay_stopped(world.clock())
     return guard
@@ -138,8 +137,7 @@ def test_nothing_but_produce_waits_and_it_passes_at_the_rate_of_the_guard() -> N
     world = World()
     guarded(world, rate=1000)
     pair, other = Pair(world), Pair(world)
-    requests = [batch(number, timeout_ms=60_000) for number in range(10)]
-    pair.client_sends(*requests)
+    pair.client_sends(*[batch(number, timeout_ms=60_000) for number in range(10)])
     other.client_sends(heartbeat(1))
     assert other.sent() == [heartbeat(1)]
     sent_bytes = [0]

@@ -216,8 +216,7 @@ def test_requests_count_and_contain_the_throttle_time() -> None:
     pair = connected(World([without_burst("client-id=etl,request_rate=1")], observability=ON))
     pair.client_sends(subscribe(2), push(3, b""), subscribe(4))
     for n, (response, key) in enumerate(zip(pair.received(), (71, 72, 71), strict=True)):
-        throttle_time = read(response, key).throttle_time
-        assert throttle_time.total_seconds() > 0, n
+        assert read(response, key).throttle_time.total_seconds() > 0, n
 
 
 def test_a_push_waits_with_what_is_held_before_it() -> None:
@@ -248,8 +247,7 @@ def test_reports_are_gone_with_the_last_connection() -> None:
 
 def test_a_producer_whose_records_will_expire_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """Two default producers share 500 kB/s: each sends 250 kB/s of its 32 MiB."""
-    quota = without_burst("client-id=etl,producer_byte_rate=500000")
-    world = World([quota], observability=ON)
+    world = World([without_burst("client-id=etl,producer_byte_rate=500000")], observability=ON)
     pair = connected(world)
     pair.client_sends(produce(2, 10_000_000))
     for n in range(4):

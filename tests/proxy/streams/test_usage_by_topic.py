@@ -187,8 +187,7 @@ def test_fetched_records(quotas: list[str], version: int, topics: list[Partition
     if version >= 13:
         world.context.topics.learn([TopicPartitions(name, topic, 1) for topic, name in names.items()])  # type: ignore[arg-type]
     pair = Pair(world)
-    received = fetched(pair, version, topics, cuts)
-    assert len(received) == 4 + len(fetch_response(version, topics))
+    assert len(fetched(pair, version, topics, cuts)) == 4 + len(fetch_response(version, topics))
     counted = {topic: counts[2] for (_, topic), counts in world.topics().items()}
     assert counted == {names[topic]: size for topic, size in record_bytes(version, topics).items()}
     check_totals(world)
@@ -324,8 +323,7 @@ def test_of_several_topics_one_is_refused(version: int) -> None:
     world.context.topics.learn([TopicPartitions("cols", COLS_ID.bytes, 3)])
     for number in range(2):
         pair.broker_sends(frames.refused(number, {there: [BUSY], here: [NONE, BUSY]}, version))
-    counts = {"rows": (500, 5), OTHER_TOPICS if version >= 13 else "cols": (400, 4)}
-    assert produced_of(world) == counts
+    assert produced_of(world) == {"rows": (500, 5), OTHER_TOPICS if version >= 13 else "cols": (400, 4)}
 
 
 def test_without_a_response_records_count_as_sent() -> None:
