@@ -8,6 +8,7 @@ import random
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -69,21 +70,12 @@ def produce_records(
 
 def refused(correlation: int, topics: Mapping[Topic, Sequence[ErrorCode]], version: int = 9) -> bytes:
     """A Produce response with these errors, one for each partition. Version 3 or later."""
-    responses = tuple(
-        of_response(
-            PRODUCE,
-            version,
-            "TopicProduceResponse",
-            name=topic,
-            topic_id=topic,
-            partition_responses=tuple(
-                of_response(PRODUCE, version, "PartitionProduceResponse", index=n, error_code=error)
-                for n, error in enumerate(errors)
-            ),
-        )
-        for topic, errors in topics.items()
-    )
-    return answer(PRODUCE, version, correlation, of_response(PRODUCE, version, "ProduceResponse", responses=responses))
+    of = partial(of_response, PRODUCE, version)
+    responses = []
+    for topic, errors in topics.items():
+        found = tuple(of("PartitionProduceResponse", index=n, error_code=error) for n, error in enumerate(errors))
+        responses.append(of("TopicProduceResponse", name=topic, topic_id=topic, partition_responses=found))
+    return answer(PRODUCE, version, correlation, of("ProduceResponse", responses=tuple(responses)))
 
 
 def produced(correlation: int, version: int = 9, throttle_ms: int = 0, endpoints: bool = False) -> bytes:
@@ -169,38 +161,27 @@ def fetched(correlation: int, version: int = 12, size: int = 200, throttle_ms: i
 
 def fetched_with_endpoints(correlation: int, version: int = 17, partitions: int = 2, record_bytes: int = 300) -> bytes:
     """A Fetch response that names a broker at its very end."""
-    made = tuple(
-        of_response(
-            FETCH,
-            version,
-            "PartitionData",
-            partition_index=number,
-            high_watermark=9,
-            records=Records(noise(record_bytes, number)),
-        )
-        for number in range(partitions)
-    )
-    topic = of_response(FETCH, version, "FetchableTopicResponse", topic_id=TOPIC_ID, partitions=made)
-    endpoint = of_response(FETCH, version, "NodeEndpoint", node_id=7, host=REAL_HOST, port=REAL_PORT)
-    body = of_response(FETCH, version, "FetchResponse", session_id=1, responses=(topic,), node_endpoints=(endpoint,))
+    of = partial(of_response, FETCH, version)
+    data = [Records(noise(record_bytes, n)) for n in range(partitions)]
+    made = tuple(of("PartitionData", partition_index=n, high_watermark=9, records=each) for n, each in enumerate(data))
+    topic = of("FetchableTopicResponse", topic_id=TOPIC_ID, partitions=made)
+    endpoint = of("NodeEndpoint", node_id=7, host=REAL_HOST, port=REAL_PORT)
+    body = of("FetchResponse", session_id=1, responses=(topic,), node_endpoints=(endpoint,))
     return answer(FETCH, version, correlation, body)
 
 
 def share_fetched(correlation: int, version: int = 1, record_bytes: int = 300, lock_ms: int = 0) -> bytes:
     """A ShareFetch response that names a broker behind its records. `lock_ms`: for how long these are locked."""
-    partition = of_response(
-        SHARE_FETCH,
-        version,
-        "PartitionData",
-        current_leader=of_response(SHARE_FETCH, version, "LeaderIdAndEpoch", leader_id=7, leader_epoch=3),
-        records=Records(noise(record_bytes, correlation)),
-        acquired_records=(of_response(SHARE_FETCH, version, "AcquiredRecords", last_offset=9, delivery_count=1),),
-    )
-    topic = of_response(SHARE_FETCH, version, "ShareFetchableTopicResponse", topic_id=TOPIC_ID, partitions=(partition,))
-    endpoint = of_response(SHARE_FETCH, version, "NodeEndpoint", node_id=7, host=REAL_HOST, port=REAL_PORT)
-    values: dict[str, Any] = {"responses": (topic,), "node_endpoints": (endpoint,)}
-    values["acquisition_lock_timeout"] = datetime.timedelta(milliseconds=lock_ms)
-    return answer(SHARE_FETCH, version, correlation, of_response(SHARE_FETCH, version, "ShareFetchResponse", **values))
+    of = partial(of_response, SHARE_FETCH, version)
+    records = Records(noise(record_bytes, correlation))
+    leader = of("LeaderIdAndEpoch", leader_id=7, leader_epoch=3)
+    acquired = (of("AcquiredRecords", last_offset=9, delivery_count=1),)
+    partition = of("PartitionData", current_leader=leader, records=records, acquired_records=acquired)
+    topic = of("ShareFetchableTopicResponse", topic_id=TOPIC_ID, partitions=(partition,))
+    endpoint = of("NodeEndpoint", node_id=7, host=REAL_HOST, port=REAL_PORT)
+    lock = datetime.timedelta(milliseconds=lock_ms)
+    body = of("ShareFetchResponse", responses=(topic,), node_endpoints=(endpoint,), acquisition_lock_timeout=lock)
+    return answer(SHARE_FETCH, version, correlation, body)
 
 
 def metadata(correlation: int, version: int = 12) -> bytes:
@@ -217,15 +198,10 @@ def metadata_answer(
     """A Metadata response; brokers by node id. Topics are so many of the same id, or those `named`, with their ids."""
     if named is None:
         named = {f"topic-{number}": TOPIC_ID for number in range(topics)}
-    nodes = tuple(
-        of_response(METADATA, version, "MetadataResponseBroker", node_id=node, host=host, port=port)
-        for node, (host, port) in brokers.items()
-    )
-    made = tuple(
-        of_response(METADATA, version, "MetadataResponseTopic", name=name, topic_id=topic_id)
-        for name, topic_id in named.items()
-    )
-    body = of_response(METADATA, version, "MetadataResponse", brokers=nodes, cluster_id="cluster", topics=made)
+    of = partial(of_response, METADATA, version)
+    nodes = tuple(of("MetadataResponseBroker", node_id=node, host=h, port=port) for node, (h, port) in brokers.items())
+    made = tuple(of("MetadataResponseTopic", name=name, topic_id=topic_id) for name, topic_id in named.items())
+    body = of("MetadataResponse", brokers=nodes, cluster_id="cluster", topics=made)
     return answer(METADATA, version, correlation, body)
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -54,24 +55,11 @@ def done(
     api: int, version: int, correlation: int, topics: Iterable[Topic], throttle_ms: int = 0, error: int = 0
 ) -> bytes:
     """A broker's response: the same error for each of the topics."""
-    one = {
-        CREATE_TOPICS: "CreatableTopicResult",
-        DELETE_TOPICS: "DeletableTopicResult",
-        CREATE_PARTITIONS: "CreatePartitionsTopicResult",
-    }[api]
-    results = tuple(
-        of_response(
-            api,
-            version,
-            one,
-            name=None if isinstance(topic, bytes) else topic,
-            topic_id=UUID(bytes=topic) if isinstance(topic, bytes) else None,
-            error_code=ErrorCode(error),
-            num_partitions=1,
-            replication_factor=1,
-        )
-        for topic in topics
-    )
+    one = {CREATE_TOPICS: "CreatableTopic", DELETE_TOPICS: "DeletableTopic", CREATE_PARTITIONS: "CreatePartitionsTopic"}
+    error_code = ErrorCode(error)
+    of = partial(of_response, api, version, f"{one[api]}Result", num_partitions=1, replication_factor=1)
+    named = [(None, UUID(bytes=topic)) if isinstance(topic, bytes) else (topic, None) for topic in topics]
+    results = tuple(of(name=name, topic_id=topic_id, error_code=error_code) for name, topic_id in named)
     throttle_time = datetime.timedelta(milliseconds=throttle_ms)
     body = made(load_response_schema(api, version), throttle_time=throttle_time, **{_RESULTS[api]: results})
     return answer(api, version, correlation, body)
