@@ -3,8 +3,6 @@
 A test carries `@pytest.mark.claim(page, text)`, a file `pytestmark`; `page` is the name of a page in docs/.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

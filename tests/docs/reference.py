@@ -1,7 +1,5 @@
 """Writes docs/reference from `proxy.observability.catalogue`: `make reference`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """What pages for users claim is shown by tests that carry a mark, and the pages name none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The tasks of docs/how-to.md, and the examples and tables of docs/limits.md, are true."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shlex

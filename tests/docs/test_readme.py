@@ -1,7 +1,5 @@
 """README.md is short, has the commands that CI runs, and its figures of CPU are those of the benchmarks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -4,8 +4,6 @@ That each event which a test makes the proxy log is in the catalogue, at its lev
 fixture in `tests/proxy/conftest.py`. Here is the other direction: nothing in a catalogue is left over.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

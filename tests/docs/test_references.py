@@ -4,8 +4,6 @@ A reference is `path` or `path::name` in backticks, the path from the root of th
 a function, a constant, or `Class.member`.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

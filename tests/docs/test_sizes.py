@@ -1,7 +1,5 @@
 """The sizes that the chart's README recommends follow from the figures of one process in docs/operate.md."""
 
-from __future__ import annotations
-
 import re
 
 import yaml

@@ -1,7 +1,5 @@
 """docs/reference/metrics.md has all metrics of clients, and docs/telemetry.md what `advise` prints."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -3,8 +3,6 @@
 `EXAMPLES` has what a proxy had counted in the last minute when a command of the page was given.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

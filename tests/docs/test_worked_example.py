@@ -1,7 +1,5 @@
 """The times of "A request of 10 MB at 5 MB/s, step by step" in docs/how-it-works.md are those of the real classes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

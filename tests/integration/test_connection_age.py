@@ -2,8 +2,6 @@
 nothing, and report no error.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 disks of their own.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Proxies that share one quota through a real topic: in sum they keep it, whatever happens to them and to the topic."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

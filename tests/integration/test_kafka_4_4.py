@@ -1,7 +1,5 @@
 """Kafka 4.4: its broker, and its Java clients, which log each throttle time as a warning (KAFKA-19117)."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """kafka-configs, as operators run it: what it shows and changes through the proxy, and who may use it."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path

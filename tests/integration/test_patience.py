@@ -1,7 +1,5 @@
 """Producers that want four times what they get: no request times out, no record is lost or written twice."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Quotas in a real topic: changed by the command, in force at each proxy on open connections, kept while it is away."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

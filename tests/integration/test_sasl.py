@@ -1,7 +1,5 @@
 """Clients log in through the proxy: each is limited as the user that it proves."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import subprocess

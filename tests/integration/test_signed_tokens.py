@@ -1,7 +1,5 @@
 """OAUTHBEARER where the broker verifies signed tokens, by the keys of their issuer (JWKS)."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

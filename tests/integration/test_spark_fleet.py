@@ -1,7 +1,5 @@
 """One Spark job whose executors have a sidecar each: together they keep one quota."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path

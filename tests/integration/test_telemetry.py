@@ -1,7 +1,5 @@
 """Clients push their metrics to the proxy, and the settings that `advise` prints keep records from expiring."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

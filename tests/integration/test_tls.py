@@ -1,7 +1,5 @@
 """TLS from clients and to a real broker: four libraries, certificates as users, and new ones while it runs."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from pathlib import Path

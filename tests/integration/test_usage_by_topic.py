@@ -3,8 +3,6 @@
 The proxy runs in this process, so that its counters can be read; clients run in threads and processes of their own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

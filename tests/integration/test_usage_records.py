@@ -1,7 +1,5 @@
 """Usage records of a running proxy: they add up to its metrics. `test_broker_down` has them without a broker."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sessions and pumps without sockets: wires in memory, and an event loop of which the test runs the rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any

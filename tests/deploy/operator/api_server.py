@@ -1,7 +1,5 @@
 """A real kube-apiserver with etcd on loopback: no scheduler, no kubelet, no controllers."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

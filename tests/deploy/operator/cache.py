@@ -3,8 +3,6 @@
 What is missing fails the test, with the command that installs it: no test is skipped.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ the pod's own arguments and variables, asks its startup probe, starts Spark's pr
 ends the sidecar after it, and writes the status. All pods share the host's network: one pod with a sidecar at a time.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

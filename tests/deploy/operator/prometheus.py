@@ -1,7 +1,5 @@
 """A real Prometheus that scrapes proxies."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

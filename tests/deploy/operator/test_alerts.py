@@ -1,7 +1,5 @@
 """Each alert fires by a real fault of a real proxy, in a real Prometheus, with the times of its rule shortened."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import re

@@ -3,8 +3,6 @@
 Against a real API server: `tests/deploy/operator/test_kubernetes.py`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The files of deploy/ by their linters: fast, and part of `make check`. Each linter is shown a wrong file, too."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

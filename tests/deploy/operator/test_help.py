@@ -1,7 +1,5 @@
 """What `install-help` writes, read by what it is for: man and mandoc, bash, zsh and fish."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kerberos with a real KDC (MIT): logins of clients pass through, and the name in them counts for nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

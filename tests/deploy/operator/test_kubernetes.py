@@ -3,8 +3,6 @@
 What has no scheduler and no kubelet is not tested: probes, the order of starts and ends, pulls.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

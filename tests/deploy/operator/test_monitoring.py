@@ -1,7 +1,5 @@
 """Rules by promtool; queries of the dashboard and of the rules by a real Prometheus that scraped a throttled run."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.error

@@ -1,7 +1,5 @@
 """What `make dist` makes: the same bytes twice, and an installed wheel that works."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

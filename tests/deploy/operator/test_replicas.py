@@ -1,7 +1,5 @@
 """Replicas of a shared proxy, with the chart's own arguments, behind a Service: `kubectl scale` changes no total."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import threading

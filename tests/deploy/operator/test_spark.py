@@ -4,8 +4,6 @@ In client mode executors are pods that a stand-in for the kubelet runs, with the
 real broker. In cluster mode only the driver's pod is looked at.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 The container shares the network of the host, so the test asks the proxy as a scraper would.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import resource

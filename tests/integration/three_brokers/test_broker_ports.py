@@ -1,7 +1,5 @@
 """Three brokers, and a range of two ports: brokers 1 and 3 have one port."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

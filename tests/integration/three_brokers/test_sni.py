@@ -1,7 +1,5 @@
 """Three brokers on one TLS port (`--sni-host`): clients find each of them by the name that they connect to."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from contextlib import closing

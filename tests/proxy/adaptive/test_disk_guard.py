@@ -1,7 +1,5 @@
 """The disk guard between brokers and producers: scripted brokers, a proxy without sockets, and a clock of the test."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """Groups that yield: what connections report, the limit that moves, and one decision for a fleet."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """What operators see of a fleet: the page, the command's text, and the metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

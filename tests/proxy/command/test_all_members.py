@@ -1,7 +1,5 @@
 """`explain`, `top` and `fleet` with `--fleet`: ten members that answer, or do not, each in its own way."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`kafka-quota-proxy fleet`: what a member's page has, for people."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

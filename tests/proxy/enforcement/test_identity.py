@@ -1,7 +1,5 @@
 """The clients of a connection: whose limits and counters, and the throttle times of its responses."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """From debt to throttle actions: what the client receives, what is held, and what is reported, by each mode."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 from typing import Any, cast

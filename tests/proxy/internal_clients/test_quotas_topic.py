@@ -3,8 +3,6 @@
 `tests/quotas/stored` has the records, tests/integration real brokers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """Jobs that share one limit because none of them has set a client id."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.config.config import QuotaOptions

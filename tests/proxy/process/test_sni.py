@@ -1,7 +1,5 @@
 """One TLS port for all brokers (`--sni-host`): the server name of a client's handshake selects the broker."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What closed connections leave: nothing. Reference counting frees it, without a collection (`proxy.process.ticks`)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """One direction over wires in memory: back-pressure, the steps of a stream, turns that end, and memory."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

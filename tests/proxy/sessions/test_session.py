@@ -1,7 +1,5 @@
 """How sessions end on sockets: what depends on the kernel, and on the loop. `test_endings` has all else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

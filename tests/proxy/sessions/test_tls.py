@@ -1,7 +1,5 @@
 """TLS on either side: the bytes of a conversation, its ends, handshakes that fail or stall, and many at once."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import socket

@@ -12,8 +12,6 @@ released by the functions below. `Pair(cuts=...)` delivers the bytes in pieces o
 `Pair(breaks=True)` ends each turn after one step. An error for which the session closes is raised.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle

@@ -3,8 +3,6 @@
 A batch has 101 bytes. The guard holds a request for half of its client's timeout, which it reads in the request.
 """
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -3,8 +3,6 @@
 The limit has no burst unless a test says otherwise: what passes leaves a debt of its own partitions, 100 ms for each.
 """
 
-from __future__ import annotations
-
 import struct
 
 import pytest

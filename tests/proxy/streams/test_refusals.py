@@ -3,8 +3,6 @@
 A batch has 101 bytes, and the limit no burst: a batch that passes leaves a debt of 0.101 s.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from uuid import UUID
