@@ -137,7 +137,8 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     run("tar", "--extract", "--file", debian_root("systemd", "systemd,systemd-sysv,python3,dbus"), "--directory", root)
     # As the README says, but by uv from outside: the container has no pip, and this Python's version.
     site = root / INSTALLED / "lib"
-    uv, requirements = Path(sys.executable).with_name("uv"), ROOT / "deploy/image/requirements.txt"
+    uv = Path(sys.executable).with_name("uv")
+    requirements = ROOT / "deploy/image/requirements.txt"
     run(uv, "pip", "install", "--quiet", "--target", site, "--require-hashes", "--requirements", requirements)
     for name in ("proxy", "protocol", "quotas"):
         shutil.copytree(ROOT / name, site / name)

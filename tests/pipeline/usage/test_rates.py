@@ -196,7 +196,8 @@ NIGHTLY: dict[str, list[Load]] = {
 @pytest.mark.parametrize("name", [*LOADS, *(pytest.param(each, marks=pytest.mark.nightly) for each in NIGHTLY)])
 def test_the_engine_holds_a_client_at_its_proposal_for_less_than_one_percent(spark: SparkSession, name: str) -> None:
     """And at a third of it for more: no proposal is above three times what that took."""
-    hours, loads = 8, {f"c{n}": load_of for n, load_of in enumerate((LOADS | NIGHTLY)[name])}
+    hours = 8
+    loads = {f"c{n}": load_of for n, load_of in enumerate((LOADS | NIGHTLY)[name])}
     shared = "user:alice" if len(loads) > 1 else None
     row = needs(rates(spark, recorded(loads, hours, seconds=True), shared)).first()
     proposed = row["need"] * 1.2

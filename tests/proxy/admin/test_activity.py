@@ -184,7 +184,8 @@ async def test_very_many_clients_leave_the_loop_its_turns(open_stage: OpenStage)
     stage.clock.now_ns += NS_PER_SECOND
     for entity in entities:
         entity.times.spent_ns[0] = 1
-    reading, turns = asyncio.ensure_future(rows_of(activity_of(stage), "/clients")), 0
+    reading = asyncio.ensure_future(rows_of(activity_of(stage), "/clients"))
+    turns = 0
     while not reading.done():
         await asyncio.sleep(0)
         turns += 1

@@ -215,7 +215,8 @@ LOCAL = (
 @contextmanager
 def running(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
     """A proxy process that has said what it listens on, and its log lines up to there."""
-    given, environment = command("run", "--log-format", "json", *arguments), clean_environment(**environment)
+    given = command("run", "--log-format", "json", *arguments)
+    environment = clean_environment(**environment)
     with subprocess.Popen(given, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         lines: list[dict[str, Any]] = []

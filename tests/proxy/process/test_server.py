@@ -121,8 +121,10 @@ async def running(*flags: str, broker: ScriptedBroker | None = None) -> AsyncIte
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "proxy", "run", "--bootstrap-servers", f"{LOOPBACK}:{broker.address[1]}"),
         *("--listen", f"{LOOPBACK}:0", "--broker-ports", "0", "--metrics-listen", f"{LOOPBACK}:0"),
-        *("--log-format", "json", *flags), stderr=asyncio.subprocess.PIPE, env=environment,
-    )  # fmt: skip
+        *("--log-format", "json", *flags),
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
     proxy = Process(process, broker)
     try:
         await proxy.started()
