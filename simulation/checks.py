@@ -8,7 +8,6 @@ ended       at the end: no record was lost or written twice, no limit was exceed
 
 import json
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.fleet.use import PER_UNIT
@@ -153,20 +152,21 @@ def shares(world: "World") -> None:
     """What the buckets of a fleet's members let pass of a limit now, by their own clocks and beyond the floors, is at
     most what there is of it. A member without a lease may use a part of each limit instead (`--fleet-fallback`).
     """
-    used: dict[str, Fraction] = {}
-    whole: dict[str, Fraction] = {}
+    used: dict[str, int] = {}
+    whole: dict[str, int] = {}
     for proxy in world.proxies:
         fleet = getattr(proxy.server, "fleet", None) if proxy.exit_code is None else None
         for shared in fleet.limits if fleet is not None else ():
             key, bucket = shared.member.caps.keys[shared.key], shared.limit.algorithm
-            most, floor = (Fraction(each, PER_UNIT) for each in key.split(world.max_members))
+            most, floor = key.split(world.max_members)
             bucket.headroom(proxy.clock())  # or it has not noticed that its lease has ended
-            if world.fallback == "floor" or bucket.rate > Fraction(shared.rate) / world.max_members:
-                used[shared.key] = used.get(shared.key, Fraction()) + max(0, bucket.rate - floor)
-            whole[shared.key] = max(whole.get(shared.key, Fraction()), most)
+            rate = int(bucket.rate * PER_UNIT)
+            if world.fallback == "floor" or rate * world.max_members > int(shared.rate * PER_UNIT):
+                used[shared.key] = used.get(shared.key, 0) + max(0, rate - floor)
+            whole[shared.key] = max(whole.get(shared.key, 0), most)
     for key, rate in used.items():
         if rate > whole[key]:
-            world.fail(f"{key}: the members may use {float(100 * rate / whole[key]):.2f} % of it")
+            world.fail(f"{key}: the members may use {100 * rate / whole[key]:.2f} % of it")
 
 
 def used(world: "World") -> None:
