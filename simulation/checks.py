@@ -58,7 +58,7 @@ def response(world: "World", link: Link, sent: Sent, values: Sequence[Any]) -> N
         if sent.api == kafka.PRODUCE and values[2] and 0 in values[2]:
             world.fail(f"{link.client_id} was given the addresses of brokers beside a response")
         if sent.api in THROTTLES:
-            _throttled(world, link, values[THROTTLES[sent.api][1]])
+            _throttled(world, link, sent, values[THROTTLES[sent.api][1]])
         if sent.api == kafka.PRODUCE:
             _waited(world, link, sent)
         if sent.api == kafka.FETCH:
@@ -106,13 +106,17 @@ def _round(world: "World", link: Link, key: tuple[str, str]) -> float:
     return (max(bound.longest, world.flow.longest) + passing) / bound.slowest
 
 
-def _throttled(world: "World", link: Link, throttle_ms: int) -> None:
-    """Members of a fleet tell less than what is owed, and what a broker tells passes."""
+def _throttled(world: "World", link: Link, sent: Sent, throttle_ms: int) -> None:
+    """Members of a fleet tell less than what is owed, and what a broker tells passes. Old versions are told how long
+    their response was delayed, by limits that may have gone since.
+    """
     if throttle_ms <= SHORT_MS or world.disks:
         return
     most = LONGEST_OF_FLEET
     if not world.is_fleet:
         most = max((_owed(world, link, each) for each in _limits_of(world, link)), default=0.0)
+    if sent.version < THROTTLES[sent.api][0]:
+        most = max(most, (world.kernel.now_ns - sent.sent_ns) / SECOND)
     of_brokers = max(each.most_throttle_ms for each in world.brokers)
     if throttle_ms > max(1_000 * most + SHORT_MS, of_brokers):
         world.fail(f"{link.client_id} was told to wait for {throttle_ms:,} ms; at most {most:.1f} s can be owed")
