@@ -300,7 +300,8 @@ def _limits(world: "World") -> None:
         away_seconds += sum(world.size * (each.lasts + JOIN_SECONDS) for _, each in world.faults if each.is_of_fleet)
         burst_seconds = 0.1 * burst_seconds + away_seconds / world.max_members
     for (name, limit), bound in world.limits.bounds.items():
-        flow, frame, chunk = bound, world.flow.longest, min(CHUNK_BYTES, bound.longest)
+        flow, frame = bound, max(world.flow.longest, bound.longest)
+        chunk = min(CHUNK_BYTES, bound.longest)
         if limit == "bytes_in_rate":
             partitions = world.cluster.topics[name.split('"')[1]]
             flow, chunk = world.flow, min(frame, len(partitions) * bound.longest)

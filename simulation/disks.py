@@ -48,6 +48,8 @@ class Disks:
         #: What a proxy has read last, by process and broker.
         self._read: dict[ProxyProcess, dict[int, int]] = {}
         self._passed: dict[ProxyProcess, Bound] = {}
+        #: While a disk is full: what may still pass.
+        self._rests: dict[ProxyProcess, float] = {}
         self._allowed: dict[ProxyProcess, deque[tuple[int, float]]] = {}
         self._factors: dict[ProxyProcess, deque[tuple[int, float]]] = {}
         self.kernel.every(LOOK_SECONDS, self._look)
@@ -90,6 +92,8 @@ class Disks:
         for proxy, bound in self._passed.items():
             if proxy.address == host and proxy.exit_code is None:
                 bound.add(size, line)
+                if proxy in self._rests:
+                    self._rests[proxy] -= size
 
     def _look(self) -> None:
         now_ns = self.kernel.now_ns
@@ -105,12 +109,25 @@ class Disks:
             while allowed[0][0] < now_ns - LATE_NS:
                 allowed.popleft()
             bound.set_rate(max(rate for _, rate in allowed))
+            self._stop(proxy, bound)
             factors = self._factors.setdefault(proxy, deque())
             factors.append((now_ns, guard.decision.own_factor))
             while factors[0][0] < now_ns - FLEET_NS:
                 factors.popleft()
         if self.world.kinds <= faults.HARMLESS | faults.OF_DISKS:
             self._compare()
+
+    def _stop(self, proxy: ProxyProcess, bound: Bound) -> None:
+        """Only the rest of what has begun passes, and transactions that are open."""
+        if bound.rate:
+            self._rests.pop(proxy, None)
+            return
+        if proxy not in self._rests:
+            lines = [each for each in self.world.requests if each.sock.host == proxy.address]
+            begun = sum(each.left_bytes for each in lines if not each.sock.is_closed)
+            self._rests[proxy] = begun + bound.longest + TRANSACTIONS * self.total
+        if self._rests[proxy] < 0:
+            self.world.fail(f"{proxy.address}: {-self._rests[proxy]:,.0f} bytes passed, and may not: a disk is full")
 
     def _rate(self, used: int) -> float:
         """Bytes per second that one member may let pass, by the fullest disk."""
@@ -133,8 +150,8 @@ class Disks:
                     self.world.fail(f"{other.address} has a disk factor of {found:.3f}, {proxy.address} {most:.3f}")
 
     def check(self, frame: int, lines: int) -> None:
-        """At the end. Above what may pass: a burst and a frame of each member; a chunk of each connection; transactions
-        that were open.
+        """At the end. Above what may pass: a burst and a frame of each member; two frames of each connection, of which
+        one has begun and one was held for 15 s; transactions that were open.
         """
         for proxy, bound in self._passed.items():
             most = self._slack(bound.longest, bound.lines)
@@ -148,4 +165,4 @@ class Disks:
 
     def _slack(self, frame: int, lines: int) -> float:
         burst = float((HARD - SOFT) * self.total) / QUICKEST_SECONDS * BURST_SECONDS
-        return burst + frame + lines * frame + TRANSACTIONS * self.total
+        return burst + frame + 2 * lines * frame + TRANSACTIONS * self.total

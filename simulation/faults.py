@@ -27,7 +27,7 @@ MOST_KINDS: Final = 6
 MOST: Final = 12
 DRAIN_SECONDS: Final = 25.0
 HOSTILE: Final = "10.0.3.251"
-OF_QUOTAS_TOPIC: Final = {"alter", "write", "broken", "compact"}
+OF_QUOTAS_TOPIC: Final = {"alter", "write", "broken", "compact", "away"}
 """Kinds of runs with a topic of quotas, which come beside the others."""
 OF_DISKS: Final = {"fill", "blind"}
 """Kinds of runs with a disk guard, which come beside the others."""
@@ -60,6 +60,7 @@ WITHOUT_EFFECT: Final = {
     "lost_topic",
 }
 """Kinds with which clients may use their limits as without, where there is no fleet."""
+AWAY: Final = 0.3
 OF_TOPICS: Final = ("lost_topic", "deaf_topic", "kill", "pause")
 BREAKING: Final = {"die", "move", "cut", "idle"}
 """Kinds that break connections to brokers."""
@@ -122,7 +123,9 @@ def drawn(seed: int, seconds: float, parts: Collection[str], *, is_fleet: bool) 
     if QUOTAS_TOPIC in parts:
         random = Random(f"{seed} {QUOTAS_TOPIC}")  # noqa: S311
         hard = random.sample(OF_TOPICS, random.choice([0, 0, 1, 2]))
-        found += _some(random, [*sorted(OF_QUOTAS_TOPIC), "alter", "alter", *hard], seconds, MOST)
+        found += _some(random, [*sorted(OF_QUOTAS_TOPIC - {"away"}), "alter", "alter", *hard], seconds, MOST)
+        if random.random() < AWAY:
+            found += _some(random, ["away"], seconds, 2)
     if DISK_GUARD in parts:
         random = Random(f"{seed} {DISK_GUARD}")  # noqa: S311
         found += [
@@ -450,6 +453,12 @@ def broken(world: "World", fault: Fault) -> object:
 
 
 @_kind
+def away(world: "World", fault: Fault) -> object:
+    """No proxy can reach it."""
+    return _set(world, world.stored, "is_away", True) if world.stored else None
+
+
+@_kind
 def compact(world: "World", fault: Fault) -> object:
     """Only the newest record of each entity is kept."""
     if world.stored:
@@ -484,7 +493,7 @@ def rough_topic(world: "World", fault: Fault) -> object:
 def lost_topic(world: "World", fault: Fault) -> object:
     """It is deleted, and created again."""
     if world.stored and (not world.is_fleet or fault.pick < 0.5):
-        world.stored.recreate()
+        world.stored.recreate(LAG_SECONDS)
     else:
         world.topic.recreate(LAG_SECONDS)
     return None

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from protocol.stored_records import Found
+from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.quotas_log import pairs
 from proxy.internal_clients.record_log import Slice
 from quotas.entity import EntityKind
@@ -32,8 +33,9 @@ APPLIED_SECONDS: Final = 2.0
 """After this a record must be in force, where nothing is wrong."""
 HEARS_SECONDS: Final = 4.0
 """The same, after a topic has delivered nothing for some time."""
-RETRY_SECONDS: Final = 50.0
-"""The same, after a topic could not be reached for some time."""
+RETRY_SECONDS: Final = 8.0
+"""The same, after reading has failed; and for each second without a topic `RETRIES` more, since pauses double."""
+RETRIES: Final = 3
 RELOAD_SECONDS: Final = 1.5
 LOOK_SECONDS: Final = 0.2
 HEAL_SECONDS: Final = 80.0
@@ -60,17 +62,25 @@ Batch = tuple[tuple[bytes | None, bytes | None], ...]
 class SimStoredLog:
     """A `StoredLog` of one proxy: a record of its log is a batch of keys and values."""
 
-    def __init__(self, log: SimLog) -> None:
+    def __init__(self, stored: "Stored", log: SimLog) -> None:
         self.log: Any = log  # whose records are bytes in a fleet
         self.position = 0
+        self._stored = stored
+
+    def _check(self) -> None:
+        if self._stored.is_away:
+            self._stored.trouble(RETRY_SECONDS)
+            raise LogFailed("unreachable", "no broker answers")
 
     async def open(self, *, creates: bool) -> int:
         await self.log.open()
+        self._check()
         self.log.position = self.position = 0
         return len(self.log.topic.records)
 
     async def read(self) -> Slice:
         batches: Sequence[Any] = await self.log.read()
+        self._check()
         found = [
             Found(offset, offset + 1, value or b"", key, value is None)
             for offset, batch in enumerate(batches, self.position)
@@ -80,6 +90,7 @@ class SimStoredLog:
         return Slice(found, has_more=False)
 
     async def append(self, records: Sequence[Record]) -> int:
+        self._check()
         return int((await self.log.append(tuple(pairs(records)))).offset)
 
     async def close(self) -> None:
@@ -102,28 +113,29 @@ def _record(entity: str, limits: Mapping[str, float]) -> tuple[bytes, bytes]:
 
 
 class Stored:
-    """`history`: what the topic said since the start, with the times of changes."""
+    """`history`: what the topic said since the start, with the times of changes. `is_away`: no proxy can reach it."""
 
     def __init__(self, world: "World") -> None:
         self.world, self.kernel, self.limits = world, world.kernel, world.limits
         self.topic: Any = FleetTopic(self.kernel)
         self.topic.on_append = self._appended
-        self.logs: dict[str, SimLog] = {}
         self.history: list[tuple[int, Table]] = [(self.kernel.now_ns, {})]
-        self.is_settled = False
+        self.is_settled = self.is_away = False
         #: It was made anew, and is empty: proxies that had read the old one keep that.
         self._is_split = False
         self._due_ns = self._troubled_ns = 0
         #: By proxy, until when it may not have done yet what it was asked for.
         self._excused_ns: dict[ProxyProcess, int] = {}
+        #: By proxy, the number of the oldest change that may be the latest one that it has in force.
+        self._seen: dict[ProxyProcess, int] = {}
         self._broken: set[bytes] = set()
         self._changes = 0
+        self._away_seconds = 0.0
         self.kernel.every(LOOK_SECONDS, self._look)
 
-    def log_of(self, host: str) -> SimStoredLog:
+    def new_log(self) -> SimStoredLog:
         """Of a proxy that starts."""
-        self.logs[host] = SimLog(self.topic)
-        return SimStoredLog(self.logs[host])
+        return SimStoredLog(self, SimLog(self.topic))
 
     # ---- what it says
 
@@ -160,9 +172,8 @@ class Stored:
         self._troubled_ns = max(self._troubled_ns, self.kernel.now_ns + int(seconds * SECOND))
 
     def recreate(self, lag: float = 0.0) -> None:
-        self.topic.recreate()
-        self._is_split = bool(self.limits.topic)
-        self._says({})
+        self.topic.recreate(lag)
+        self._is_split = True
         self.trouble(lag + RETRY_SECONDS)
 
     def compact(self) -> None:
@@ -181,28 +192,37 @@ class Stored:
     def _look(self) -> None:
         now_ns, limits = self.kernel.now_ns, self.limits
         running = [each for each in self.world.proxies if each.exit_code is None]
-        if any(getattr(log, "is_deaf", False) for log in (self.topic, *self.logs.values())):
+        if self.topic.is_deaf:
             self.trouble(HEARS_SECONDS)
-        if any(getattr(log, "error", None) for log in self.logs.values()):
-            self.trouble(RETRY_SECONDS)
+        if self.is_away:
+            self._away_seconds += LOOK_SECONDS
+            self.trouble(RETRY_SECONDS + RETRIES * self._away_seconds)
         for each in running:
             is_starting = not hasattr(each.server, "active_config")
-            if is_starting and now_ns < self._troubled_ns and limits.topics[0]:
+            if is_starting and (self._is_split or now_ns < self._troubled_ns) and limits.topics[0]:
                 limits.may_be(limits.topics, {})  # it starts without
             if is_starting or each.loop.is_stopped:
                 self._excused_ns[each] = now_ns + int(RELOAD_SECONDS * SECOND)
                 self.disturb(APPLIED_SECONDS)
         judged = [each for each in running if self._excused_ns.get(each, 0) < now_ns]
         if not self.is_settled and not self._is_split and now_ns >= self._due_ns:
-            self.is_settled = True
+            self.is_settled, self._away_seconds = True, 0.0
             limits.settle(limits.topics)
         for each in judged:
             self._judge(each, limits.topics)
 
     def _judge(self, proxy: ProxyProcess, topics: Sequence[Table]) -> None:
-        """What is in force must follow from one of these, and from the file."""
-        found = self._in_force(proxy)
-        if not any(found == list(self._expected(file, topic)) for file in self.limits.files for topic in topics):
+        """What is in force must follow from one of these, and from the file; from none that is older than before."""
+        found, first = self._in_force(proxy), len(self.history) - len(topics)
+        fits = [
+            first + at
+            for at, topic in enumerate(topics)
+            if any(found == list(self._expected(file, topic)) for file in self.limits.files)
+        ]
+        newer = [each for each in fits if each >= self._seen.get(proxy, each)]
+        if newer:
+            self._seen[proxy] = newer[0]
+        else:
             expected = list(self._expected(self.limits.file, topics[-1]))
             about = f"{proxy.address} has {found} in force of {[name for name, _ in self._judged]}"
             self.world.fail(f"{about}, and --quotas-topic says {expected}, {len(topics)} times")
@@ -302,6 +322,8 @@ class Stored:
             if asked_ns > self._troubled_ns and not self._excused_ns.get(proxy, 0) > asked_ns:
                 self.world.fail(f"AlterClientQuotas of {entity} failed with {error}: {message}")
             return
+        if rate is None and asked_ns <= max(self._troubled_ns, self._excused_ns.get(proxy, 0)):
+            return  # by what it had read, there was nothing to remove
         early_ns = asked_ns - int(APPLIED_SECONDS * SECOND)
         since = [table for ended_ns, table in self._said() if ended_ns > early_ns]
         while since and since[0].get(entity, {}).get(limit) != rate:

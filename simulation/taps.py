@@ -86,6 +86,11 @@ class Line:
         """What has passed of a frame with data whose rest did not come."""
         return self._length - self._left if self._left and self._is_data else 0
 
+    @property
+    def left_bytes(self) -> int:
+        """What has not passed yet of a frame with data that has begun to."""
+        return self._left if self._is_data else 0
+
     def feed(self, data: bytes) -> None:
         at = 0
         while at < len(data) and not self.is_broken:

@@ -200,7 +200,7 @@ class World:
         if self.is_fleet:
             log = self.logs[host] = SimLog(self.topic, self.kernel.random.choice(FETCH_SECONDS))
             error_ppm = self.kernel.random.choice([-MOST_ERROR_PPM, 0, MOST_ERROR_PPM])
-        stored_log = self.stored.log_of(host) if self.stored else None
+        stored_log = self.stored.new_log() if self.stored else None
         self.started.append(ProxyProcess(self.kernel, self.network, host, config, log, stored_log, error_ppm))
         return self.started[-1]
 

@@ -45,20 +45,23 @@ from tests.quotas.fleet.mutants import (
 Patch = pytest.MonkeyPatch
 
 
+OPTIONS: Final = Options(seconds=12)
+
+
 class Mutant(NamedTuple):
     """`seed`: one that finds it, as long as the world draws the same."""
 
     make: Callable[[Patch], None]
     seed: int
-    options: Options = Options(seconds=12)
+    options: Options = OPTIONS
 
 
 MUTANTS: Final[dict[str, Mutant]] = {}
 
 
-def _mutant(seed: int) -> Callable[[Callable[[Patch], None]], None]:
+def mutant(seed: int, options: Options = OPTIONS) -> Callable[[Callable[[Patch], None]], None]:
     def add(make: Callable[[Patch], None]) -> None:
-        MUTANTS[make.__name__] = Mutant(make, seed)
+        MUTANTS[make.__name__] = Mutant(make, seed, options)
 
     return add
 
@@ -66,7 +69,7 @@ def _mutant(seed: int) -> Callable[[Callable[[Patch], None]], None]:
 # ---- the holes of the rule that reserved what was announced
 
 
-@_mutant(seed=2)
+@mutant(seed=2)
 def what_was_fetched_passes(patch: Patch) -> None:
     """A Fetch response passes because its request did: idle consumers bring all that was left when they asked."""
     pass_limits = LimitedRequest.pass_limits
@@ -82,7 +85,7 @@ def what_was_fetched_passes(patch: Patch) -> None:
     patch.setattr(LimitedRequest, "pass_limits", passing)
 
 
-@_mutant(seed=2)
+@mutant(seed=2)
 def what_is_announced_is_charged(patch: Patch) -> None:
     """The first chunk of a Produce request is charged for all of it."""
     first = ProduceRequest._charge_chunk
@@ -93,7 +96,7 @@ def what_is_announced_is_charged(patch: Patch) -> None:
     patch.setattr(ProduceRequest, "_charge_chunk", charging)
 
 
-@_mutant(seed=2)
+@mutant(seed=2)
 def what_is_asked_for_is_charged(patch: Patch) -> None:
     """A fetch is charged for all that it may bring."""
     decide = FetchRequest.decide
@@ -107,26 +110,26 @@ def what_is_asked_for_is_charged(patch: Patch) -> None:
     patch.setattr(FetchRequest, "decide", deciding)
 
 
-@_mutant(seed=107)
+@mutant(seed=107)
 def a_notice_is_never_dropped(patch: Patch) -> None:
     """Clients are told to wait for limits that are gone."""
     patch.setattr(Notice, "renew", lambda self, registry, now_ns: None)
 
 
-@_mutant(seed=21)
+@mutant(seed=21)
 def a_late_topic_does_not_ask(patch: Patch) -> None:
     """A topic that is found in the middle of a frame is charged without asking."""
     _decide(patch, lambda limit, number, now_ns: limit.name == "bytes_in_rate")
 
 
-@_mutant(seed=37)
+@mutant(seed=37)
 def a_limit_in_debt_is_pushed_out(patch: Patch) -> None:
     """Limits of a default entry are dropped in debt, and made again with their whole burst."""
     patch.setattr(limit_store, "_is_needed", lambda limit, now_ns: False)
     patch.setattr(limit_store, "MAX_OF_DEFAULTS", 1)
 
 
-@_mutant(seed=8)
+@mutant(seed=8)
 def who_waited_for_seconds_passes(patch: Patch) -> None:
     """A hold ends after two seconds, whatever the debt."""
     add = Wakeups.add
@@ -155,7 +158,7 @@ def who_waited_for_seconds_passes(patch: Patch) -> None:
     patch.setattr(LimitedRequest, "pass_limits", passing)
 
 
-@_mutant(seed=18)
+@mutant(seed=18)
 def every_other_frame_passes_limits_in_debt(patch: Patch) -> None:
     """Frames go on that did not take a limit into debt."""
     goes_on: dict[int, bool] = {}
@@ -177,7 +180,7 @@ def _decide(patch: Patch, skips: Callable[[Limit, int, int], bool]) -> None:
 # ---- faults that people found
 
 
-@_mutant(seed=78)
+@mutant(seed=78)
 def a_broker_that_joins_takes_a_port(patch: Patch) -> None:
     """Of two brokers with one port, the one that came last has it."""
 
@@ -194,7 +197,7 @@ def a_broker_that_joins_takes_a_port(patch: Patch) -> None:
     patch.setattr(nodes, "placed", placing)
 
 
-@_mutant(seed=2)
+@mutant(seed=2)
 def a_limit_is_taken_for_the_brokers(patch: Patch) -> None:
     """The verdict depends on which of two throttle times was seen first: the limit's is the brokers' own."""
     patch.setattr(observer, "LIMIT", BROKER_QUOTA)
@@ -226,7 +229,7 @@ for _broken, _seed in {
 # ---- others
 
 
-@_mutant(seed=2)
+@mutant(seed=2)
 def a_bucket_earns_twice_after_a_reload(patch: Patch) -> None:
     change_terms = TokenBucket.change_terms
 
@@ -237,7 +240,7 @@ def a_bucket_earns_twice_after_a_reload(patch: Patch) -> None:
     patch.setattr(TokenBucket, "change_terms", changing)
 
 
-@_mutant(seed=1)
+@mutant(seed=1)
 def a_response_is_released_to_another_connection(patch: Patch) -> None:
     """Now and then the responses of two sessions change places."""
     connected = Session._on_connected
@@ -252,7 +255,7 @@ def a_response_is_released_to_another_connection(patch: Patch) -> None:
     patch.setattr(Session, "_on_connected", connecting)
 
 
-@_mutant(seed=1)
+@mutant(seed=1)
 def each_connection_leaves_an_object(patch: Patch) -> None:
     closed = Server._on_closed
 
@@ -263,7 +266,7 @@ def each_connection_leaves_an_object(patch: Patch) -> None:
     patch.setattr(Server, "_on_closed", closing)
 
 
-@_mutant(seed=1)
+@mutant(seed=1)
 def memory_is_not_given_back(patch: Patch) -> None:
     closed = Server._on_closed
 
@@ -274,7 +277,7 @@ def memory_is_not_given_back(patch: Patch) -> None:
     patch.setattr(Server, "_on_closed", closing)
 
 
-@_mutant(seed=19)
+@mutant(seed=19)
 def a_queue_serves_the_last_one_first(patch: Patch) -> None:
     """The newest waiter of a queue goes first: others may wait for ever."""
     push = FairQueue.push
@@ -286,7 +289,7 @@ def a_queue_serves_the_last_one_first(patch: Patch) -> None:
     patch.setattr(FairQueue, "push", pushing)
 
 
-@_mutant(seed=1)
+@mutant(seed=1)
 def nobody_is_held(patch: Patch) -> None:
     """Each debt is told, and none is enforced."""
     init = ThrottleActions.__init__
@@ -297,7 +300,7 @@ def nobody_is_held(patch: Patch) -> None:
     patch.setattr(ThrottleActions, "__init__", starting)
 
 
-@_mutant(seed=2)
+@mutant(seed=2)
 def waiters_are_forgotten(patch: Patch) -> None:
     """A limit that is out of debt serves one of those who wait, and no timer is set for the others."""
 
@@ -307,7 +310,7 @@ def waiters_are_forgotten(patch: Patch) -> None:
     patch.setattr(Wakeups, "_pass", passing)
 
 
-@_mutant(seed=21)
+@mutant(seed=21)
 def what_was_announced_is_waited_for(patch: Patch) -> None:
     """The throttle time contains all that is announced in a queue."""
     patch.setattr(Limit, "queued_ns", lambda self, own_ns: self.expected_time_of(self.waiters.queued))

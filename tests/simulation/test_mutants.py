@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import pytest
 
 from simulation.world import simulate
-from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutants import Mutant
+from tests.simulation.topic_mutants import MUTANTS
 
 pytestmark = pytest.mark.pure
 
