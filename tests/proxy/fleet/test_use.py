@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+from statistics import mean
+
 from proxy.fleet.use import Use
 from quotas.admission.limit import Limit
 from quotas.algorithms.leased_bucket import LeasedBucket
@@ -59,6 +62,17 @@ def test_a_queue_that_lasts_is_a_want() -> None:
         assert not is_limited_after(0.05)
     scene.limit.enqueue("frame", 1_000)
     assert [is_limited_after(0.05) for _ in range(4)] == [False, False, True, True]
+
+
+def test_uneven_batches_claim_little_more_than_they_use() -> None:
+    """Of ten batches a second, each is up to 100 ms late: what a client that lingers sends."""
+    scene, random, demands = Scene(), Random(1), list[Demand]()
+    for _ in range(600):
+        late = random.randrange(100)
+        demands += scene.run(late / 1_000, frame=0, every_seconds=1)
+        scene.limit.algorithm.record(4_000, scene.now_ns)
+        demands += scene.run((100 - late) / 1_000, frame=0, every_seconds=1)
+    assert mean(demand.peak for demand in demands[20:]) < 1.08 * 40_000_000
 
 
 def test_at_the_floor_each_debt_is_a_want() -> None:
