@@ -105,7 +105,8 @@ class Limits:
             found = self.bounds[name, limit] = Bound(self.clock, rate)
             self._allow(name, limit)
         is_read = name not in self.cluster or self._kernel.seconds > READ_SECONDS
-        found.add(size if is_read else 0, line)
+        is_limited = is_read and NO_LIMIT not in self.possible(name, limit)  # or any amount may pass at once
+        found.add(size if is_limited else 0, line)
 
     # ---- changes
 
