@@ -1,5 +1,6 @@
 """How much of a limit is used, and whether clients wait for it, sampled several times a second."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,5 +106,9 @@ class Use:
         waits = waits or (is_at_floor and limit.debt_ns(now_ns) > 0)
         waits = waits or (self._is_full and limit.soft_wait_ns(now_ns) > 0)
         unseen = self.rate * 100 // HEADROOM_PERCENT if self._unseen else 0
-        peak = max(sum(self._peaks[at : at + WINDOW]) for at in range(SLOTS - WINDOW + 1)) // WINDOW
-        return Demand(max(peak, unseen), waits)
+        return Demand(max(_highest(self._peaks), unseen), waits)
+
+
+def _highest(peaks: Sequence[int]) -> int:
+    """The highest average of `WINDOW` neighbours."""
+    return max(sum(peaks[at : at + WINDOW]) for at in range(len(peaks) - WINDOW + 1)) // WINDOW
