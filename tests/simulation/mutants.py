@@ -217,7 +217,7 @@ for _broken, _seed in {
     UnreadIgnored: 23,
     RaisedAtOnce: 23,
     DoublesValid: 50,
-    LeaseFromReading: 189,
+    LeaseFromReading: 150,
     LeaseForEver: 52,
     ShortSilence: 7,
     JoinsAtOnce: 38,
