@@ -18,7 +18,7 @@ from proxy.config.config import Config
 from proxy.config.quota_sources import TOPIC
 from proxy.internal_clients.client import InternalClient
 from proxy.internal_clients.failures import LogFailed
-from proxy.internal_clients.quotas_log import QuotasLog, StoredLog
+from proxy.internal_clients.quotas_log import QuotasLog, StoredLog, pairs
 from proxy.observability.logs import SAME_RECORD_NS, EventLog, RateLimited, one_line
 from proxy.observability.metrics import Metrics
 from quotas.entity import AnyEntity
@@ -46,6 +46,7 @@ NOT_ENFORCED: Final = "the topic keeps these for Kafka's API, and no proxy enfor
 _log = EventLog("proxy.quotas_topic")
 
 Records = Mapping[AnyEntity, Record]
+Pair = tuple[bytes | None, bytes | None]
 Take = Callable[[tuple[QuotaEntry, ...]], Awaitable[None]]
 
 
@@ -78,6 +79,9 @@ class QuotasTopic:
         self._refusals = RateLimited(SAME_RECORD_NS, MAX_NAMED)
         self._left_out: set[str] = set()
         self._one_change = asyncio.Lock()
+        #: Key and value of the last record of the change under way, and its offset once it has been read.
+        self._awaited: Pair | None = None
+        self._awaited_offset: int | None = None
         self._changing: set[asyncio.Task[None]] = set()
 
     # ---- around the start of the proxy
@@ -124,6 +128,7 @@ class QuotasTopic:
     async def _follow(self) -> None:
         """Read the topic to its end, then apply each change until reading fails."""
         end = await self.log.open(creates=not self._is_read.is_set())
+        self._awaited_offset = None  # of the topic before, if this one was made anew
         table, more = Table(), True
         while self.log.position < end or more:
             more = await self._read(table)
@@ -150,10 +155,13 @@ class QuotasTopic:
             if each.value is None:  # a batch that is not read
                 table.offset = each.offset
                 continue
+            key, value = each.key, None if each.is_null else each.value
+            if (key, value) == self._awaited:
+                self._awaited_offset = each.offset
             try:
-                table.apply(each.offset, each.key, None if each.is_null else each.value)
+                table.apply(each.offset, key, value)
             except InvalidValue as error:
-                self._refuse(each.key, error)
+                self._refuse(key, error)
         took_ns = self._host.clock() - began_ns
         if took_ns >= BUSY_NS:  # however much others write, sessions get half of the loop's time
             await asyncio.sleep(took_ns / NS_PER_SECOND)
@@ -178,11 +186,6 @@ class QuotasTopic:
         self.on_applied(offset)
         await asyncio.sleep(min(MOST_REST_SECONDS, REST_FACTOR * (self._host.clock() - began_ns) / NS_PER_SECOND))
         return True
-
-    async def wait_applied(self, offset: int) -> None:
-        """Until the quotas are in force up to this record."""
-        async with self._has_applied:
-            await self._has_applied.wait_for(lambda: self.applied >= offset)
 
     # ---- Kafka's quota API
 
@@ -224,7 +227,7 @@ class QuotasTopic:
                     for each in decide(self.records)
                 ]
                 if records:
-                    await self.wait_applied(await self._append(records))
+                    await self._write(records)
         except TimeoutError:
             problem = f"not read back from --quotas-topic {self.name} within {CHANGE_SECONDS:g} s; it may still apply"
         except LogFailed as error:
@@ -233,13 +236,22 @@ class QuotasTopic:
             problem = f"{type(error).__name__}: {error}"
         done(problem)
 
-    async def _append(self, records: Sequence[Record]) -> int:
-        """Returns the offset of the last one. Raises LogFailed, also if that offset was applied before."""
-        before = self.applied
-        offset = await self.log.append(records)
-        if offset <= before:
-            raise LogFailed("topic_missing", f"{self.name} was created again; the change may still apply")
-        return offset
+    async def _write(self, records: Sequence[Record]) -> None:
+        """Returns once they have been read back and are in force. They are known by what they contain: a topic that was
+        deleted meanwhile had had records at their offsets. Raises LogFailed.
+        """
+        *_, self._awaited = pairs(records)
+        self._awaited_offset = None
+        try:
+            await self.log.append(records)
+            async with self._has_applied:
+                await self._has_applied.wait_for(lambda: self._has_read_back)
+        finally:
+            self._awaited = None
+
+    @property
+    def _has_read_back(self) -> bool:
+        return self._awaited_offset is not None and self._awaited_offset <= self.applied
 
     # ---- what is reported
 

@@ -24,20 +24,19 @@ WITH_TOPIC, WITH_GUARD = Options(seconds=12, parts=QUOTAS_TOPIC), Options(second
 
 @mutant(seed=2, options=WITH_TOPIC)
 def a_change_is_answered_before_it_is_read_back(patch: Patch) -> None:
-    async def waiting(self: QuotasTopic, offset: int) -> None:
-        """At once."""
-
-    patch.setattr(QuotasTopic, "wait_applied", waiting)
+    patch.setattr(QuotasTopic, "_has_read_back", True)
 
 
 @mutant(seed=31, options=WITH_TOPIC)
 def an_offset_of_a_topic_that_is_gone_counts(patch: Patch) -> None:
     """A change is answered because its offset was applied, of a topic that was deleted."""
 
-    async def appending(self: QuotasTopic, records: Sequence[Record]) -> int:
-        return await self.log.append(records)
+    async def writing(self: QuotasTopic, records: Sequence[Record]) -> None:
+        self._awaited_offset = await self.log.append(records)
+        async with self._has_applied:
+            await self._has_applied.wait_for(lambda: self._has_read_back)
 
-    patch.setattr(QuotasTopic, "_append", appending)
+    patch.setattr(QuotasTopic, "_write", writing)
 
 
 @mutant(seed=9, options=WITH_TOPIC)
