@@ -4,14 +4,15 @@ import argparse
 import sys
 import time
 
-from simulation.world import Options, shrunk, simulate
+from simulation.draws import DRAWN, Options
+from simulation.run import shrunk, simulate
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many")
-    parser.add_argument("--options", type=Options.parse, default=Options(), help="see Options: seconds=30,faults=1+4")
+    parser.add_argument("--options", type=Options.parse, default=DRAWN, help="see Options: seconds=30,faults=1+4")
     parser.add_argument("--verbose", action="store_true", help="print every fault, and a line for each log event")
     chosen = parser.parse_args(arguments)
     failed = 0

@@ -8,22 +8,20 @@ ended       at the end: no record was lost or written twice, no limit was exceed
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from proxy.fleet.use import PER_UNIT
-from simulation import faults, http, kafka, records
+from simulation import draws, hostile, http, kafka, records
 from simulation.client import Client
 from simulation.consumer import Consumer
 from simulation.kernel import SECOND
 from simulation.limits import is_shared, of_client
 from simulation.link import THROTTLES, Link, Sent
-from simulation.probe import ADMIN_PORT
 from simulation.process import ProxyProcess
 from simulation.producer import Producer
+from simulation.scene import ADMIN_PORT
 from simulation.taps import Line
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.world import World
 
 #: The longest time in which everyone must be served after the last fault.
 HEAL_SECONDS: Final = 90.0
@@ -44,7 +42,7 @@ SHORT_MS: Final = 100
 LONGEST_OF_FLEET: Final = 0.1
 
 
-def response(world: "World", link: Link, sent: Sent, values: Sequence[Any]) -> None:
+def response(world: World, link: Link, sent: Sent, values: Sequence[Any]) -> None:
     """No address of a broker reaches a client, and an address that led to one node leads to no other. No client waits,
     or is told to wait, for longer than a limit can need.
     """
@@ -69,11 +67,11 @@ def response(world: "World", link: Link, sent: Sent, values: Sequence[Any]) -> N
         if address[0] != proxy.address:
             world.fail(f"{link.client_id} was given the address {address} by {proxy.address}")
         # The port of a node that is away may go to one that is there.
-        if world.node_at.setdefault((proxy, address), node) != node and not world.breaks:
+        if world.node_at.setdefault((proxy, address), node) != node and not world.kinds & draws.BREAKING:
             world.fail(f"{address} led to node {world.node_at[proxy, address]}, and now leads to {node}")
 
 
-def _lines(world: "World", link: Link, name: str, limit: str) -> list[Line]:
+def _lines(world: World, link: Link, name: str, limit: str) -> list[Line]:
     """The connections of the same proxy that had frames for a limit, those that were closed as well."""
     is_request = limit != "consumer_byte_rate"
     lines = [each for each in world.lines[link.address[0]] if each.announced and each.is_request == is_request]
@@ -82,11 +80,11 @@ def _lines(world: "World", link: Link, name: str, limit: str) -> list[Line]:
 
 def _own(lines: list[Line], link: Link) -> int:
     """The longest frame of this client."""
-    honest = [each for each in lines if each.client_id == link.client_id and each.sock.host != faults.HOSTILE]
+    honest = [each for each in lines if each.client_id == link.client_id and each.sock.host != hostile.HOST]
     return max((each.announced for each in honest), default=0)
 
 
-def _owed(world: "World", link: Link, key: tuple[str, str]) -> float:
+def _owed(world: World, link: Link, key: tuple[str, str]) -> float:
     """In seconds, how long a throttle time for a limit may be: for the frame that took it into debt, for the client's
     own, and for what waits. That is one frame of each connection, and not more than the client's own of each one.
     Connections that were closed since count as well: a notice is not taken back.
@@ -97,7 +95,7 @@ def _owed(world: "World", link: Link, key: tuple[str, str]) -> float:
     return (max(bound.longest, world.flow.longest) + waiting + own) / bound.slowest
 
 
-def _round(world: "World", link: Link, key: tuple[str, str]) -> float:
+def _round(world: World, link: Link, key: tuple[str, str]) -> float:
     """In seconds, how long a frame may wait in the queue of a limit: for the frame that took it into debt, and for one
     frame of each connection and as many bytes as its own (`FairQueue`).
     """
@@ -106,7 +104,7 @@ def _round(world: "World", link: Link, key: tuple[str, str]) -> float:
     return (max(bound.longest, world.flow.longest) + passing) / bound.slowest
 
 
-def _throttled(world: "World", link: Link, sent: Sent, throttle_ms: int) -> None:
+def _throttled(world: World, link: Link, sent: Sent, throttle_ms: int) -> None:
     """Members of a fleet tell less than what is owed, and what a broker tells passes. Old versions are told how long
     their response was delayed, by limits that may have gone since.
     """
@@ -122,11 +120,11 @@ def _throttled(world: "World", link: Link, sent: Sent, throttle_ms: int) -> None
         world.fail(f"{link.client_id} was told to wait for {throttle_ms:,} ms; at most {most:.1f} s can be owed")
 
 
-def _waited(world: "World", link: Link, sent: Sent) -> None:
+def _waited(world: World, link: Link, sent: Sent) -> None:
     """A request waits at each of its limits for one round; its response may be late by a throttle time. Members of a
     fleet may have half of their part, and a lease may have to run out first.
     """
-    if not world.kinds <= faults.HARMLESS or world.disks:
+    if not world.kinds <= draws.HARMLESS or world.disks:
         return
     most = sum(_round(world, link, each) for each in _limits_of(world, link))
     most = PATIENCE_SECONDS + (LEASE_SECONDS + 2 * world.size * most if world.is_fleet else most)
@@ -137,9 +135,9 @@ def _waited(world: "World", link: Link, sent: Sent) -> None:
         world.fail(f"{link.client_id} waited {waited:.1f} s; at most {most:.1f} s")
 
 
-def _fetch_waited(world: "World", link: Link, sent: Sent) -> None:
+def _fetch_waited(world: World, link: Link, sent: Sent) -> None:
     """A fetch waits for records, and at the limits of consumers. Nothing that holds producers holds it."""
-    if not world.kinds <= faults.HARMLESS | faults.OF_DISKS or world.is_fleet:
+    if not world.kinds <= draws.HARMLESS | draws.OF_DISKS or world.is_fleet:
         return
     most = sum(_round(world, link, each) for each in _limits_of(world, link) if each[1] == "consumer_byte_rate")
     waited = (world.kernel.now_ns - max(sent.sent_ns, link.answered_ns)) / SECOND
@@ -148,11 +146,11 @@ def _fetch_waited(world: "World", link: Link, sent: Sent) -> None:
         world.fail(f"{link.client_id} waited {waited:.1f} s for a fetch; at most {most:.1f} s")
 
 
-def _limits_of(world: "World", link: Link) -> list[tuple[str, str]]:
+def _limits_of(world: World, link: Link) -> list[tuple[str, str]]:
     return [each for each in world.limits.bounds if each[0] == of_client(link.client_id) or is_shared(each[0])]
 
 
-def shares(world: "World") -> None:
+def shares(world: World) -> None:
     """What the buckets of a fleet's members let pass of a limit now, by their own clocks and beyond the floors, is at
     most what there is of it. A member without a lease may use a part of each limit instead (`--fleet-fallback`).
     """
@@ -173,9 +171,9 @@ def shares(world: "World") -> None:
             world.fail(f"{key}: the members may use {100 * rate / whole[key]:.2f} % of it")
 
 
-def used(world: "World") -> None:
+def used(world: World) -> None:
     """Clients that want much more than their limit lets pass have nearly all of it, where nothing else holds them."""
-    if world.is_fleet or world.disks or not world.kinds <= faults.WITHOUT_EFFECT:
+    if world.is_fleet or world.disks or not world.kinds <= draws.WITHOUT_EFFECT:
         return
     for (name, limit), bound in world.limits.bounds.items():
         is_consumer = limit == "consumer_byte_rate"
@@ -191,7 +189,7 @@ def used(world: "World") -> None:
             world.fail(f"{name}: {bound.total:,} bytes passed, and clients that want more may have {least:,.0f}")
 
 
-def explained(world: "World") -> None:
+def explained(world: World) -> None:
     """`/explain` gives each client's time to states that add up, and blames nobody without a cause."""
     for proxy in world.proxies:
         page = http.get(world.kernel, world.network, proxy.address, ADMIN_PORT, "/explain")
@@ -205,7 +203,7 @@ def explained(world: "World") -> None:
                 world.fail(f"{client['client_id']}: a limit holds it, says /explain, and it has none")
 
 
-def healed(world: "World") -> None:
+def healed(world: World) -> None:
     """Each producer has records acknowledged from now on, and each consumer reads."""
     for each in world.brokers:
         each.thaw()
@@ -227,19 +225,19 @@ def healed(world: "World") -> None:
     world.fail(f"not served within {HEAL_SECONDS:g} s after the last fault: {names}")
 
 
-def _should_be_served(world: "World", client: Client) -> bool:
+def _should_be_served(world: World, client: Client) -> bool:
     """Not without acknowledgements, nor where a round of all requests at a limit takes longer than clients wait."""
     if client.is_stopped or not isinstance(client, Producer):
         return not client.is_stopped
     tables = world.limits.file, world.limits.topic
     slowest = min((rate for each in tables for limits in each.values() for rate in limits.values()), default=0.0)
     lines = [each for lines in world.lines.values() for each in lines]
-    longest = max(each.announced for each in lines if each.is_request and each.sock.host != faults.HOSTILE)
+    longest = max(each.announced for each in lines if each.is_request and each.sock.host != hostile.HOST)
     is_hopeless = slowest and len(world.clients) * len(world.brokers) * longest / slowest > HOPELESS_SECONDS
     return bool(client.shape.acks) and not is_hopeless
 
 
-def at_rest(world: "World") -> None:
+def at_rest(world: World) -> None:
     """No session, no byte, no waiter, no timer, no socket."""
     remains: list[str] = []
 
@@ -256,7 +254,7 @@ def at_rest(world: "World") -> None:
     world.fail(f"left {REST_SECONDS:g} s after the last client: {'; '.join(remains)}")
 
 
-def _remains(world: "World", proxy: ProxyProcess) -> list[str]:
+def _remains(world: World, proxy: ProxyProcess) -> list[str]:
     server = proxy.server
     shared = server.shared
     metrics, memory, wakeups = server.metrics, shared.context.memory, shared.wakeups
@@ -275,7 +273,7 @@ def _remains(world: "World", proxy: ProxyProcess) -> list[str]:
     return [f"{count} {what}" for what, count in found.items() if count]
 
 
-def ended(world: "World") -> None:
+def ended(world: World) -> None:
     records.check(world)
     _limits(world)
     _usage(world)
@@ -288,7 +286,7 @@ def ended(world: "World") -> None:
             world.fail(f"reached the loop: {context}")
 
 
-def _limits(world: "World") -> None:
+def _limits(world: World) -> None:
     """Above rate × T: a burst of each process; a frame of each member; a chunk of each connection that waits at a later
     limit or for a broker. Records count when a broker has the whole request: of a topic, a batch for each partition.
     Of a fleet, a process that starts again, and one that does not read the topic, may use its part of the limit until
@@ -310,7 +308,7 @@ def _limits(world: "World") -> None:
             world.fail(f"{name} {limit}: {bound.worst:,.0f} bytes above its rate, {most:,.0f} are allowed")
 
 
-def _usage(world: "World") -> None:
+def _usage(world: World) -> None:
     """What the records say was passed is what passed, by client; only a kill may lose some of it."""
     counted: dict[str, int] = {}
     for path in sorted(world.directory.glob("usage-*.jsonl")):
@@ -327,7 +325,11 @@ def _usage(world: "World") -> None:
     for client_id, passed in world.produced.items():
         missing = passed - counted.get(client_id, 0)
         # What a connection to a broker had not taken when it broke was counted, and did not pass.
-        broken = CHUNK_BYTES * sum(each.client_id == client_id for each in world.requests) * world.breaks
+        broken = (
+            CHUNK_BYTES
+            * sum(each.client_id == client_id for each in world.requests)
+            * bool(world.kinds & draws.BREAKING)
+        )
         if missing < -broken or (not world.kills and missing > unfinished[client_id]):
             world.fail(
                 f"{client_id}: usage records lack {missing:,} of the {passed:,} bytes of Produce requests that passed"

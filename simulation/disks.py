@@ -5,17 +5,15 @@ Replicas are on all brokers, or on none but the leader's; others than the proxie
 
 from collections import deque
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from quotas.adaptive.disk_guard import QUICKEST_SECONDS, STOP_SHARE, DiskMarks
-from simulation import faults, kafka
+from simulation import draws, kafka
 from simulation.broker import Broker
 from simulation.kernel import SECOND
 from simulation.process import ProxyProcess
+from simulation.scene import Scene
 from simulation.taps import NO_LIMIT, Bound
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 SOFT, HARD = Fraction(60, 100), Fraction(90, 100)
 MARKS: Final = DiskMarks(SOFT, HARD, "60%..90%")
@@ -36,9 +34,9 @@ REFUSED, FAILED = 31, 57
 class Disks:
     """`used`: bytes, by broker. `blind`: proxies to which brokers refuse how full they are, by host."""
 
-    def __init__(self, world: "World") -> None:
-        self.world, self.kernel = world, world.kernel
-        random = world.kernel.random
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.kernel = scene, scene.kernel
+        random = scene.kernel.random
         self.total = random.choice([200_000_000, 400_000_000])
         self.is_replicated = random.random() < 0.5
         self.used: dict[int, float] = {}
@@ -97,11 +95,11 @@ class Disks:
 
     def _look(self) -> None:
         now_ns = self.kernel.now_ns
-        for proxy in self.world.proxies:
+        for proxy in self.scene.proxies:
             guard = getattr(proxy.server, "disk_guard", None)
             if guard is None or proxy.exit_code is not None or proxy.loop.is_stopped:
                 continue
-            bound = self._passed.setdefault(proxy, Bound(self.world.limits.clock, NO_LIMIT))
+            bound = self._passed.setdefault(proxy, Bound(self.scene.limits.clock, NO_LIMIT))
             allowed = self._allowed.setdefault(proxy, deque())
             read = self._read.setdefault(proxy, {})
             read.update({broker: disk.used for (broker, _), disk in guard.rules.disks.items()})
@@ -114,7 +112,7 @@ class Disks:
             factors.append((now_ns, guard.decision.own_factor))
             while factors[0][0] < now_ns - FLEET_NS:
                 factors.popleft()
-        if self.world.kinds <= faults.HARMLESS | faults.OF_DISKS:
+        if self.scene.kinds <= draws.HARMLESS | draws.OF_DISKS:
             self._compare()
 
     def _stop(self, proxy: ProxyProcess, bound: Bound) -> None:
@@ -123,11 +121,11 @@ class Disks:
             self._rests.pop(proxy, None)
             return
         if proxy not in self._rests:
-            lines = [each for each in self.world.requests if each.sock.host == proxy.address]
+            lines = [each for each in self.scene.requests if each.sock.host == proxy.address]
             begun = sum(each.left_bytes for each in lines if not each.sock.is_closed)
             self._rests[proxy] = begun + bound.longest + TRANSACTIONS * self.total
         if self._rests[proxy] < 0:
-            self.world.fail(f"{proxy.address}: {-self._rests[proxy]:,.0f} bytes passed, and may not: a disk is full")
+            self.scene.fail(f"{proxy.address}: {-self._rests[proxy]:,.0f} bytes passed, and may not: a disk is full")
 
     def _rate(self, used: int) -> float:
         """Bytes per second that one member may let pass, by the fullest disk."""
@@ -135,7 +133,7 @@ class Disks:
         room = float(hard - used)
         if room >= hard - soft:
             return NO_LIMIT
-        return 0.0 if room <= (hard - soft) * STOP_SHARE else room / QUICKEST_SECONDS / self.world.size
+        return 0.0 if room <= (hard - soft) * STOP_SHARE else room / QUICKEST_SECONDS / self.scene.size
 
     def _compare(self) -> None:
         """A fleet applies the lowest factor of its members."""
@@ -147,7 +145,7 @@ class Disks:
                 guard = other.server.disk_guard
                 found = guard.decision.factor if guard is not None else 0
                 if found > most + 0.002:
-                    self.world.fail(f"{other.address} has a disk factor of {found:.3f}, {proxy.address} {most:.3f}")
+                    self.scene.fail(f"{other.address} has a disk factor of {found:.3f}, {proxy.address} {most:.3f}")
 
     def check(self, frame: int, lines: int) -> None:
         """At the end. Above what may pass: a burst and a frame of each member; two frames of each connection, of which
@@ -157,11 +155,11 @@ class Disks:
             most = self._slack(bound.longest, bound.lines)
             if bound.worst > most:
                 text = f"{proxy.address}: {bound.worst:,.0f} bytes passed above what full disks allow, {most:,.0f} may"
-                self.world.fail(text)
-        most = self.world.size * self._slack(frame, lines)
+                self.scene.fail(text)
+        most = self.scene.size * self._slack(frame, lines)
         for number, over in self._over.items():
-            if over > most and not self.world.kinds & faults.OF_DISKS:
-                self.world.fail(f"broker {number} has {over:,.0f} bytes above HARD, {most:,.0f} may be")
+            if over > most and not self.scene.kinds & draws.OF_DISKS:
+                self.scene.fail(f"broker {number} has {over:,.0f} bytes above HARD, {most:,.0f} may be")
 
     def _slack(self, frame: int, lines: int) -> float:
         burst = float((HARD - SOFT) * self.total) / QUICKEST_SECONDS * BURST_SECONDS

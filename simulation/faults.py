@@ -1,156 +1,24 @@
-"""What goes wrong in a run: a list of faults, drawn from the seed. Each seed has a selection of kinds, so that a rare
-combination is not drowned by the others.
-
-A kind is a function of the world: it makes the fault, and returns what heals it, if time alone does not.
-"""
+"""What each kind of fault does: a function of the world makes it, and returns what heals it, if time alone does not."""
 
 import signal
-from collections.abc import Callable, Collection
-from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 from proxy.internal_clients.failures import LogFailed
 from simulation import probe
 from simulation.broker import Broker
+from simulation.draws import DRAIN_SECONDS, Fault
 from simulation.fleet_topic import SimLog
-from simulation.hostile import Hostile, Once
+from simulation.hostile import HOST, Hostile, Once
 from simulation.kernel import MS, SECOND, nothing
+from simulation.world import World
 
-if TYPE_CHECKING:
-    from simulation.world import World
-
-KINDS: Final[dict[str, Callable[["World", "Fault"], object]]] = {}
-QUOTAS_TOPIC, DISK_GUARD = "quotas_topic", "disk_guard"
-PARTS: Final = {QUOTAS_TOPIC: 0.3, DISK_GUARD: 0.15}
-"""What some runs have, and how many of them."""
-MOST_KINDS: Final = 6
-MOST: Final = 12
-DRAIN_SECONDS: Final = 25.0
-HOSTILE: Final = "10.0.3.251"
-OF_QUOTAS_TOPIC: Final = {"alter", "write", "broken", "compact", "away"}
-"""Kinds of runs with a topic of quotas, which come beside the others."""
-OF_DISKS: Final = {"fill", "blind"}
-"""Kinds of runs with a disk guard, which come beside the others."""
-HARMLESS: Final = {
-    *OF_QUOTAS_TOPIC,
-    "hostile",
-    "names",
-    "leave",
-    "reload",
-    "lift",
-    "join",
-    "debt",
-    "stuck",
-    "still",
-    "leaders",
-}
-"""Kinds that make no client wait that is below its limits."""
-RESTARTING: Final = {"kill", "drain"}
-"""Kinds after which a proxy has to read the cluster's quotas again."""
-WITHOUT_EFFECT: Final = {
-    "broken",
-    "compact",
-    "hostile",
-    "names",
-    "join",
-    "debt",
-    "stuck",
-    "still",
-    "deaf_topic",
-    "lost_topic",
-}
-"""Kinds with which clients may use their limits as without, where there is no fleet."""
-AWAY: Final = 0.3
-OF_TOPICS: Final = ("lost_topic", "deaf_topic", "kill", "pause")
-BREAKING: Final = {"die", "move", "cut", "idle"}
-"""Kinds that break connections to brokers."""
-OF_FLEETS: Final = {"deaf_topic", "lost_topic", "rough_topic", "deaf", "cut_off", "broken_log"}
-"""Kinds that concern the topic of a fleet."""
-LASTING: Final = {"deaf_topic", "rough_topic", "deaf", "cut_off", "pause"}
-"""Kinds that often last for a lease and longer, where there is a fleet."""
-LONG_SECONDS: Final = 16.0, 23.0
+MAKERS: Final[dict[str, Callable[[World, Fault], object]]] = {}
 LAG_SECONDS: Final = 8.0
-"""In which the members notice that the topic is another one."""
+"""In which the members notice that a topic is another one."""
 
 
-class Fault(NamedTuple):
-    """`at` and `lasts` in seconds; `pick` in 0 to 1 chooses what it happens to."""
-
-    at: float
-    kind: str
-    lasts: float
-    pick: float
-
-    def __str__(self) -> str:
-        return f"{self.kind} at {self.at:.1f} s for {self.lasts:g} s"
-
-    @property
-    def follows_record(self) -> bool:
-        """Whether it begins with the next record of the member, which is in the topic before the member reads it."""
-        return self.kind in {"deaf", "cut_off", "pause"} and int(self.pick * 1_000) % 2 == 1
-
-    @property
-    def is_of_fleet(self) -> bool:
-        return self.kind in OF_FLEETS or self.kind == "pause"
-
-    @property
-    def ends(self) -> float:
-        """When it is healed, in seconds."""
-        return self.at + (DRAIN_SECONDS if self.kind == "drain" else self.lasts) + 0.1
-
-    def chosen(self, count: int) -> int:
-        return int(self.pick * count)
-
-
-def parts(seed: int) -> set[str]:
-    """What the run of this seed has beside proxies, brokers and clients."""
-    random = Random(f"{seed} parts")  # noqa: S311 - a seed must give the same run
-    return {each for each, odds in PARTS.items() if random.random() < odds}
-
-
-def drawn(seed: int, seconds: float, parts: Collection[str], *, is_fleet: bool) -> list[Fault]:
-    """In the order of their times."""
-    random = Random(seed)  # noqa: S311
-    kinds = KINDS.keys() - OF_QUOTAS_TOPIC - OF_DISKS - (set() if is_fleet else OF_FLEETS)
-    # Some runs have only faults beside which clients wait for what is known, or a few that fleets notice.
-    pool = random.choice([kinds, kinds, kinds & (probe.QUIET | random.choice([probe.BROKERS, set()]))])
-    number, most = random.randint(0, MOST_KINDS), MOST
-    if is_fleet and random.random() < 0.75:
-        pool, number, most = OF_FLEETS | {"pause", "kill"}, random.randint(1, 2), 4
-    found = _some(random, random.sample(sorted(pool), number), seconds, most)
-    if is_fleet:
-        found = [_lengthened(random, each) for each in found]
-    if QUOTAS_TOPIC in parts:
-        random = Random(f"{seed} {QUOTAS_TOPIC}")  # noqa: S311
-        hard = random.sample(OF_TOPICS, random.choice([0, 0, 1, 2]))
-        found += _some(random, [*sorted(OF_QUOTAS_TOPIC - {"away"}), "alter", "alter", *hard], seconds, MOST)
-        if random.random() < AWAY:
-            found += _some(random, ["away"], seconds, 2)
-    if DISK_GUARD in parts:
-        random = Random(f"{seed} {DISK_GUARD}")  # noqa: S311
-        found += [
-            Fault(random.uniform(3, seconds), kind, random.uniform(5, 25), random.random())
-            for kind in random.choices(sorted(OF_DISKS), k=random.choice([0, 0, 1, 3]))
-        ]
-    return sorted(found)
-
-
-def _some(random: Random, kinds: list[str], seconds: float, most: int) -> list[Fault]:
-    found = []
-    for _ in range(random.randint(min(len(kinds), MOST_KINDS, most), most) if kinds else 0):
-        lasts = random.choice([0.2, 1, 3, 8])
-        found.append(Fault(random.uniform(3, max(3, seconds - lasts)), random.choice(kinds), lasts, random.random()))
-    return found
-
-
-def _lengthened(random: Random, fault: Fault) -> Fault:
-    """Most silences last for longer than a lease."""
-    if fault.kind not in LASTING or random.random() < 0.25:
-        return fault
-    return fault._replace(lasts=round(random.uniform(*LONG_SECONDS), 1))
-
-
-def inject(world: "World", fault: Fault) -> None:
+def inject(world: World, fault: Fault) -> None:
     if world.is_fleet and fault.follows_record:
         log, ends_ns = _log(world, fault), world.kernel.now_ns + int(fault.lasts * SECOND)
 
@@ -164,29 +32,29 @@ def inject(world: "World", fault: Fault) -> None:
         _make(world, fault)
 
 
-def _make(world: "World", fault: Fault) -> None:
+def _make(world: World, fault: Fault) -> None:
     world.kernel.note(str(fault))
-    heal = KINDS[fault.kind](world, fault)
+    heal = MAKERS[fault.kind](world, fault)
     world.kernel.after(fault.lasts, heal if callable(heal) else nothing)
 
 
-def _kind(make: Callable[["World", Fault], object]) -> Callable[["World", Fault], object]:
-    KINDS[make.__name__.strip("_")] = make
+def _kind(make: Callable[[World, Fault], object]) -> Callable[[World, Fault], object]:
+    MAKERS[make.__name__.strip("_")] = make
     return make
 
 
-def _broker(world: "World", fault: Fault) -> Broker:
+def _broker(world: World, fault: Fault) -> Broker:
     return world.brokers[fault.chosen(len(world.brokers))]
 
 
-def _set(world: "World", thing: object, name: str, value: object) -> Callable[[], object]:
+def _set(world: World, thing: object, name: str, value: object) -> Callable[[], object]:
     """Returns what sets it back to what it was before all faults, since those of one kind may overlap."""
     before = world.before_faults.setdefault((thing, name), getattr(thing, name))
     setattr(thing, name, value)
     return lambda: setattr(thing, name, before)
 
 
-def _probe(world: "World", fault: Fault, node: int | None = None) -> Callable[[], object]:
+def _probe(world: World, fault: Fault, node: int | None = None) -> Callable[[], object]:
     """A client that waits for this fault. Returns what makes it leave."""
     proxy = world.proxies[fault.chosen(len(world.proxies))]
     return probe.begin(world, fault.kind, proxy, fault.lasts, node).stop
@@ -200,7 +68,7 @@ def _both(*heals: Callable[[], object]) -> Callable[[], object]:
 
 
 @_kind
-def slow(world: "World", fault: Fault) -> object:
+def slow(world: World, fault: Fault) -> object:
     """It takes 200 times as long."""
     broker = _broker(world, fault)
     if broker.slow_factor > 1:
@@ -209,7 +77,7 @@ def slow(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def freeze(world: "World", fault: Fault) -> object:
+def freeze(world: World, fault: Fault) -> object:
     """It answers nothing."""
     broker = _broker(world, fault)
     if broker.is_frozen:
@@ -219,34 +87,34 @@ def freeze(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def quota(world: "World", fault: Fault) -> object:
+def quota(world: World, fault: Fault) -> object:
     """It enforces a quota of its own."""
     return _set(world, _broker(world, fault), "quota", 50_000)
 
 
 @_kind
-def idle(world: "World", fault: Fault) -> object:
+def idle(world: World, fault: Fault) -> object:
     """It closes its idle connections."""
     _broker(world, fault).close_idle()
     return None
 
 
 @_kind
-def leaders(world: "World", fault: Fault) -> object:
+def leaders(world: World, fault: Fault) -> object:
     """Others lead its partitions."""
     world.cluster.move_leaders(_broker(world, fault).number)
     return None
 
 
 @_kind
-def join(world: "World", fault: Fault) -> object:
+def join(world: World, fault: Fault) -> object:
     """A fourth one comes; its id shares its port of the proxy with another one."""
     if len(world.brokers) == world.FIRST_BROKERS:
         world.add_broker()
     return None
 
 
-def _ended(world: "World", fault: Fault, *, moves: bool, in_response: bool) -> object:
+def _ended(world: World, fault: Fault, *, moves: bool, in_response: bool) -> object:
     broker = _broker(world, fault)
     if not broker.is_up or len(world.cluster.addresses) == 1:
         return None
@@ -266,19 +134,19 @@ def _ended(world: "World", fault: Fault, *, moves: bool, in_response: bool) -> o
 
 
 @_kind
-def die(world: "World", fault: Fault) -> object:
+def die(world: World, fault: Fault) -> object:
     """It dies, and comes back."""
     return _ended(world, fault, moves=False, in_response=False)
 
 
 @_kind
-def move(world: "World", fault: Fault) -> object:
+def move(world: World, fault: Fault) -> object:
     """It dies, and comes back at another address."""
     return _ended(world, fault, moves=True, in_response=False)
 
 
 @_kind
-def cut(world: "World", fault: Fault) -> object:
+def cut(world: World, fault: Fault) -> object:
     """It dies in the middle of a response, and comes back."""
     return _ended(world, fault, moves=False, in_response=True)
 
@@ -287,19 +155,19 @@ def cut(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def delay(world: "World", fault: Fault) -> object:
+def delay(world: World, fault: Fault) -> object:
     """New connections are slow."""
     return _set(world, world.network, "delay_ns", (20 * MS, 200 * MS))
 
 
 @_kind
-def partial(world: "World", fault: Fault) -> object:
+def partial(world: World, fault: Fault) -> object:
     """Most reads and writes are cut short."""
     return _set(world, world.network, "partial", 0.9)
 
 
 @_kind
-def silent(world: "World", fault: Fault) -> object:
+def silent(world: World, fault: Fault) -> object:
     """A broker's host answers no new connection."""
     host, _ = _broker(world, fault).address
     world.network.silent.add(host)
@@ -310,33 +178,33 @@ def silent(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def hostile(world: "World", fault: Fault) -> object:
+def hostile(world: World, fault: Fault) -> object:
     """One that stalls, lies about lengths and hangs up."""
     proxy = world.proxies[fault.chosen(len(world.proxies))]
-    world.hostile.append(Hostile(world.kernel, world.network, HOSTILE, "etl", [proxy.listens_at]))
+    world.hostile.append(Hostile(world.kernel, world.network, HOST, "etl", [proxy.listens_at]))
     return world.hostile[-1].stop
 
 
 @_kind
-def debt(world: "World", fault: Fault) -> object:
+def debt(world: World, fault: Fault) -> object:
     """One sends more than its limit lets pass."""
     return _probe(world, fault)
 
 
 @_kind
-def stuck(world: "World", fault: Fault) -> object:
+def stuck(world: World, fault: Fault) -> object:
     """One does not take what it has asked for."""
     return _probe(world, fault)
 
 
 @_kind
-def still(world: "World", fault: Fault) -> object:
+def still(world: World, fault: Fault) -> object:
     """One has nothing to do."""
     return _probe(world, fault)
 
 
 @_kind
-def names(world: "World", fault: Fault) -> object:
+def names(world: World, fault: Fault) -> object:
     """A new client for each request: `greedy`, whom only the limit of all names holds, and others between."""
     proxy = world.proxies[fault.chosen(len(world.proxies))]
     numbers = iter(range(int(10 * fault.lasts)))
@@ -353,7 +221,7 @@ def names(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def leave(world: "World", fault: Fault) -> object:
+def leave(world: World, fault: Fault) -> object:
     """One leaves, and another one comes."""
     if len(world.clients) > 1:
         world.clients[1 + fault.chosen(len(world.clients) - 1)].stop()
@@ -365,27 +233,27 @@ def leave(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def reload(world: "World", fault: Fault) -> object:
+def reload(world: World, fault: Fault) -> object:
     """The quotas change: the file is written, and read again."""
     world.change_quotas()
     return None
 
 
 @_kind
-def lift(world: "World", fault: Fault) -> object:
+def lift(world: World, fault: Fault) -> object:
     """There are no quotas for some time."""
     return world.lift_quotas()
 
 
 @_kind
-def pause(world: "World", fault: Fault) -> object:
+def pause(world: World, fault: Fault) -> object:
     """It is stopped, and goes on later (SIGSTOP)."""
     world.proxies[fault.chosen(len(world.proxies))].pause(fault.lasts)
     return None
 
 
 @_kind
-def drain(world: "World", fault: Fault) -> object:
+def drain(world: World, fault: Fault) -> object:
     """It ends in order, and starts again (SIGTERM)."""
     number = fault.chosen(len(world.proxies))
     world.proxies[number].send_signal(signal.SIGTERM)
@@ -394,7 +262,7 @@ def drain(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def kill(world: "World", fault: Fault) -> object:
+def kill(world: World, fault: Fault) -> object:
     """It is killed, and starts again (SIGKILL)."""
     number = fault.chosen(len(world.proxies))
     world.kill(number)
@@ -405,7 +273,7 @@ def kill(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def fill(world: "World", fault: Fault) -> object:
+def fill(world: World, fault: Fault) -> object:
     """Others than the proxies write to a broker's disk, and delete it again."""
     if not world.disks:
         return None
@@ -415,7 +283,7 @@ def fill(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def blind(world: "World", fault: Fault) -> object:
+def blind(world: World, fault: Fault) -> object:
     """Brokers refuse to tell one proxy how full their disks are."""
     if not world.disks:
         return None
@@ -428,7 +296,7 @@ def blind(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def alter(world: "World", fault: Fault) -> object:
+def alter(world: World, fault: Fault) -> object:
     """A quota changes, by Kafka's API through one proxy."""
     proxy = world.proxies[fault.chosen(len(world.proxies))]
     if world.stored and proxy.exit_code is None:
@@ -437,7 +305,7 @@ def alter(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def write(world: "World", fault: Fault) -> object:
+def write(world: World, fault: Fault) -> object:
     """A quota changes, by the command."""
     if world.stored:
         world.stored.write(doubled=fault.pick / 2)
@@ -445,7 +313,7 @@ def write(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def broken(world: "World", fault: Fault) -> object:
+def broken(world: World, fault: Fault) -> object:
     """Someone writes what no proxy may apply."""
     if world.stored:
         world.stored.write_broken()
@@ -453,13 +321,13 @@ def broken(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def away(world: "World", fault: Fault) -> object:
+def away(world: World, fault: Fault) -> object:
     """No proxy can reach it."""
     return _set(world, world.stored, "is_away", True) if world.stored else None
 
 
 @_kind
-def compact(world: "World", fault: Fault) -> object:
+def compact(world: World, fault: Fault) -> object:
     """Only the newest record of each entity is kept."""
     if world.stored:
         world.stored.compact()
@@ -469,19 +337,19 @@ def compact(world: "World", fault: Fault) -> object:
 # ---- the fleet's topic, and that of quotas
 
 
-def _log(world: "World", fault: Fault) -> SimLog:
+def _log(world: World, fault: Fault) -> SimLog:
     return world.logs[world.proxies[fault.chosen(len(world.proxies))].address]
 
 
 @_kind
-def deaf_topic(world: "World", fault: Fault) -> object:
+def deaf_topic(world: World, fault: Fault) -> object:
     """It takes records and delivers none."""
     topics = ([world.topic] if world.is_fleet else []) + ([world.stored.topic] if world.stored else [])
     return _set(world, topics[fault.chosen(len(topics))], "is_deaf", True) if topics else None
 
 
 @_kind
-def rough_topic(world: "World", fault: Fault) -> object:
+def rough_topic(world: World, fault: Fault) -> object:
     """Records get lost, or arrive late or twice, and some are not from members."""
     topic = world.topic
     for noise in (b"{}", b"[" * 5_000, topic.records[-1][0][:-1] if topic.records else b""):
@@ -490,7 +358,7 @@ def rough_topic(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def lost_topic(world: "World", fault: Fault) -> object:
+def lost_topic(world: World, fault: Fault) -> object:
     """It is deleted, and created again."""
     if world.stored and (not world.is_fleet or fault.pick < 0.5):
         world.stored.recreate(LAG_SECONDS)
@@ -500,19 +368,19 @@ def lost_topic(world: "World", fault: Fault) -> object:
 
 
 @_kind
-def deaf(world: "World", fault: Fault) -> object:
+def deaf(world: World, fault: Fault) -> object:
     """No record reaches one member."""
     return _set(world, _log(world, fault), "is_deaf", True)
 
 
 @_kind
-def cut_off(world: "World", fault: Fault) -> object:
+def cut_off(world: World, fault: Fault) -> object:
     """No record reaches one member, and none of its own reaches the topic."""
     log = _log(world, fault)
     return _both(_set(world, log, "is_deaf", True), _set(world, log, "is_mute", True))
 
 
 @_kind
-def broken_log(world: "World", fault: Fault) -> object:
+def broken_log(world: World, fault: Fault) -> object:
     """One member's connection to the topic breaks."""
     return _set(world, _log(world, fault), "error", LogFailed("unreachable", "the connection is broken"))

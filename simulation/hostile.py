@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import pack
+from typing import Final
 
 from simulation import kafka
 from simulation.cluster import Batch
 from simulation.kernel import Kernel, nothing
 from simulation.link import Link
 from simulation.network import Address, Network
+
+HOST: Final = "10.0.3.251"
 
 
 @dataclass

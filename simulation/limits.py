@@ -9,12 +9,14 @@ from random import Random
 from typing import Final
 
 from simulation.kernel import Kernel
-from simulation.probe import DEBTOR, LIMIT_OF_DEBTOR
 from simulation.taps import NO_LIMIT, Bound, Line
 
 Table = Mapping[str, Mapping[str, float]]
 """The limits of one source, by entity as in the quotas file."""
 TOTAL: Final = "total=true"
+DEBTOR: Final = "debtor"
+"""The name of a client that always has one limit (`probe`)."""
+LIMIT_OF_DEBTOR: Final = 10_000
 READ_SECONDS: Final = 5.0
 """By then the cluster's quotas have been read."""
 

@@ -1,23 +1,19 @@
 """Clients that wait for one known thing, to compare that with what the proxy says: its counters, and `/explain`."""
 
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from proxy.observability.client_times import STATES
 from simulation import http, kafka
 from simulation.client import Client
 from simulation.cluster import Batch
+from simulation.draws import BROKERS, QUIET
 from simulation.kernel import SECOND, START_NS, nothing
-
-if TYPE_CHECKING:
-    from simulation.process import ProxyProcess
-    from simulation.world import World
+from simulation.limits import DEBTOR, LIMIT_OF_DEBTOR
+from simulation.process import ProxyProcess
+from simulation.scene import ADMIN_PORT, Scene
 
 HOST: Final = "10.0.5.1"
-ADMIN_PORT: Final = 9308
-LIMIT_OF_DEBTOR: Final = 10_000
-"""Of `producer_byte_rate`; no other client has its name."""
-DEBTOR: Final = "debtor"
 TOLERANCE_NS: Final = SECOND
 """To connect, to send the first request and to fill buffers, and between two counts of the proxy."""
 _PLACE: Final = ("events", 0)
@@ -29,9 +25,6 @@ LEAST_SECONDS: Final = 3.0
 SILENT_NS: Final = 4 * SECOND
 """By then `/explain` has noticed that a broker answers nothing."""
 MEDIAN: Final = 0.75
-BROKERS: Final = {"slow", "freeze"}
-#: Kinds of faults beside which a probe waits for its own cause alone.
-QUIET: Final = {"debt", "stuck", "still", "names", "reload", "lift", "join", "leave"}
 
 
 class Cause(NamedTuple):
@@ -59,18 +52,18 @@ class Probe(Client):
     still         it has asked once
     """
 
-    def __init__(self, world: "World", proxy: "ProxyProcess", kind: str, node: int | None = None) -> None:
+    def __init__(self, scene: Scene, proxy: ProxyProcess, kind: str, node: int | None = None) -> None:
         self.kind, self.node, self.proxy = kind, node, proxy
-        self.began_ns = world.kernel.now_ns
+        self.began_ns = scene.kernel.now_ns
         self._has_asked = False
-        self._offset = world.cluster.topics[_PLACE[0]][_PLACE[1]].end
+        self._offset = scene.cluster.topics[_PLACE[0]][_PLACE[1]].end
         if kind == "stuck":
-            world.cluster.topics[_PLACE[0]][_PLACE[1]].append(Batch(_FIRST, 1), _RECORDS_BYTES)
-        name = DEBTOR if kind == "debt" else f"probe-{len(world.probes)}"
+            scene.cluster.topics[_PLACE[0]][_PLACE[1]].append(Batch(_FIRST, 1), _RECORDS_BYTES)
+        name = DEBTOR if kind == "debt" else f"probe-{len(scene.probes)}"
         super().__init__(
-            world.kernel, world.network, HOST, name, [proxy.listens_at], [_PLACE[0]], obeys=False, metadata_version=7
+            scene.kernel, scene.network, HOST, name, [proxy.listens_at], [_PLACE[0]], obeys=False, metadata_version=7
         )
-        world.probes.append(self)
+        scene.probes.append(self)
 
     def work(self) -> None:
         node = self.leaders.get(_PLACE) if self.node is None else self.node
@@ -89,16 +82,16 @@ class Probe(Client):
                 self._has_asked = True
                 link.request(kafka.METADATA, 7, ([(_PLACE[0], {})], False, False, False), nothing)
 
-    def judge(self, world: "World") -> None:
+    def judge(self, scene: Scene) -> None:
         """Now it has waited for nothing else."""
         proxy, cause = self.proxy, CAUSES[self.kind]
         spent_ns = [each.times.spent_ns for each in proxy.server.metrics.entities if each.client_id == self.client_id]
         total_ns = sum(map(sum, spent_ns))
         state_ns = sum(each[STATES.index(cause.state)] for each in spent_ns)
-        passed_ns = world.kernel.now_ns - self.began_ns
+        passed_ns = scene.kernel.now_ns - self.began_ns
         if not state_ns + TOLERANCE_NS >= total_ns >= passed_ns - 2 * TOLERANCE_NS:
             found = {name: round(sum(each[n] for each in spent_ns) / SECOND, 2) for n, name in enumerate(STATES)}
-            world.fail(
+            scene.fail(
                 f"{self.kind}: {self.client_id} was in {cause.state} for {passed_ns / SECOND:.2f} s, not {found}"
             )
 
@@ -106,18 +99,18 @@ class Probe(Client):
             found: list[Any] = [each for each in json.loads(page or "[]") if each["client_id"] == self.client_id]
             verdicts = {each["verdict"] for each in found}
             # How slow a broker is, is a median of the last minute: before the fault it was fast.
-            least_ns = MEDIAN * (world.kernel.now_ns - START_NS) if self.kind == "slow" else SILENT_NS
+            least_ns = MEDIAN * (scene.kernel.now_ns - START_NS) if self.kind == "slow" else SILENT_NS
             is_early = passed_ns < least_ns and self.kind in BROKERS
             if not verdicts <= cause.verdicts and not is_early:
-                world.fail(f"{self.kind}: /explain says {verdicts} of {self.client_id}, in a state of {cause.state}")
+                scene.fail(f"{self.kind}: /explain says {verdicts} of {self.client_id}, in a state of {cause.state}")
 
-        http.ask(world.network, proxy.listens_at[0], ADMIN_PORT, "/explain", explained)
+        http.ask(scene.network, proxy.listens_at[0], ADMIN_PORT, "/explain", explained)
 
 
-def begin(world: "World", kind: str, proxy: "ProxyProcess", lasts: float, node: int | None = None) -> Probe:
+def begin(scene: Scene, kind: str, proxy: ProxyProcess, lasts: float, node: int | None = None) -> Probe:
     """Judged shortly before its cause ends."""
-    probe = Probe(world, proxy, kind, node)
+    probe = Probe(scene, proxy, kind, node)
     allowed = QUIET | (BROKERS if kind in BROKERS else set())
-    if lasts >= LEAST_SECONDS and world.kinds <= allowed:
-        world.kernel.after(lasts - 0.5, lambda: probe.judge(world))
+    if lasts >= LEAST_SECONDS and scene.kinds <= allowed:
+        scene.kernel.after(lasts - 0.5, lambda: probe.judge(scene))
     return probe

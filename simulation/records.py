@@ -4,51 +4,46 @@ Consumers get those of a transaction if it was committed.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
 
 from simulation.cluster import MARKER, TRANSACTIONAL, Batch, Partition
 from simulation.consumer import Consumer
+from simulation.draws import MOVING
 from simulation.producer import Producer
-
-if TYPE_CHECKING:
-    from simulation.world import World
-
-MOVING: Final = {"leaders", "die", "move", "cut"}
-"""Kinds of faults after which other brokers lead partitions."""
+from simulation.scene import Scene
 
 
-def check(world: "World") -> None:
-    partitions = [each for partitions in world.cluster.topics.values() for each in partitions]
+def check(scene: Scene) -> None:
+    partitions = [each for partitions in scene.cluster.topics.values() for each in partitions]
     written = Counter(batch.first for each in partitions for _, batch, _ in each.log if batch.kind != MARKER)
     committed = Counter(batch.first for each in partitions for batch in _committed(each))
-    for client in world.clients:
+    for client in scene.clients:
         if isinstance(client, Consumer):
-            _read(world, client, committed)
+            _read(scene, client, committed)
         elif isinstance(client, Producer):
-            _written(world, client, written, committed)
-            _order(world, client)
+            _written(scene, client, written, committed)
+            _order(scene, client)
 
 
-def _read(world: "World", client: Consumer, committed: Counter[int]) -> None:
+def _read(scene: Scene, client: Consumer, committed: Counter[int]) -> None:
     if client.gaps:
-        world.fail(f"{client.client_id} missed records: {client.gaps[:3]}")
+        scene.fail(f"{client.client_id} missed records: {client.gaps[:3]}")
     if client.reads_committed and not all(committed[first] for first in client.read):
-        world.fail(f"{client.client_id} read records that were not committed")
+        scene.fail(f"{client.client_id} read records that were not committed")
 
 
-def _written(world: "World", client: Producer, written: Counter[int], committed: Counter[int]) -> None:
+def _written(scene: Scene, client: Producer, written: Counter[int], committed: Counter[int]) -> None:
     for first in client.acked:
         most = 1 if client.shape.is_idempotent and not client.transaction else client.sent[first]
         if not 1 <= written[first] <= most:
-            world.fail(f"{client.client_id}: record {first} was acknowledged and is {written[first]} times in the log")
+            scene.fail(f"{client.client_id}: record {first} was acknowledged and is {written[first]} times in the log")
     for first in client.committed:
         if committed[first] != 1:
-            world.fail(
+            scene.fail(
                 f"{client.client_id}: record {first} was committed, and consumers get it {committed[first]} times"
             )
     for first in client.aborted:
         if committed[first]:
-            world.fail(f"{client.client_id}: record {first} was aborted, and consumers get it")
+            scene.fail(f"{client.client_id}: record {first} was aborted, and consumers get it")
 
 
 def _committed(partition: Partition) -> Iterator[Batch]:
@@ -61,19 +56,19 @@ def _committed(partition: Partition) -> Iterator[Batch]:
             yield batch
 
 
-def _order(world: "World", client: Producer) -> None:
+def _order(scene: Scene, client: Producer) -> None:
     """Without sequences: of what was sent once. Without acknowledgements also on one connection for each partition. Of
     transactions: of what was committed.
     """
     addresses = [
-        each.address for each in world.links if each.sock.host == client.host and each.address not in client.bootstrap
+        each.address for each in scene.links if each.sock.host == client.host and each.address not in client.bootstrap
     ]
-    is_steady = not world.kinds & MOVING and len(addresses) == len(set(addresses))
+    is_steady = not scene.kinds & MOVING and len(addresses) == len(set(addresses))
     is_once = max(client.sent.values(), default=1) == 1
     if not (client.shape.is_idempotent or (is_once and (client.shape.acks or is_steady))):
         return
     last_made = client.first + (1 << 32)
-    for name, partitions in world.cluster.topics.items():
+    for name, partitions in scene.cluster.topics.items():
         for number, partition in enumerate(partitions):
             batches = (
                 _committed(partition)
@@ -82,4 +77,4 @@ def _order(world: "World", client: Producer) -> None:
             )
             mine = [batch.first for batch in batches if client.first <= batch.first < last_made]
             if mine != sorted(mine):
-                world.fail(f"{client.client_id}: records in {name}-{number} are out of order")
+                scene.fail(f"{client.client_id}: records in {name}-{number} are out of order")

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from protocol.stored_records import Found
 from proxy.internal_clients.failures import LogFailed
@@ -22,10 +22,8 @@ from simulation.kernel import SECOND
 from simulation.limits import DEFAULT, TOTAL, Table, of_client
 from simulation.link import Link
 from simulation.process import ProxyProcess
+from simulation.scene import Scene
 from simulation.taps import NO_LIMIT
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 TOPIC: Final = "quotas"
 HOST: Final = "10.0.6.1"
@@ -115,8 +113,8 @@ def _record(entity: str, limits: Mapping[str, float]) -> tuple[bytes, bytes]:
 class Stored:
     """`history`: what the topic said since the start, with the times of changes. `is_away`: no proxy can reach it."""
 
-    def __init__(self, world: "World") -> None:
-        self.world, self.kernel, self.limits = world, world.kernel, world.limits
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.kernel, self.limits = scene, scene.kernel, scene.limits
         self.topic: Any = FleetTopic(self.kernel)
         self.topic.on_append = self._appended
         self.history: list[tuple[int, Table]] = [(self.kernel.now_ns, {})]
@@ -191,7 +189,7 @@ class Stored:
 
     def _look(self) -> None:
         now_ns, limits = self.kernel.now_ns, self.limits
-        running = [each for each in self.world.proxies if each.exit_code is None]
+        running = [each for each in self.scene.proxies if each.exit_code is None]
         if self.topic.is_deaf:
             self.trouble(HEARS_SECONDS)
         if self.is_away:
@@ -225,7 +223,7 @@ class Stored:
         else:
             expected = list(self._expected(self.limits.file, topics[-1]))
             about = f"{proxy.address} has {found} in force of {[name for name, _ in self._judged]}"
-            self.world.fail(f"{about}, and --quotas-topic says {expected}, {len(topics)} times")
+            self.scene.fail(f"{about}, and --quotas-topic says {expected}, {len(topics)} times")
 
     @property
     def _judged(self) -> list[tuple[str, str]]:
@@ -251,15 +249,15 @@ class Stored:
         """At the end: each process has reported a broken record once for its key."""
         reported = Counter(
             (address, found["key"])
-            for address, _, event, found in self.world.logged
+            for address, _, event, found in self.scene.logged
             if event == "quotas_topic_record_refused"
         )
-        runs = Counter(each.address for each in self.world.started)
+        runs = Counter(each.address for each in self.scene.started)
         for (address, key), count in reported.items():
             if count > runs[address]:
-                self.world.fail(f"{address} has reported a broken record of {key!r} {count} times")
+                self.scene.fail(f"{address} has reported a broken record of {key!r} {count} times")
         if self._broken and not reported and not self._troubled_ns:
-            self.world.fail("no broken record is reported")
+            self.scene.fail("no broken record is reported")
 
     # ---- the operator
 
@@ -284,7 +282,7 @@ class Stored:
         table = self.limits.topic or {of_client("etl"): {PRODUCED: RATES[1]}}
         self.topic.append(tuple(_record(*each) for each in table.items()))
         if not self.kernel.run(HEAL_SECONDS, lambda: self.is_settled):
-            self.world.fail(f"--quotas-topic does not come to rest within {HEAL_SECONDS:g} s")
+            self.scene.fail(f"--quotas-topic does not come to rest within {HEAL_SECONDS:g} s")
 
     def alter(self, proxy: ProxyProcess) -> None:
         """By Kafka's API. Once it is answered, it is in force there, and each node describes it."""
@@ -312,7 +310,7 @@ class Stored:
                 link.close("answered")
                 answered(response)
 
-        link = Link(self.kernel, self.world.network, HOST, address, "operator", connected, obeys=False)
+        link = Link(self.kernel, self.scene.network, HOST, address, "operator", connected, obeys=False)
 
     def _altered(
         self, proxy: ProxyProcess, entity: str, limit: str, rate: float | None, asked_ns: int, values: Any
@@ -320,7 +318,7 @@ class Stored:
         _, [(error, message, _)] = values
         if error:
             if asked_ns > self._troubled_ns and not self._excused_ns.get(proxy, 0) > asked_ns:
-                self.world.fail(f"AlterClientQuotas of {entity} failed with {error}: {message}")
+                self.scene.fail(f"AlterClientQuotas of {entity} failed with {error}: {message}")
             return
         if rate is None and asked_ns <= max(self._troubled_ns, self._excused_ns.get(proxy, 0)):
             return  # by what it had read, there was nothing to remove
@@ -329,7 +327,7 @@ class Stored:
         while since and since[0].get(entity, {}).get(limit) != rate:
             del since[0]
         if not since and asked_ns > self._troubled_ns:
-            self.world.fail(f"{entity} {limit}={rate} is answered, and not in --quotas-topic")
+            self.scene.fail(f"{entity} {limit}={rate} is answered, and not in --quotas-topic")
         elif since:
             self._judge(proxy, since)
             self._describe(proxy, entity, limit, len(self.history) - len(since))
@@ -351,6 +349,6 @@ class Stored:
                 for rate in [table.get(entity, {}).get(limit)]
             ]
             if error or found not in said:
-                self.world.fail(f"{proxy.address} describes {entity} {limit} as {found} ({error}), after {said}")
+                self.scene.fail(f"{proxy.address} describes {entity} {limit} as {found} ({error}), after {said}")
 
         self._ask(proxy, kafka.CLIENT_QUOTAS, ([match], True), described)

@@ -1,19 +1,11 @@
-"""One run: what a seed and options make of proxies, brokers, clients and faults, and what is wrong with it.
-
-It has two phases. With faults, some clients may wait; then everything is healed, and within a bounded time each client
-must have been served again. At its end all clients leave, and nothing may be left of them.
-"""
+"""What a seed and options make of proxies, brokers and clients, and what faults can do to them."""
 
 import functools
 import json
 import logging
 import math
 import signal
-import tempfile
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -28,31 +20,29 @@ from proxy.config.config import (
     QuotaOptions,
     UsageOptions,
 )
-from simulation import checks, faults
+from simulation import draws
 from simulation.broker import Broker
 from simulation.client import Client
 from simulation.cluster import Cluster
 from simulation.consumer import Consumer
 from simulation.disks import MARKS, Disks
-from simulation.faults import Fault
+from simulation.draws import DISK_GUARD, QUOTAS_TOPIC, Options
 from simulation.fleet_topic import FleetTopic, SimLog
 from simulation.hostile import Hostile
-from simulation.kernel import Kernel, MachineClock, nothing
+from simulation.kernel import MachineClock, nothing
 from simulation.limits import TOTAL, Limits, Table, of_client
-from simulation.link import Link
-from simulation.network import Network, SimSocket
-from simulation.probe import ADMIN_PORT, Probe
+from simulation.link import Link, Sent
+from simulation.network import SimSocket
 from simulation.process import RUNNING, ProxyProcess
 from simulation.producer import Producer, Shape
+from simulation.scene import ADMIN_PORT, TOPICS, Scene
 from simulation.stored import TOPIC, Stored
 from simulation.taps import Bound, Line, Requests, Responses
 
-START_SECONDS: Final = 5.0
 RELOAD_SECONDS: Final = 1.0
 """After this a changed quota must apply."""
 PORT: Final = 9092
 PROXIES, BROKERS = "10.0.1.", "10.0.2."
-TOPICS: Final = {"events": 4, "audit": 2}
 MOST_ERROR_PPM: Final = 9_900
 """Of the clocks of a fleet; `quotas.fleet.parameters` allows for 1 %."""
 LOOK_SECONDS: Final = 0.001
@@ -62,78 +52,26 @@ FETCH_SECONDS: Final = (0.001, 0.01), (0.02, 0.1), (0.1, 0.5)
 """Some members read the fleet's topic sooner than others."""
 JOINS: Final = 4
 """The id of a broker that joins: with four ports, its own is that of node 0."""
-ALL, NONE = "all", "none"
 HUNGRY: Final = Shape(rate=1_000_000, batch_bytes=100_000, acks=-1, request_bytes=500_000, buffer_bytes=10_000_000)
 """Of one client at each member of a fleet, so that they have to share."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a seed leaves open. 0 and "all": drawn.
-
-    seconds   of virtual time with faults
-    faults    all, none, or the numbers of those that happen, as in 1+4
-    parts     what there may be beside proxies, brokers and clients: all, none, or as in quotas_topic+disk_guard
-    """
-
-    seconds: float = 30.0
-    proxies: int = 0
-    clients: int = 0
-    faults: str = ALL
-    parts: str = ALL
-
-    @classmethod
-    def parse(cls, text: str) -> "Options":
-        """KEY=VALUE[,KEY=VALUE...]. Raises ValueError with a sentence."""
-        given: dict[str, Any] = {}
-        types: dict[str, Any] = {field.name: type(field.default) for field in fields(cls)}
-        for item in filter(None, text.split(",")):
-            key, _, value = item.partition("=")
-            if key not in types:
-                raise ValueError(f"unknown option {key!r}: known are {', '.join(types)}")
-            given[key] = types[key](value)
-        return cls(**given)
-
-    def chosen(self, drawn: list[Fault]) -> list[tuple[int, Fault]]:
-        """Those that happen, with their numbers."""
-        if self.faults == ALL:
-            return list(enumerate(drawn))
-        wanted = set() if self.faults == NONE else set(map(int, self.faults.split("+")))
-        return [(number, fault) for number, fault in enumerate(drawn) if number in wanted]
-
-    def parts_of(self, seed: int) -> set[str]:
-        found = faults.parts(seed)
-        return found if self.parts == ALL else found & {*self.parts.split("+")}
-
-    def __str__(self) -> str:
-        return ",".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
-
-
-class World:
-    """Everything of one run. `problems`: sentences about what is wrong, in the order in which it was seen."""
+class World(Scene):
+    """A run. `disks`, `stored`: of those with a disk guard, and with a topic of quotas."""
 
     FIRST_BROKERS = 3
 
     def __init__(self, seed: int, options: Options, directory: Path) -> None:
-        self.seed, self.options, self.directory = seed, options, directory
+        super().__init__(seed, options, directory)
         self.quotas_file = directory / "quotas.toml"
-        self.kernel = kernel = Kernel(seed)
-        self.network = Network(kernel)
-        self.problems: list[str] = []
-        self.logged: list[tuple[str, int, str, dict[str, Any]]] = []
-        random = kernel.random
-        self.size = options.proxies or random.choice([1, 1, 2, 3])
-        self.is_fleet = self.size > 1
-        parts = options.parts_of(seed)
-        self.faults = options.chosen(faults.drawn(seed, options.seconds, parts, is_fleet=self.is_fleet))
+        kernel, random = self.kernel, self.kernel.random
         self.network.partial = random.choice([0, 0.02, 0.3])
         self.network.buffer_bytes = random.choice([16_384, 131_072, 524_288])
+        self.network.on_connection = self._tap
         self.cluster = Cluster(TOPICS, self.FIRST_BROKERS)
-        self.kinds = {fault.kind for _, fault in self.faults}
-        self.breaks = bool(self.kinds & faults.BREAKING)
-        if random.random() < 0.3 and self.kinds.isdisjoint(faults.RESTARTING):
+        if random.random() < 0.3 and self.kinds.isdisjoint(draws.RESTARTING):
             self.cluster.quotas["backfill"] = {"producer_byte_rate": 150_000.0}
-        self.disks = Disks(self) if faults.DISK_GUARD in parts else None
+        self.disks = Disks(self) if DISK_GUARD in self.parts else None
         self.brokers = [self._new_broker(number) for number in range(self.FIRST_BROKERS)]
         self.topic = FleetTopic(kernel)
         self.topic.on_use = self._look_at_shares
@@ -145,28 +83,19 @@ class World:
         self._looks_at_shares = False
         fastest = MachineClock(kernel, MOST_ERROR_PPM if self.is_fleet else 0)
         self.limits = Limits(kernel, fastest, self.cluster.quotas)
-        self.stored = Stored(self) if faults.QUOTAS_TOPIC in parts else None
-        self.flow = Bound(fastest, math.inf)  # all Produce requests
-        self.links: list[Link] = []
-        #: By proxy: requests of its clients and responses of brokers, which may wait in it.
-        self.lines: dict[str, list[Line]] = {}
-        self.requests: list[Requests] = []
+        self.stored = Stored(self) if QUOTAS_TOPIC in self.parts else None
+        self.flow = Bound(fastest, math.inf)
         self.kills = self.changes = 0
         #: What faults have changed: an object, and the name of its attribute.
         self.before_faults: dict[tuple[object, str], object] = {}
         #: Which node each address of a run of a proxy leads to.
         self.node_at: dict[tuple[ProxyProcess, tuple[str, int]], int] = {}
         self.produced: dict[str, int] = {}
-        self.started: list[ProxyProcess] = []
-        self.network.on_connection = self._tap
         self.proxies = [self._new_proxy(number) for number in range(self.size)]
-        self.clients: list[Client] = []
         self.hostile: list[Hostile] = []
-        self.probes: list[Probe] = []
-
-    def fail(self, sentence: str) -> None:
-        if len(self.problems) < 20:
-            self.problems.append(f"{self.kernel.seconds:.3f} s: {sentence}")
+        #: Called with each response that a client gets, and when the members of a fleet may use more or less.
+        self.on_response: Callable[[Link, Sent, Sequence[Any]], object] = nothing
+        self.on_use: Callable[[], object] = nothing
 
     # ---- parts
 
@@ -217,7 +146,7 @@ class World:
 
     def _look(self) -> None:
         self._looks_at_shares = False
-        checks.shares(self)
+        self.on_use()
 
     def populate(self) -> None:
         random = self.kernel.random
@@ -298,7 +227,7 @@ class World:
 
     def _watch_link(self, link: Link) -> None:
         self.links.append(link)
-        link.on_response = lambda sent, values: checks.response(self, link, sent, values)
+        link.on_response = lambda sent, values: self.on_response(link, sent, values)
 
     # ---- what faults do
 
@@ -346,43 +275,6 @@ class World:
             self.proxies[number].close()
             self.proxies[number] = self._new_proxy(number)
 
-    # ---- the run
-
-    def run(self) -> None:
-        kernel = self.kernel
-        kernel.run(START_SECONDS, lambda: all(self._is_ready(each) for each in self.proxies))
-        self.populate()
-        for _, fault in self.faults:
-            kernel.after(fault.at, functools.partial(faults.inject, self, fault))
-        kernel.run(self.options.seconds)
-        checks.used(self)
-        kernel.run(max([0.0, *(each.ends - self.options.seconds for _, each in self.faults)]) + RELOAD_SECONDS)
-        for number in range(len(self.proxies)):
-            self.restart(number)
-        if self.disks:
-            self.disks.heal()
-        if self.stored:
-            self.stored.heal()
-        checks.explained(self)
-        checks.healed(self)
-        for client in self.clients:
-            client.stop()
-        for enemy in self.hostile:
-            enemy.stop()
-        for probe in self.probes:
-            probe.stop()
-        checks.at_rest(self)
-        for proxy in self.proxies:
-            proxy.send_signal(signal.SIGTERM)
-        if not kernel.run(30, lambda: all(each.exit_code is not None for each in self.proxies)):
-            self.fail("a proxy did not exit within 30 s after SIGTERM")
-        checks.ended(self)
-        for proxy in self.proxies:
-            proxy.close()
-
-    def _is_ready(self, proxy: ProxyProcess) -> bool:
-        return any(at == proxy.address and event == "listening" for at, _, event, _ in self.logged)
-
     def note_log(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", record.getMessage())
         self.logged.append((RUNNING.get(), record.levelno, event, getattr(record, "fields", {})))
@@ -390,52 +282,3 @@ class World:
         found: dict[str, Any] = getattr(record, "fields", {})
         if record.levelno >= logging.ERROR or found.get("reason") == "defect":
             self.fail(f"logged an error: {event} {json.dumps(found, default=str)}")
-
-
-@contextmanager
-def _logs_to(world: World) -> Iterator[None]:
-    handler, logger = logging.Handler(), logging.getLogger("proxy")
-    handler.emit = world.note_log  # type: ignore[method-assign]
-    level, propagates = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagates
-
-
-def simulate(seed: int, options: Options = Options()) -> World:
-    """Run the world of a seed. What is wrong with it is in `problems`."""
-    with tempfile.TemporaryDirectory() as directory:
-        world = World(seed, options, Path(directory))
-        with _logs_to(world):
-            try:
-                world.run()
-            except Exception:  # noqa: BLE001 - of any part of it
-                world.fail(traceback.format_exc())
-            finally:
-                for proxy in world.started:
-                    proxy.close()
-    return world
-
-
-def shrunk(world: World) -> Options:
-    """Fewer faults with which it still fails: half of them, and the other half, as long as one of both does."""
-    options, chosen = world.options, [number for number, _ in world.faults]
-    size = max(1, len(chosen) // 2)
-    while chosen:
-        for start in range(0, len(chosen), size):
-            fewer = chosen[:start] + chosen[start + size :]
-            text = "+".join(map(str, fewer)) or NONE
-            if simulate(world.seed, replace(options, faults=text)).problems:
-                chosen = fewer
-                break
-        else:
-            if size == 1:
-                break
-            size = size // 2
-    return replace(options, faults="+".join(map(str, chosen)) or NONE)

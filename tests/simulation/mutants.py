@@ -29,7 +29,7 @@ from quotas.algorithms.token_bucket import TokenBucket
 from quotas.fleet import member
 from quotas.fleet.caps import Caps
 from quotas.registry import limit_store
-from simulation.world import Options
+from simulation.draws import Options
 from tests.quotas.fleet.mutants import (
     CutStatedFirst,
     DoublesValid,

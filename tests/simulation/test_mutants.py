@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from simulation.world import simulate
+from simulation.run import simulate
 from tests.simulation.mutants import Mutant
 from tests.simulation.topic_mutants import MUTANTS
 

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 import pytest
 
 from proxy.config.config import Config, UsageOptions
+from simulation.draws import Options
 from simulation.kernel import Kernel
 from simulation.network import Network
 from simulation.process import NotSimulated, ProxyProcess
-from simulation.world import Options, simulate
+from simulation.run import simulate
 
 pytestmark = pytest.mark.claim("fleet", "the same of what buckets earn, whatever happens to the topic and the proxies")
 OPTIONS = Options(seconds=12)
@@ -23,8 +24,9 @@ def holds(seed: int, options: Options = OPTIONS) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 104, 138, 236, 1_609, 40_046])
 def test_a_fixed_set_of_seeds(seed: int) -> None:
-    """The last two have found a change that was answered by a topic that is gone, and a throttle time for a limit that is
-    gone; at the three before, bounds were too narrow.
+    """The last two found a change that was answered too early, and a throttle time for a limit that was gone.
+
+    At the three before, bounds were too narrow.
     """
     holds(seed)
 
@@ -46,7 +48,7 @@ def test_two_thousand_seeds(block: int) -> None:
 def test_a_seed_gives_one_trace_on_any_interpreter(hash_seed: str) -> None:
     options = Options(seconds=5)
     world = simulate(3, options)
-    script = "from simulation.world import Options, simulate; print(simulate(3, Options(seconds=5)).kernel.trace)"
+    script = "from simulation.run import Options, simulate; print(simulate(3, Options(seconds=5)).kernel.trace)"
     command = [sys.executable, "-c", script]
     ran = subprocess.run(command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == world.kernel.trace

@@ -13,8 +13,7 @@ from quotas.admission.limit_set import limit_set
 from quotas.registry.registry import Registry
 from quotas.stored.record import Record
 from quotas.stored.table import Table
-from simulation.faults import DISK_GUARD, QUOTAS_TOPIC
-from simulation.world import Options
+from simulation.draws import DISK_GUARD, QUOTAS_TOPIC, Options
 from tests.simulation.mutants import MUTANTS, Patch, mutant
 
 __all__ = ["MUTANTS"]
