@@ -190,8 +190,10 @@ class Stored:
     def _look(self) -> None:
         now_ns, limits = self.kernel.now_ns, self.limits
         running = [each for each in self.scene.proxies if each.exit_code is None]
+        # Whoever has heard nothing notices only now that the topic was made anew.
+        notice_seconds = self.topic.lag + RETRY_SECONDS if self.topic.age else 0.0
         if self.topic.is_deaf:
-            self.trouble(HEARS_SECONDS)
+            self.trouble(HEARS_SECONDS + notice_seconds)
         if self.is_away:
             self._away_seconds += LOOK_SECONDS
             self.trouble(RETRY_SECONDS + RETRIES * self._away_seconds)
@@ -200,8 +202,8 @@ class Stored:
             if is_starting and (self._is_split or now_ns < self._troubled_ns) and limits.topics[0]:
                 limits.may_be(limits.topics, {})  # it starts without
             if is_starting or each.loop.is_stopped:
-                self._excused_ns[each] = now_ns + int(RELOAD_SECONDS * SECOND)
-                self.disturb(APPLIED_SECONDS)
+                self._excused_ns[each] = now_ns + int((RELOAD_SECONDS + notice_seconds) * SECOND)
+                self.disturb(APPLIED_SECONDS + notice_seconds)
         judged = [each for each in running if self._excused_ns.get(each, 0) < now_ns]
         if not self.is_settled and not self._is_split and now_ns >= self._due_ns:
             self.is_settled, self._away_seconds = True, 0.0
