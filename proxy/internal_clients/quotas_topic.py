@@ -8,8 +8,6 @@ each time it rests for `REST_FACTOR` times what that took.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final
 
 from proxy.background.host import Host
@@ -31,9 +29,6 @@ from quotas.time_units import NS_PER_SECOND
 CLIENT_NAME: Final = "kafka-quota-proxy-quotas"
 START_SECONDS: Final = 10.0
 """How long a proxy that starts waits for the topic."""
-CHANGE_SECONDS: Final = 10.0
-"""How long a change by Kafka's API may take: clients wait for 30 s."""
-MAX_CHANGING: Final = 100
 BUSY_NS: Final = 1_000_000
 """How long applying records may take before a pause must follow."""
 REST_FACTOR: Final = 4
@@ -78,11 +73,9 @@ class QuotasTopic:
         self._retries = Retries(host.random)
         self._refusals = RateLimited(SAME_RECORD_NS, MAX_NAMED)
         self._left_out: set[str] = set()
-        self._one_change = asyncio.Lock()
-        #: Key and value of the last record of the change under way, and its offset once it has been read.
+        #: Key and value of the last record that is being written, and its offset once it has been read.
         self._awaited: Pair | None = None
         self._awaited_offset: int | None = None
-        self._changing: set[asyncio.Task[None]] = set()
 
     # ---- around the start of the proxy
 
@@ -187,7 +180,7 @@ class QuotasTopic:
         await asyncio.sleep(min(MOST_REST_SECONDS, REST_FACTOR * (self._host.clock() - began_ns) / NS_PER_SECOND))
         return True
 
-    # ---- Kafka's quota API
+    # ---- for changes
 
     @property
     def is_read(self) -> bool:
@@ -197,48 +190,9 @@ class QuotasTopic:
     def records(self) -> Records:
         return self.table.records
 
-    def submit(self, decide: Callable[[Records], Sequence[Record]], done: Callable[[str], None]) -> None:
-        """See `proxy.streams.connection.QuotaApi`. One change after the other."""
-        if len(self._changing) >= MAX_CHANGING:
-            asyncio.get_running_loop().call_soon(done, f"more than {MAX_CHANGING} changes are under way")
-            return
-        task = asyncio.ensure_future(self._change(decide, done))
-        self._changing.add(task)
-        task.add_done_callback(self._changing.discard)
-
-    def compute(self, work: Callable[[], bytes], done: Callable[[bytes], None]) -> None:
-        """See `proxy.streams.connection.QuotaApi`."""
-
-        async def computing() -> None:
-            done(await asyncio.to_thread(work))
-
-        task = asyncio.ensure_future(computing())
-        self._changing.add(task)
-        task.add_done_callback(self._changing.discard)
-
-    async def _change(self, decide: Callable[[Records], Sequence[Record]], done: Callable[[str], None]) -> None:
-        problem = ""
-        try:
-            async with asyncio.timeout(CHANGE_SECONDS), self._one_change:
-                at = datetime.fromtimestamp(self._host.wall_clock() // NS_PER_SECOND, UTC).isoformat()
-                through = f", through {self._host.name}"
-                records = [
-                    replace(each, author=replace(each.author, at=at, origin=each.author.origin + through))
-                    for each in decide(self.records)
-                ]
-                if records:
-                    await self._write(records)
-        except TimeoutError:
-            problem = f"not read back from --quotas-topic {self.name} within {CHANGE_SECONDS:g} s; it may still apply"
-        except LogFailed as error:
-            problem = one_line(error.message)
-        except Exception as error:  # noqa: BLE001 - the client must have an answer
-            problem = f"{type(error).__name__}: {error}"
-        done(problem)
-
-    async def _write(self, records: Sequence[Record]) -> None:
-        """Returns once they have been read back and are in force. They are known by what they contain: a topic that was
-        deleted meanwhile had had records at their offsets. Raises LogFailed.
+    async def write(self, records: Sequence[Record]) -> None:
+        """Returns once they have been read back and are in force; one call at a time. They are known by what they
+        contain: a topic that was deleted meanwhile had had records at their offsets. Raises LogFailed.
         """
         *_, self._awaited = pairs(records)
         self._awaited_offset = None

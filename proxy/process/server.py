@@ -223,7 +223,9 @@ class Server:
 
     def _attach(self, topic: "QuotasTopic | None") -> None:
         if topic is not None:
-            self.shared.context.quota_api = topic
+            from proxy.internal_clients.quota_changes import QuotaChanges
+
+            self.shared.context.quota_api = QuotaChanges(topic, self._host)
             topic.attach(partial(self.active_config.apply_source, TOPIC), self.metrics)
             if self.fleet is not None:
                 topic.on_applied = partial(versions.advertise, self.fleet.member.facts, topic.name)

@@ -35,7 +35,7 @@ def an_offset_of_a_topic_that_is_gone_counts(patch: Patch) -> None:
         async with self._has_applied:
             await self._has_applied.wait_for(lambda: self._has_read_back)
 
-    patch.setattr(QuotasTopic, "_write", writing)
+    patch.setattr(QuotasTopic, "write", writing)
 
 
 @mutant(seed=9, options=WITH_TOPIC)

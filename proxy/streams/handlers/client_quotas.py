@@ -143,7 +143,7 @@ class _Change:
     def __init__(self, request: Alterations, author: Author) -> None:
         self._request = request
         self._author = author
-        self._outcomes: list[Altered] = []
+        self._outcomes: list[Altered] | None = None
 
     def decide(self, records: Records) -> Sequence[Record]:
         """The records to write, by what the topic has now."""
@@ -151,7 +151,9 @@ class _Change:
         return [each.outcome for each in self._outcomes if isinstance(each.outcome, Record)]
 
     def results(self, problem: str) -> list[Result]:
-        """`problem`: why what was decided is not in force; "": it is."""
+        """`problem`: why what was decided is not in force, or why nothing was decided; "": it is in force."""
+        if self._outcomes is None:
+            return [Result(entity, ErrorCode.request_timed_out, problem) for entity, _ in self._request.entries]
         found = []
         for each in self._outcomes:
             error, message = ErrorCode.none, None

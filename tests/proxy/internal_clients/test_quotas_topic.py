@@ -16,6 +16,7 @@ from proxy.background.host import Host
 from proxy.config.config import Config, QuotaOptions
 from proxy.internal_clients import quotas_topic
 from proxy.internal_clients.failures import LogFailed
+from proxy.internal_clients.quota_changes import QuotaChanges
 from proxy.internal_clients.quotas_topic import QuotasTopic
 from proxy.internal_clients.record_log import Slice
 from proxy.observability.metrics import Metrics
@@ -177,7 +178,7 @@ async def test_a_change_in_a_topic_that_was_made_anew_is_answered_once_that_is_r
         world.topic.attach(world.take, world.metrics)
         world.log.records.clear()
         problems: list[str] = []
-        world.topic.submit(lambda _: [Record(ETL.entity, ETL)], problems.append)
+        QuotaChanges(world.topic, Host()).submit(lambda _: [Record(ETL.entity, ETL)], problems.append)
         await until(lambda: world.log.records)
         await asyncio.sleep(0.05)  # longer than a few reads take
         assert not problems

@@ -127,6 +127,17 @@ def test_a_change_that_is_not_read_back_times_out() -> None:
     assert (entry.error_code, entry.error_message) == (ErrorCode.request_timed_out, "the topic is away")
 
 
+def test_a_change_that_could_not_begin_is_answered_for_each_entity() -> None:
+    """It waited for others for too long. A client that misses its entity in a response reports a bug of the broker."""
+    topic = Topic()
+    topic.submit = lambda decide, done: topic.done.append(done)  # type: ignore[method-assign]
+    pair = connected(topic=topic)
+    pair.client_sends(alter(1, "producer_byte_rate"))
+    finish(pair, topic, "others are under way")
+    [result] = told(pair, ALTER_CLIENT_QUOTAS).entries
+    assert (result.error_code, result.error_message) == (ErrorCode.request_timed_out, "others are under way")
+
+
 def test_results_are_by_entity_and_validation_writes_nothing() -> None:
     pair = connected(topic=(topic := Topic()))
     pair.client_sends(alter(1, "producer_byte_rat"))

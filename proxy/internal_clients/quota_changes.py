@@ -1,0 +1,74 @@
+"""What Kafka's quota API does to the topic of quotas: one change after the other, each answered once it is in force."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from proxy.background.host import Host
+from proxy.internal_clients.failures import LogFailed
+from proxy.internal_clients.quotas_topic import QuotasTopic, Records
+from proxy.observability.logs import one_line
+from quotas.stored.record import Record
+from quotas.time_units import NS_PER_SECOND
+
+CHANGE_SECONDS: Final = 10.0
+"""How long a change may take: clients wait for 30 s."""
+MAX_CHANGING: Final = 100
+
+
+class QuotaChanges:
+    """A `proxy.streams.connection.QuotaApi`."""
+
+    def __init__(self, topic: QuotasTopic, host: Host) -> None:
+        self._topic, self._host = topic, host
+        self._one_change = asyncio.Lock()
+        self._changing: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_read(self) -> bool:
+        return self._topic.is_read
+
+    @property
+    def records(self) -> Records:
+        return self._topic.records
+
+    def submit(self, decide: Callable[[Records], Sequence[Record]], done: Callable[[str], None]) -> None:
+        if len(self._changing) >= MAX_CHANGING:
+            asyncio.get_running_loop().call_soon(done, f"more than {MAX_CHANGING} changes are under way")
+            return
+        task = asyncio.ensure_future(self._change(decide, done))
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+
+    def compute(self, work: Callable[[], bytes], done: Callable[[bytes], None]) -> None:
+
+        async def computing() -> None:
+            done(await asyncio.to_thread(work))
+
+        task = asyncio.ensure_future(computing())
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+
+    async def _change(self, decide: Callable[[Records], Sequence[Record]], done: Callable[[str], None]) -> None:
+        topic, problem = self._topic, ""
+        timed_out = "other changes are under way, and nothing was written"
+        try:
+            async with asyncio.timeout(CHANGE_SECONDS), self._one_change:
+                at = datetime.fromtimestamp(self._host.wall_clock() // NS_PER_SECOND, UTC).isoformat()
+                through = f", through {self._host.name}"
+                records = [
+                    replace(each, author=replace(each.author, at=at, origin=each.author.origin + through))
+                    for each in decide(topic.records)
+                ]
+                timed_out = "it may still apply"
+                if records:
+                    await topic.write(records)
+        except TimeoutError:
+            problem = f"not read back from --quotas-topic {topic.name} within {CHANGE_SECONDS:g} s; {timed_out}"
+        except LogFailed as error:
+            problem = one_line(error.message)
+        except Exception as error:  # noqa: BLE001 - the client must have an answer
+            problem = f"{type(error).__name__}: {error}"
+        done(problem)
