@@ -143,13 +143,14 @@ def _altered(
     for key, value, remove in operations:
         if key in removed or key in given:
             raise InvalidValue(f"Duplicate quota key {key} not allowed")
-        if key not in keys:
-            raise InvalidValue(f"Invalid configuration key {key}")
         if remove:
             removed.add(key)
-        else:
+        elif key in keys:
             given[key] = _rate(key, value)
-    after = edited(before, given, removed, author)
+        else:
+            raise InvalidValue(f"Invalid configuration key {key}")
+    # Brokers accept the removal of any key, and so do tools that remove all they know.
+    after = edited(before, given, removed.intersection(keys), author)
     return None if after.fields == before.fields else after
 
 
