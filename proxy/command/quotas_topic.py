@@ -16,7 +16,7 @@ from protocol.stored_records import Found
 from proxy.config.config import Config
 from proxy.fleet.followers import FleetReader
 from proxy.internal_clients.client import InternalClient
-from proxy.internal_clients.quotas_log import QuotasLog
+from proxy.internal_clients.quotas_log import QuotasLog, check_room
 from quotas.entity import TOTAL, AnyEntity
 from quotas.entry import QuotaEntry
 from quotas.fleet.versions import Versions
@@ -93,6 +93,7 @@ class StoredQuotas:
 
     async def write(self, records: Sequence[Record]) -> int:
         """Append records, and read them back. Returns the offset of the last one."""
+        check_room(self.table, records)
         offset = await self._log.append(records)
         await self.read_to(offset + 1)
         return offset

@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from proxy.internal_clients.client import InternalClient
+from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.log_topic import LogTopic
 from proxy.internal_clients.partition import FIRST_OFFSET, NEXT_OFFSET
 from proxy.internal_clients.record_log import RecordLog, Slice
+from quotas.problems import InvalidValue
 from quotas.stored.record import MAX_RECORD_BYTES, Record, encode
+from quotas.stored.table import Table
 
 DAY_MS: Final = 86_400_000
 MUST_BE: Final[Mapping[str, str]] = {
@@ -99,6 +102,14 @@ class QuotasLog(RecordLog):
     async def _send(self, batch: Any) -> int:
         """Returns the offset of its first record."""
         return int((await (await self._producer.send_batch(batch, self._topic.name, partition=0))).offset)
+
+
+def check_room(table: Table, records: Sequence[Record]) -> None:
+    """Raise LogFailed if proxies would ignore one of these records because the topic, with `table`, has no room."""
+    try:
+        table.check(records)
+    except InvalidValue as error:
+        raise LogFailed("topic_full", f"nothing was written: {error.message}") from error
 
 
 def pairs(records: Sequence[Record]) -> Iterator[tuple[bytes, bytes | None]]:

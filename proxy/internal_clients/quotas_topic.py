@@ -16,7 +16,7 @@ from proxy.config.config import Config
 from proxy.config.quota_sources import TOPIC
 from proxy.internal_clients.client import InternalClient
 from proxy.internal_clients.failures import LogFailed
-from proxy.internal_clients.quotas_log import QuotasLog, StoredLog, pairs
+from proxy.internal_clients.quotas_log import QuotasLog, StoredLog, check_room, pairs
 from proxy.observability.logs import SAME_RECORD_NS, EventLog, RateLimited, one_line
 from proxy.observability.metrics import Metrics
 from quotas.entity import AnyEntity
@@ -194,6 +194,7 @@ class QuotasTopic:
         """Returns once they have been read back and are in force; one call at a time. They are known by what they
         contain: a topic that was deleted meanwhile had had records at their offsets. Raises LogFailed.
         """
+        check_room(self.table, records)
         *_, self._awaited = pairs(records)
         self._awaited_offset = None
         try:

@@ -1,13 +1,13 @@
 """The latest valid record of each entity in a quotas topic: bounded, whatever someone has written."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from quotas.entity import AnyEntity
 from quotas.entry import QuotaEntry
 from quotas.problems import InvalidValue
-from quotas.stored.record import Record, key_of, parse
+from quotas.stored.record import Record, encode, key_of, parse
 
 MAX_ENTITIES: Final = 10_000
 MAX_BYTES: Final = 8 * 1024 * 1024
@@ -49,6 +49,13 @@ class Table:
     def not_enforced(self) -> Mapping[str, int]:
         """The limits that Kafka's API has set and that are not enforced, and of how many entities."""
         return Counter(name for record in self._records.values() for name in record.kafka)
+
+    def check(self, records: Iterable[Record]) -> None:
+        """Raise InvalidValue if one of these records would be ignored after those before it: it must not be written."""
+        trial = Table()
+        trial._records, trial._sizes, trial._bytes = dict(self._records), dict(self._sizes), self._bytes
+        for record in records:
+            trial.apply(0, *encode(record))
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """The next record, any bytes; a `value` of None removes its key. Raises InvalidValue: it is ignored, so the

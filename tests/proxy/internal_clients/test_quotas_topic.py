@@ -7,21 +7,24 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from protocol.stored_records import Found
 from proxy.background.host import Host
+from proxy.command.quotas_topic import StoredQuotas
 from proxy.config.config import Config, QuotaOptions
 from proxy.internal_clients import quotas_topic
 from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.quota_changes import QuotaChanges
+from proxy.internal_clients.quotas_log import QuotasLog, pairs
 from proxy.internal_clients.quotas_topic import QuotasTopic
 from proxy.internal_clients.record_log import Slice
 from proxy.observability.metrics import Metrics
 from quotas.entry import QuotaEntry
 from quotas.parsing.parse import parse_spec
+from quotas.stored import table
 from quotas.stored.record import Record, encode
 from tests.proxy.conversation import lines_of, until
 
@@ -71,8 +74,8 @@ class FakeLog:
         return Slice(found, has_more=self.position < len(self.records))
 
     async def append(self, records: Sequence[Record]) -> int:
-        for record in records:
-            self.put(*encode(record))
+        for pair in pairs(records):
+            self.put(*pair)
         return len(self.records) - 1
 
     async def close(self) -> None:
@@ -188,6 +191,26 @@ async def test_a_change_in_a_topic_that_was_made_anew_is_answered_once_that_is_r
         world.log.fail(None)
         await until(lambda: problems)
         assert (problems, world.applied[-1]) == ([""], (ETL,))
+
+
+@pytest.mark.claim("kafka-quotas", "a change that does not fit into the topic is refused and not written")
+async def test_a_change_for_which_there_is_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_ENTITIES", 1)
+    async with running() as world:
+        world.log.add(WEB)
+        await world.topic.wait_read(asyncio.Event())
+        world.topic.attach(world.take, world.metrics)
+        changes, problems = QuotaChanges(world.topic, Host()), list[str]()
+        changes.submit(lambda _: [Record(WEB.entity, WEB), Record(ETL.entity, ETL)], problems.append)
+        await until(lambda: problems)
+        assert (problems, len(world.log.records)) == (["nothing was written: there are 1 entities already"], 1)
+        stored = StoredQuotas(cast("QuotasLog", world.log))
+        stored.table.apply(0, *encode(Record(WEB.entity, WEB)))
+        with pytest.raises(LogFailed, match="nothing was written: there are 1 entities already"):
+            await stored.write([Record(ETL.entity, ETL)])
+        changes.submit(lambda _: [Record(WEB.entity), Record(ETL.entity, ETL)], problems.append)
+        await until(lambda: problems[1:])
+        assert (problems[1], world.applied[-1]) == ("", (ETL,))
 
 
 @pytest.mark.claim("kafka-quotas", "a hostile record stops nothing, is reported once, and what was valid stays")
