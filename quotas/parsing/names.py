@@ -44,6 +44,7 @@ MAX_PORT: Final = 65_535
 _MAPPED_BITS: Final = 96
 """The prefix of IPv4 addresses that are mapped into IPv6."""
 _TOTAL_WORDS: Final = ("true", "all", "proxy", DEFAULT_NAME)
+_NUMBERS: Final = re.compile(r"[0-9.]+", re.ASCII)
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _MAX_TOPIC_NAME: Final = 249
 
@@ -109,6 +110,8 @@ def _ip_name(text: str, resolve: Resolve | None) -> str:
     if "/" in text:
         return _network_name(text)
     found = canonical_ip(text)
+    if found is None and _NUMBERS.fullmatch(text):  # resolvers read 010.0.0.7 as 8.0.0.7, and 10.7 as 10.0.0.7
+        raise InvalidValue(f"{text} is not a valid IP or resolvable host.", "write four numbers without leading zeros")
     if found is None and resolve is not None:
         addresses = resolve(text)
         if addresses is None:

@@ -54,11 +54,13 @@ def test_every_way_to_write_a_network_is_the_same(network: Network) -> None:
         ("10.1.0.0/\u0661\u0666", "is not a valid network"),
         ("10.1.0.0/16/24", "10.1.0.0/16/24 is not a valid network"),
         ("node-1/24", "node-1/24 is not a valid network"),
+        ("010.0.0.7", "010.0.0.7 is not a valid IP or resolvable host.\n  write four numbers without leading zeros"),
+        ("10.7", "10.7 is not a valid IP or resolvable host.\n  write four numbers without leading zeros"),
         ("fe80::1%eth0", "fe80::1%eth0 has a zone, but addresses of connections have none\n  write fe80::1"),
         ("fe80::%eth0/64", "fe80::%eth0/64 has a zone, but addresses of connections have none\n  write fe80::/64"),
     ],
 )
-def test_what_is_no_network(text: str, message: str) -> None:
+def test_what_is_no_address_or_network(text: str, message: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         network_name(text)
     assert message in str(refused.value.at("")[0])
