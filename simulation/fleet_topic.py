@@ -101,8 +101,8 @@ class SimLog:
         self._age = self.topic.age
 
     async def append(self, record: bytes) -> Appended:
-        self.topic.on_use()
         self._check()
+        self.topic.on_use()
         done, resolve = self._future()
         if not self.is_mute:
             self.topic.post(record, resolve)
@@ -168,6 +168,9 @@ class SimLog:
     def _check(self) -> None:
         if self.error is not None:
             raise self.error
+        loop: Any = asyncio.get_running_loop()
+        if loop.is_dead:
+            raise LogFailed("network", "the process was killed")
 
     async def _pass(self, seconds: float) -> None:
         self._check()

@@ -68,6 +68,12 @@ class SimSelector(selectors.BaseSelector):
         return found
 
 
+def _age(task: "asyncio.Task[Any]") -> tuple[int, str]:
+    """By the number in its name: a set of tasks has another order in each run."""
+    name = task.get_name()
+    return len(name), name
+
+
 class SimLoop(asyncio.SelectorEventLoop):
     """The loop of one process. The kernel runs one round of it at a time (`_round`).
 
@@ -151,7 +157,7 @@ class SimLoop(asyncio.SelectorEventLoop):
             tasks = asyncio.all_tasks(self)
             if not tasks:
                 break
-            for task in tasks:
+            for task in sorted(tasks, key=_age):
                 task.cancel()
             self._run_now()
         self._ready.clear()

@@ -191,10 +191,11 @@ class SharedLimits:
         of the others, whose floor changes when members come and go. Returns these limits.
         """
         changed = self._member.caps.changed
-        keys = [key for key in self._granted if key in changed]
-        keys += islice(changed, CHANGED_AT_ONCE)
-        changed.difference_update(keys)
-        found = [self._by_key[key] for key in keys if key in self._by_key]
+        if not changed:
+            return []
+        keys = {*(self._granted & changed), *islice(changed, CHANGED_AT_ONCE)}
+        changed -= keys
+        found = [self._by_key[key] for key in sorted(keys) if key in self._by_key]  # the same order in each run
         for shared in found:
             self._set_rate(shared, now_ns)
         return found
