@@ -51,10 +51,10 @@ class SharedLimit:
     configured: int | Fraction = 1
     burst_ns: int = BURST_NS
     until_ns: int = 0
-    factor: Fraction = Fraction(1)
-    least_factor: Fraction = Fraction(1)
+    factor: int | Fraction = 1
+    least_factor: int | Fraction = 1
     factor_ends_ns: int = -NEVER
-    _fair: tuple[object, int] = (None, 0)
+    _fair: tuple[object, int | Fraction] = (None, 0)
 
     @property
     def fleet(self) -> str:
@@ -102,12 +102,13 @@ class SharedLimit:
         """What it gets if it wants all, beside what the others want now. Found again when these have changed."""
         caps = self.member.caps
         key = caps.keys[self.key]
-        version, level = self._fair
-        if version != self.member.wants_version(self.key):
-            level = fair_level([*(entry.want for name, entry in key.stated.items() if name != caps.name), WHOLE])
-            self._fair = self.member.wants_version(self.key), level
         shared, floor = key.split(caps.parameters.max_members)
-        return self.factor * min(self.configured, Fraction(level * shared // WHOLE + floor, PER_UNIT))
+        state = self.member.wants_version(self.key), shared, floor, self.factor, self.configured
+        if state != self._fair[0]:
+            others = [entry.want for name, entry in key.stated.items() if name != caps.name]
+            part = fair_level([*others, WHOLE]) * shared // WHOLE + floor
+            self._fair = state, self.factor * min(self.configured, Fraction(part, PER_UNIT))
+        return self._fair[1]
 
     @property
     def share(self) -> int | Fraction:
@@ -120,8 +121,7 @@ class SharedLimit:
 
 def rate_of(quota: int) -> int | float:
     """Units per second."""
-    rate = Fraction(quota, PER_UNIT)
-    return rate.numerator if rate.denominator == 1 else float(rate)
+    return quota / PER_UNIT if quota % PER_UNIT else quota // PER_UNIT
 
 
 class SharedLimits:
@@ -221,7 +221,7 @@ class SharedLimits:
             else:
                 is_at_floor = not self._member.caps.keys[shared.key].use
                 peak, is_limited = shared.use.demand(now_ns, is_at_floor=is_at_floor)
-                found[shared.key] = Demand(int(peak / shared.factor), is_limited)
+                found[shared.key] = Demand(peak * shared.factor.denominator // shared.factor.numerator, is_limited)
         return found
 
     def small_shares(self, demand: Mapping[str, Demand]) -> Iterator[SharedLimit]:
