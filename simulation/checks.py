@@ -162,7 +162,7 @@ def shares(world: World) -> None:
             key, bucket = shared.member.caps.keys[shared.key], shared.limit.algorithm
             most, floor = key.split(world.max_members)
             bucket.headroom(proxy.clock())  # or it has not noticed that its lease has ended
-            rate = int(bucket.rate * PER_UNIT)
+            rate = bucket.rate.numerator * PER_UNIT // bucket.rate.denominator
             if world.fallback == "floor" or rate * world.max_members > int(shared.rate * PER_UNIT):
                 used[shared.key] = used.get(shared.key, 0) + max(0, rate - floor)
             whole[shared.key] = max(whole.get(shared.key, 0), most)

@@ -62,7 +62,7 @@ class Kernel:
 
     def at(self, at_ns: int, call: Callable[[], object]) -> Event:
         event = Event(call)
-        heappush(self._events, (max(at_ns, self.now_ns), self.random.random(), event))
+        heappush(self._events, (at_ns if at_ns > self.now_ns else self.now_ns, self.random.random(), event))
         return event
 
     def after(self, seconds: float, call: Callable[[], object]) -> Event:

@@ -47,6 +47,8 @@ class Limits:
         self.files: list[Table] = [_drawn(kernel.random)]
         self.topics: list[Table] = [{}]
         self.bounds: dict[tuple[str, str], Bound] = {}
+        #: What `possible` has returned since the last change.
+        self._possible: dict[tuple[str, str], list[float]] = {}
         self.entities = {*self.file, *self.cluster}
 
     @property
@@ -74,11 +76,15 @@ class Limits:
 
     def rate(self, name: str, limit: str) -> float:
         """By the newest of all sources."""
-        return self.applies(name, limit, self.file, self.topic)
+        return self.possible(name, limit)[-1]
 
     def possible(self, name: str, limit: str) -> list[float]:
-        """By all that may be in force."""
-        return [self.applies(name, limit, file, topic) for file in self.files for topic in self.topics]
+        """By all that may be in force, the newest last."""
+        found = self._possible.get((name, limit))
+        if found is None:
+            found = [self.applies(name, limit, file, topic) for file in self.files for topic in self.topics]
+            self._possible[name, limit] = found
+        return found
 
     def applies(self, name: str, limit: str, file: Table, topic: Table) -> float:
         """The entry of the name itself is stronger than the default; of one entity the file is stronger than the topic,
@@ -116,20 +122,24 @@ class Limits:
         """`states`: `files` or `topics`, of which a newer one may be in force from now on."""
         states.append(new)
         self.entities.update(new)
-        for name, limit in self.bounds:
-            self._allow(name, limit)
+        self._allow_all()
 
     def may_be(self, states: list[Table], other: Table) -> None:
         """This one may be in force as well, and is not the newest."""
         states.insert(0, other)
-        for name, limit in self.bounds:
-            self._allow(name, limit)
+        self._allow_all()
 
     def settle(self, states: list[Table]) -> None:
         """Only the newest one is in force."""
         del states[:-1]
+        self._possible.clear()
         for (name, limit), bound in self.bounds.items():
             bound.set_rate(max(self.possible(name, limit)))
+            self._allow(name, limit)
+
+    def _allow_all(self) -> None:
+        self._possible.clear()
+        for name, limit in self.bounds:
             self._allow(name, limit)
 
     def _allow(self, name: str, limit: str) -> None:

@@ -39,10 +39,11 @@ class Bound:
 
     def add(self, units: int, line: "Line | None" = None) -> None:
         now_ns = self._clock()
-        self.level = max(0.0, self.level - (now_ns - self._at_ns) * self.rate / SECOND) + units
+        self.level = level = max(0.0, self.level - (now_ns - self._at_ns) * self.rate / SECOND) + units
         self._at_ns = now_ns
         self.total += units
-        self.worst = max(self.worst, self.level)
+        if level > self.worst:
+            self.worst = level
         self.longest = max(self.longest, units if line is None else line.longest)
         if line is not None and line not in self._open:
             self._open = {each: None for each in (*self._open, line) if not each.sock.is_closed}

@@ -30,7 +30,7 @@ class Use:
 
         slots     │  ≥ 200 ms  │  ≥ 200 ms  │  ≥ 200 ms  │  ≥ 200 ms  │ current
         _peaks    │     0      │     0      │    800     │   1,200    │          rate of each, the latest one last
-        peak      the highest average of three neighbouring slots: (0 + 800 + 1,200) ÷ 3 = 667
+        _peak     the highest average of three neighbouring slots: (0 + 800 + 1,200) ÷ 3 = 667
 
     rate         what may pass in a second
     _since_ns    since when the rate has been that
@@ -52,6 +52,7 @@ class Use:
     _passed: int = 0
     _used_ns: int = 0
     _peaks: tuple[int, ...] = (0,) * SLOTS
+    _peak: int = 0
     _unseen: int = 0
     _before: tuple[int, int] = (0, 0)
     _is_full: bool = False
@@ -76,7 +77,7 @@ class Use:
         """Start sampling: nothing is known about the time before."""
         self._at_ns = self._since_ns = self._queued_ns = now_ns
         self._earned, self._passed = 0, self.limit.algorithm.passed
-        self._peaks, self._before, self._is_full = (0,) * SLOTS, (0, 0), False
+        self._peaks, self._peak, self._before, self._is_full = (0,) * SLOTS, 0, (0, 0), False
 
     def demand(self, now_ns: int, *, is_at_floor: bool) -> Demand:
         """The demand of the last slots. Clients wait for the limit if one of these is true:
@@ -95,6 +96,7 @@ class Use:
                 self._peaks = *self._peaks[1:], passed // span_ns
             else:  # it has stopped, so others get all of it at once
                 self._peaks = (0,) * SLOTS
+            self._peak = _highest(self._peaks)
             self._unseen = max(0, self._unseen - 1)
             all_passed, all_earned = self._before[0] + passed, self._before[1] + self._earned
             self._is_full = min(passed, self._before[0]) > 0 and 100 * all_passed >= NEARLY_ALL_PERCENT * all_earned
@@ -106,7 +108,7 @@ class Use:
         waits = waits or (is_at_floor and limit.debt_ns(now_ns) > 0)
         waits = waits or (self._is_full and limit.soft_wait_ns(now_ns) > 0)
         unseen = self.rate * 100 // HEADROOM_PERCENT if self._unseen else 0
-        return Demand(max(_highest(self._peaks), unseen), waits)
+        return Demand(max(self._peak, unseen), waits)
 
 
 def _highest(peaks: Sequence[int]) -> int:

@@ -173,7 +173,7 @@ class Member:
 
     def wants_version(self, name: str) -> tuple[int, int]:
         """Another value if what the others want of a key may have changed."""
-        return self._changes[name], len(self.caps.keys[name].stated)
+        return self._changes.get(name, 0), len(self.caps.keys[name].stated)
 
     def _forget(self, now_ns: int, *, is_joined: bool) -> None:
         """What is over."""
@@ -321,7 +321,7 @@ class Member:
         changed = []
         for name, claim in claims.items():
             key, each = keys[name], demand.get(name, UNUSED)
-            state = each, self._changes[name], len(key.stated), key.total, key.use, len(key.unread), key.quota
+            state = each, self._changes.get(name, 0), len(key.stated), key.total, key.use, len(key.unread), key.quota
             if claim.is_new(state, pace_ns, outlook.now_ns):
                 claim.wanted = claim.next_want(key, each, outlook)
                 changed.append(name)
