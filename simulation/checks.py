@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy.fleet.use import PER_UNIT
 from simulation import draws, hostile, http, kafka, records
 from simulation.client import Client
 from simulation.consumer import Consumer
@@ -46,6 +45,7 @@ def response(world: World, link: Link, sent: Sent, values: Sequence[Any]) -> Non
     """No address of a broker reaches a client, and an address that led to one node leads to no other. No client waits,
     or is told to wait, for longer than a limit can need.
     """
+    world.checked["responses"] += 1
     if sent.api == kafka.METADATA:
         _, brokers, *_ = values
         nodes = {(host, port): node for node, host, port, _ in brokers}
@@ -150,27 +150,6 @@ def _limits_of(world: World, link: Link) -> list[tuple[str, str]]:
     return [each for each in world.limits.bounds if each[0] == of_client(link.client_id) or is_shared(each[0])]
 
 
-def shares(world: World) -> None:
-    """What the buckets of a fleet's members let pass of a limit now, by their own clocks and beyond the floors, is at
-    most what there is of it. A member without a lease may use a part of each limit instead (`--fleet-fallback`).
-    """
-    used: dict[str, int] = {}
-    whole: dict[str, int] = {}
-    for proxy in world.proxies:
-        fleet = getattr(proxy.server, "fleet", None) if proxy.exit_code is None else None
-        for shared in fleet.limits if fleet is not None else ():
-            key, bucket = shared.member.caps.keys[shared.key], shared.limit.algorithm
-            most, floor = key.split(world.max_members)
-            bucket.headroom(proxy.clock())  # or it has not noticed that its lease has ended
-            rate = bucket.rate.numerator * PER_UNIT // bucket.rate.denominator
-            if world.fallback == "floor" or rate * world.max_members > int(shared.rate * PER_UNIT):
-                used[shared.key] = used.get(shared.key, 0) + max(0, rate - floor)
-            whole[shared.key] = max(whole.get(shared.key, 0), most)
-    for key, rate in used.items():
-        if rate > whole[key]:
-            world.fail(f"{key}: the members may use {100 * rate / whole[key]:.2f} % of it")
-
-
 def used(world: World) -> None:
     """Clients that want much more than their limit lets pass have nearly all of it, where nothing else holds them."""
     if world.is_fleet or world.disks or not world.kinds <= draws.WITHOUT_EFFECT:
@@ -194,6 +173,7 @@ def explained(world: World) -> None:
     for proxy in world.proxies:
         page = http.get(world.kernel, world.network, proxy.address, ADMIN_PORT, "/explain")
         for client in json.loads(page) if page else ():
+            world.checked["clients in /explain"] += 1
             states = client["states"]
             if states and not 0.99 < sum(states.values()) < 1.01:
                 world.fail(f"{client['client_id']}: the times of its states add up to {sum(states.values()):.3f}")
@@ -298,6 +278,7 @@ def _limits(world: World) -> None:
         away_seconds += sum(world.size * (each.lasts + JOIN_SECONDS) for _, each in world.faults if each.is_of_fleet)
         burst_seconds = 0.1 * burst_seconds + away_seconds / world.max_members
     for (name, limit), bound in world.limits.bounds.items():
+        world.checked["limits"] += 1
         flow, frame = bound, max(world.flow.longest, bound.longest)
         chunk = min(CHUNK_BYTES, bound.longest)
         if limit == "bytes_in_rate":
@@ -322,6 +303,7 @@ def _usage(world: World) -> None:
     unfinished: dict[str, int] = {}
     for each in world.requests:
         unfinished[each.client_id] = unfinished.get(each.client_id, 0) + each.unfinished_bytes
+    world.checked["sums of usage records"] = len(world.produced)
     for client_id, passed in world.produced.items():
         missing = passed - counted.get(client_id, 0)
         # What a connection to a broker had not taken when it broke was counted, and did not pass.

@@ -4,6 +4,7 @@ Each seed has a selection of kinds of faults, so that a rare combination is not 
 each kind does.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from random import Random
@@ -109,8 +110,14 @@ class Options:
             key, _, value = item.partition("=")
             if key not in types:
                 raise ValueError(f"unknown option {key!r}: known are {', '.join(types)}")
-            given[key] = types[key](value)
-        return cls(**given)
+            try:
+                given[key] = types[key](value)
+            except ValueError:
+                raise ValueError(f"{key} needs a number, not {value!r}") from None
+        found = cls(**given)
+        if found.faults not in {ALL, NONE} and not re.fullmatch(r"\d+(\+\d+)*", found.faults):
+            raise ValueError(f"faults are all, none, or numbers as in 1+4, not {found.faults!r}")
+        return found
 
     def chosen(self, drawn: list[Fault]) -> list[tuple[int, Fault]]:
         """Those that happen, with their numbers."""
@@ -146,6 +153,8 @@ def drawn(seed: int, seconds: float, parts: Collection[str], *, is_fleet: bool) 
     number, most = random.randint(0, MOST_KINDS), MOST
     if is_fleet and random.random() < 0.75:
         pool, number, most = OF_FLEETS | {"pause", "kill"}, random.randint(1, 2), 4
+    elif is_fleet and random.random() < 0.5:  # members that hear each other, and learn of quotas at different times
+        pool, number, most = {"reload"}, 1, 4
     found = _some(random, random.sample(sorted(pool), number), seconds, most)
     if is_fleet:
         found = [_lengthened(random, each) for each in found]

@@ -234,8 +234,9 @@ def leave(world: World, fault: Fault) -> object:
 
 @_kind
 def reload(world: World, fault: Fault) -> object:
-    """The quotas change: the file is written, and read again."""
-    world.change_quotas()
+    """The quotas change: the file is written, and read again; by one member of some fleets only later."""
+    late = world.proxies[fault.chosen(len(world.proxies))] if world.is_fleet and fault.pick > 0.5 else None
+    world.change_quotas(late, fault.lasts if late else 0.0)
     return None
 
 

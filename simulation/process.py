@@ -101,7 +101,7 @@ class ProxyProcess:
     def send_signal(self, number: signal.Signals) -> None:
         self.kernel.note(self.address, number)
         call = self.loop.signals.get(number)
-        if call is not None:
+        if call is not None and self.exit_code is None:
             self.loop.call_soon(call)
             self.loop.wake()
 

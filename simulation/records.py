@@ -32,6 +32,7 @@ def _read(scene: Scene, client: Consumer, committed: Counter[int]) -> None:
 
 
 def _written(scene: Scene, client: Producer, written: Counter[int], committed: Counter[int]) -> None:
+    scene.checked["acknowledged batches"] += len(client.acked)
     for first in client.acked:
         most = 1 if client.shape.is_idempotent and not client.transaction else client.sent[first]
         if not 1 <= written[first] <= most:

@@ -18,6 +18,7 @@ from typing import Final
 from simulation import checks, faults
 from simulation.draws import DRAWN, NONE, Options
 from simulation.process import ProxyProcess
+from simulation.shares import Shares
 from simulation.world import RELOAD_SECONDS, World
 
 START_SECONDS: Final = 5.0
@@ -25,7 +26,7 @@ START_SECONDS: Final = 5.0
 
 def _run(world: World) -> None:
     world.on_response = partial(checks.response, world)
-    world.on_use = partial(checks.shares, world)
+    Shares(world)
     kernel = world.kernel
     kernel.run(START_SECONDS, lambda: all(_is_ready(world, each) for each in world.proxies))
     world.populate()

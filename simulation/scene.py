@@ -1,5 +1,6 @@
 """What the parts of a run know of each other."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ class Scene:
     """Everything of one run that others look at. `World` fills it.
 
     problems  sentences about what is wrong, in the order in which it was seen
+    checked   how many of each thing were held against the rules
     size      how many proxies there are; two and more are a fleet
     faults    those that happen, with their numbers
     logged    the process, the level, the event and the fields of each line of a log
@@ -49,6 +51,7 @@ class Scene:
         self.faults = options.chosen(draws.drawn(seed, options.seconds, self.parts, is_fleet=self.is_fleet))
         self.kinds = {fault.kind for _, fault in self.faults}
         self.problems: list[str] = []
+        self.checked: Counter[str] = Counter()
         self.logged: list[tuple[str, int, str, dict[str, Any]]] = []
         self.clients: list[Client] = []
         self.probes: list[Client] = []

@@ -45,7 +45,6 @@ PORT: Final = 9092
 PROXIES, BROKERS = "10.0.1.", "10.0.2."
 MOST_ERROR_PPM: Final = 9_900
 """Of the clocks of a fleet; `quotas.fleet.parameters` allows for 1 %."""
-LOOK_SECONDS: Final = 0.001
 MAX_MEMBERS: Final = 4, 4, 201
 """The members of large fleets repeat what they have advertised (`quotas.fleet.repeats`)."""
 FETCH_SECONDS: Final = (0.001, 0.01), (0.02, 0.1), (0.1, 0.5)
@@ -74,13 +73,11 @@ class World(Scene):
         self.disks = Disks(self) if DISK_GUARD in self.parts else None
         self.brokers = [self._new_broker(number) for number in range(self.FIRST_BROKERS)]
         self.topic = FleetTopic(kernel)
-        self.topic.on_use = self._look_at_shares
         if random.random() < 0.85:
             self.topic.grow_old()
         self.fallback, self.max_members = random.choice(["share", "floor"]), random.choice(MAX_MEMBERS)
         #: Of the members of a fleet, by host.
         self.logs: dict[str, SimLog] = {}
-        self._looks_at_shares = False
         fastest = MachineClock(kernel, MOST_ERROR_PPM if self.is_fleet else 0)
         self.limits = Limits(kernel, fastest, self.cluster.quotas)
         self.stored = Stored(self) if QUOTAS_TOPIC in self.parts else None
@@ -93,9 +90,8 @@ class World(Scene):
         self.produced: dict[str, int] = {}
         self.proxies = [self._new_proxy(number) for number in range(self.size)]
         self.hostile: list[Hostile] = []
-        #: Called with each response that a client gets, and when the members of a fleet may use more or less.
+        #: Called with each response that a client gets.
         self.on_response: Callable[[Link, Sent, Sequence[Any]], object] = nothing
-        self.on_use: Callable[[], object] = nothing
 
     # ---- parts
 
@@ -137,16 +133,6 @@ class World(Scene):
         if not self.is_fleet:
             return FleetOptions()
         return FleetOptions(name="team", max_members=self.max_members, fallback=self.fallback)
-
-    def _look_at_shares(self) -> None:
-        """As soon as the members have applied what has just happened."""
-        if not self._looks_at_shares:
-            self._looks_at_shares = True
-            self.kernel.after(LOOK_SECONDS, self._look)
-
-    def _look(self) -> None:
-        self._looks_at_shares = False
-        self.on_use()
 
     def populate(self) -> None:
         random = self.kernel.random
@@ -234,13 +220,16 @@ class World(Scene):
     def add_broker(self) -> None:
         self.brokers.append(self._new_broker(JOINS))
 
-    def change_quotas(self) -> None:
+    def change_quotas(self, late: ProxyProcess | None = None, late_seconds: float = 0.0) -> None:
+        """One proxy may read the file later than the others."""
         random = self.kernel.random
         self._change(
             {
                 entity: {name: float(int(rate * random.choice([0.5, 2]))) for name, rate in limits.items()}
                 for entity, limits in self.limits.file.items()
-            }
+            },
+            late,
+            late_seconds,
         )
 
     def lift_quotas(self) -> Callable[[], None]:
@@ -251,14 +240,14 @@ class World(Scene):
         self._change({})
         return lambda: self._change(lifted)
 
-    def _change(self, file: Table) -> None:
+    def _change(self, file: Table, late: ProxyProcess | None = None, late_seconds: float = 0.0) -> None:
         limits = self.limits
         limits.change(limits.files, file)
         limits.write(self.quotas_file)
         self.changes += 1
-        self.kernel.after(RELOAD_SECONDS, functools.partial(self._changed, self.changes))
+        self.kernel.after(late_seconds + RELOAD_SECONDS, functools.partial(self._changed, self.changes))
         for proxy in self.proxies:
-            proxy.send_signal(signal.SIGHUP)
+            self.kernel.after(late_seconds if proxy is late else 0, functools.partial(proxy.send_signal, signal.SIGHUP))
 
     def _changed(self, change: int) -> None:
         """The latest change applies by now."""

@@ -27,7 +27,8 @@ from quotas.admission.frame import Verdict
 from quotas.admission.limit import Limit
 from quotas.algorithms.token_bucket import TokenBucket
 from quotas.fleet import member
-from quotas.fleet.caps import Caps
+from quotas.fleet.caps import Caps, Key
+from quotas.fleet.parameters import WHOLE
 from quotas.registry import limit_store
 from simulation.draws import Options
 from tests.quotas.fleet.mutants import (
@@ -224,6 +225,30 @@ for _broken, _seed in {
     LeaseFromBefore: 4,
 }.items():
     MUTANTS[_broken.__name__] = Mutant(partial(_has_caps, _broken), _seed, _FLEET)
+
+
+@mutant(seed=71, options=_FLEET)
+def what_others_have_is_ignored(patch: Patch) -> None:
+    """S4: a member divides its own quota, though others still have a lower one."""
+
+    def splitting(self: Key, max_members: int) -> tuple[int, int]:
+        floors = self.quota * self.floors_ppm // WHOLE
+        return self.quota - floors, floors // max_members or 1
+
+    patch.setattr(Key, "split", splitting)
+
+
+@mutant(seed=11, options=_FLEET)
+def a_lower_quota_is_not_taken_up(patch: Patch) -> None:
+    """S4: the use stays what it was of a higher quota."""
+    highest: dict[Key, tuple[int, int]] = {}
+    split = Key.split
+
+    def splitting(self: Key, max_members: int) -> tuple[int, int]:
+        highest[self] = max(split(self, max_members), highest.get(self, (0, 0)))
+        return highest[self]
+
+    patch.setattr(Key, "split", splitting)
 
 
 # ---- others
