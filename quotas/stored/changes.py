@@ -48,8 +48,10 @@ def removal(record: Record, author: Author) -> Record:
 
 
 def differences(before: Mapping[AnyEntity, Record], after: Mapping[AnyEntity, Record]) -> Iterator[Record]:
-    """The records that make `after` of `before`, by entity: new ones, changed ones, and removals."""
-    for entity in sorted({*before, *after}, key=str):
+    """The records that make `after` of `before`, by entity: first removals, which make room in a full topic, then new
+    and changed ones.
+    """
+    for entity in sorted({*before, *after}, key=lambda each: (each in after, str(each))):
         old, new = before.get(entity), after.get(entity)
         if new is None and old is not None:
             yield removal(old, old.author)

@@ -55,10 +55,11 @@ def test_a_host_name_becomes_its_address() -> None:
 @given(st.lists(ENTRIES, unique_by=lambda each: each.entity), st.lists(ENTRIES, unique_by=lambda each: each.entity))
 def test_the_differences_make_one_of_the_other(one: list[QuotaEntry], other: list[QuotaEntry]) -> None:
     before, wanted = ({each.entity: Record(each.entity, each) for each in entries} for entries in (one, other))
-    found = dict(before)
+    found, most = dict(before), max(len(before), len(wanted))
     for each in differences(before, wanted):
         assert list(lines_of(before.get(each.entity), each)), "each is shown"
         found[each.entity] = each
+        assert sum(bool(record.fields) for record in found.values()) <= most, "a topic that is full has room"
     assert {entity: record for entity, record in found.items() if record.fields} == wanted
 
 
