@@ -3,6 +3,7 @@
 Whoever reads it reads all of it, from the oldest record on: compaction keeps the newest record of each entity.
 """
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -31,6 +32,8 @@ _NEW: Final[Mapping[str, str]] = {
 }
 _CREATOR: Final = "the first proxy that starts with it, or kafka-quota-proxy quotas set,"
 BATCH_BYTES: Final = 1_000_000
+APPEND_TIMEOUT_MS: Final = 8_000
+"""Less than a change may take, so that its answer has the broker's reason."""
 AWAY_SECONDS: Final = 5.0
 """Reading fails after this time without a leader that answers."""
 
@@ -89,7 +92,7 @@ class QuotasLog(RecordLog):
 
     async def _append(self, records: Sequence[Record]) -> int:
         if self._producer is None:  # only few proxies may write
-            await self._start_producer(max_batch_size=BATCH_BYTES)
+            await self._start_producer(request_timeout_ms=APPEND_TIMEOUT_MS, max_batch_size=BATCH_BYTES)
         batch, count = self._producer.create_batch(), 0
         for key, value in pairs(records):
             if batch.append(key=key, value=value, timestamp=None) is None:
@@ -101,7 +104,13 @@ class QuotasLog(RecordLog):
 
     async def _send(self, batch: Any) -> int:
         """Returns the offset of its first record."""
-        return int((await (await self._producer.send_batch(batch, self._topic.name, partition=0))).offset)
+        sending = asyncio.ensure_future(self._sent(batch))
+        # Whoever waits may stop before it fails: asyncio would log an error that nobody has asked for.
+        sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return int((await asyncio.shield(sending)).offset)
+
+    async def _sent(self, batch: Any) -> Any:
+        return await (await self._producer.send_batch(batch, self._topic.name, partition=0))
 
 
 def check_room(table: Table, records: Sequence[Record]) -> None:
