@@ -32,18 +32,20 @@ _BEFORE_ALL_TIME: Final = -(1 << 63)
 class Terms:
     """Rate and burst in grains; immutable, shared by all buckets with the same rate and burst.
 
+    rate    units per second, an int if whole
     earn    grains per nanosecond
     unit    grains per unit; `ample`: of `AMPLE` units
     full    the largest credit
     """
 
-    __slots__ = ("ample", "earn", "full", "unit")
+    __slots__ = ("ample", "earn", "full", "rate", "unit")
 
     def __init__(self, rate: int | Fraction, burst_ns: int) -> None:
         if rate <= 0:
             raise ValueError(f"rate must be above zero, not {rate}")
         if burst_ns < 0:
             raise ValueError(f"burst_ns must not be below zero, not {burst_ns}")
+        self.rate = rate.numerator if rate.denominator == 1 else rate
         self.earn = rate.numerator
         # Whole rates, nearly all, share these integer objects.
         self.unit, self.ample = _WHOLE if rate.denominator == 1 else [rate.denominator * grains for grains in _WHOLE]
@@ -78,8 +80,7 @@ class TokenBucket:
     @property
     def rate(self) -> int | Fraction:
         """Units per second."""
-        terms = self._terms
-        return terms.earn if terms.unit == NS_PER_SECOND else Fraction(terms.earn * NS_PER_SECOND, terms.unit)
+        return self._terms.rate
 
     @property
     def burst_ns(self) -> int:
