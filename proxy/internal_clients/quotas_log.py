@@ -94,7 +94,7 @@ class QuotasLog(RecordLog):
         if self._producer is None:  # only few proxies may write
             await self._start_producer(request_timeout_ms=APPEND_TIMEOUT_MS, max_batch_size=BATCH_BYTES)
         batch, count = self._producer.create_batch(), 0
-        for key, value in pairs(records):
+        for key, value in await asyncio.to_thread(list, pairs(records)):
             if batch.append(key=key, value=value, timestamp=None) is None:
                 await self._send(batch)
                 batch, count = self._producer.create_batch(), 0

@@ -194,8 +194,8 @@ class QuotasTopic:
         """Returns once they have been read back and are in force; one call at a time. They are known by what they
         contain: a topic that was deleted meanwhile had had records at their offsets. Raises LogFailed.
         """
-        check_room(self.table, records)
-        *_, self._awaited = pairs(records)
+        await asyncio.to_thread(check_room, self.table, records)
+        *_, self._awaited = pairs(records[-1:])
         self._awaited_offset = None
         try:
             await self.log.append(records)

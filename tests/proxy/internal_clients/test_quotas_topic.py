@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
@@ -191,6 +192,23 @@ async def test_a_change_in_a_topic_that_was_made_anew_is_answered_once_that_is_r
         world.log.fail(None)
         await until(lambda: problems)
         assert (problems, world.applied[-1]) == ([""], (ETL,))
+
+
+async def test_changes_are_decided_outside_of_the_loop() -> None:
+    """Hundreds of them, as operators send, would stop all clients for half a second."""
+    async with running() as world:
+        await world.topic.wait_read(asyncio.Event())
+        world.topic.attach(world.take, world.metrics)
+        threads, problems = list[int](), list[str]()
+
+        def decide(_: object) -> list[Record]:
+            threads.append(threading.get_ident())
+            return [Record(ETL.entity, ETL)]
+
+        QuotaChanges(world.topic, Host()).submit(decide, problems.append)
+        await until(lambda: problems)
+        assert (problems, world.applied[-1]) == ([""], (ETL,))
+        assert threads != [threading.get_ident()]
 
 
 @pytest.mark.claim("kafka-quotas", "a change that does not fit into the topic is refused and not written")

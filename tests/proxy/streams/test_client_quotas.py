@@ -12,7 +12,7 @@ from protocol.errors import UnexpectedResponse
 from protocol.messages import decode
 from protocol.quota_api import Alterations, Filter
 from proxy.config.config import QuotaOptions
-from proxy.streams.handlers.client_quotas import MOST_AT_ONCE, QuotaRequestTooLarge
+from proxy.streams.handlers.client_quotas import MOST_AT_ONCE, MOST_VALIDATED_AT_ONCE, QuotaRequestTooLarge
 from proxy.streams.handlers.forward import MAX_KEPT
 from quotas.entity import AnyEntity
 from quotas.parsing.parse import parse_spec
@@ -151,6 +151,17 @@ def test_results_are_by_entity_and_validation_writes_nothing() -> None:
     pair.client_sends(alter(3, "x", validate_only=True))
     assert told(pair, ALTER_CLIENT_QUOTAS).entries[0].error_code is ErrorCode.invalid_request
     assert (topic.written, len(topic.done)) == ([], 1)
+
+
+def test_many_are_validated_outside_of_the_loop_and_in_order() -> None:
+    pair = connected(topic=(topic := Topic()))
+    entries = tuple(((("user", f"u{n}"),), (("x", 1.0, False),)) for n in range(MOST_VALIDATED_AT_ONCE + 1))
+    pair.client_sends(request(ALTER_CLIENT_QUOTAS, 1, 1, alter_body(1, Alterations(entries, True))), heartbeat(2))
+    assert (bytes(pair.to_client), bytes(pair.to_broker)) == (b"", b"")
+    finish(pair, topic)
+    results = told(pair, ALTER_CLIENT_QUOTAS).entries
+    assert [each.error_code for each in results] == [ErrorCode.invalid_request] * len(entries)
+    assert pair.to_broker == heartbeat(2)
 
 
 @pytest.mark.parametrize("admins", [(), ("alice",)])
