@@ -35,6 +35,8 @@ MOST_THROTTLE_SECONDS: Final = 5.0
 JOIN_SECONDS: Final = 16.0
 CHUNK_BYTES: Final = 524_288
 USED: Final = 0.6
+MOST_BUFFERED: Final = 1.25
+"""With the part for short responses."""
 START_SECONDS: Final = 3.0
 SHORT_MS: Final = 100
 """More than a soft mark, and than the throttle time of a bound of the proxy."""
@@ -215,6 +217,18 @@ def _should_be_served(world: World, client: Client) -> bool:
     longest = max(each.announced for each in lines if each.is_request and each.sock.host != hostile.HOST)
     is_hopeless = slowest and len(world.clients) * len(world.brokers) * longest / slowest > HOPELESS_SECONDS
     return bool(client.shape.acks) and not is_hopeless
+
+
+def bounded(world: World) -> None:
+    """What a process keeps for its connections and clients is bounded at all times."""
+    for proxy in world.proxies:
+        if not hasattr(proxy.server, "shared"):  # it starts
+            continue
+        buffered, most = proxy.server.shared.context.memory.used, world.max_buffered_bytes
+        if buffered > MOST_BUFFERED * most:
+            world.fail(f"{proxy.address} keeps {buffered:,} bytes; --max-buffered-bytes is {most:,}")
+        if len(list(proxy.server.metrics.entities)) > world.max_entities + 1:
+            world.fail(f"{proxy.address} has metrics of more than {world.max_entities} clients")
 
 
 def at_rest(world: World) -> None:

@@ -19,6 +19,7 @@ MOST: Final = 12
 DRAIN_SECONDS: Final = 25.0
 LONG_SECONDS: Final = 16.0, 23.0
 AWAY: Final = 0.3
+SMALL_BUFFERS, SMALL_ENTITIES = 1 << 20, 8
 
 # ---- kinds of faults
 
@@ -142,6 +143,15 @@ def parts(seed: int) -> set[str]:
     """What the run of this seed has beside proxies, brokers and clients."""
     random = Random(f"{seed} parts")  # noqa: S311 - a seed must give the same run
     return {each for each, odds in PARTS.items() if random.random() < odds}
+
+
+def bounds(seed: int, kinds: Collection[str]) -> tuple[int, int]:
+    """`--max-buffered-bytes` and `--max-metric-entities`: their defaults, or what some runs can reach. Probes have
+    metrics of their own.
+    """
+    random = Random(f"{seed} bounds")  # noqa: S311
+    is_small = random.random() < 0.3 and (PROBED | BROKERS).isdisjoint(kinds)
+    return (SMALL_BUFFERS, SMALL_ENTITIES) if is_small else (256 << 20, 1_000)
 
 
 def drawn(seed: int, seconds: float, parts: Collection[str], *, is_fleet: bool) -> list[Fault]:

@@ -17,19 +17,23 @@ from typing import Final
 
 from simulation import checks, faults
 from simulation.draws import DRAWN, NONE, Options
+from simulation.notices import Notices
 from simulation.process import ProxyProcess
 from simulation.shares import Shares
 from simulation.world import RELOAD_SECONDS, World
 
 START_SECONDS: Final = 5.0
+BOUND_SECONDS: Final = 0.1
 
 
 def _run(world: World) -> None:
-    world.on_response = partial(checks.response, world)
+    world.on_response.append(partial(checks.response, world))
     Shares(world)
+    Notices(world)
     kernel = world.kernel
     kernel.run(START_SECONDS, lambda: all(_is_ready(world, each) for each in world.proxies))
     world.populate()
+    looking = kernel.every(BOUND_SECONDS, partial(checks.bounded, world))
     for _, fault in world.faults:
         kernel.after(fault.at, partial(faults.inject, world, fault))
     kernel.run(world.options.seconds)
@@ -49,6 +53,7 @@ def _run(world: World) -> None:
         enemy.stop()
     for probe in world.probes:
         probe.stop()
+    looking.cancel()
     checks.at_rest(world)
     for proxy in world.proxies:
         proxy.send_signal(signal.SIGTERM)

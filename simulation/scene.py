@@ -50,6 +50,7 @@ class Scene:
         self.parts = options.parts_of(seed)
         self.faults = options.chosen(draws.drawn(seed, options.seconds, self.parts, is_fleet=self.is_fleet))
         self.kinds = {fault.kind for _, fault in self.faults}
+        self.max_buffered_bytes, self.max_entities = draws.bounds(seed, self.kinds)
         self.problems: list[str] = []
         self.checked: Counter[str] = Counter()
         self.logged: list[tuple[str, int, str, dict[str, Any]]] = []

@@ -67,11 +67,14 @@ class Bound:
 class Line:
     """One direction of a connection, cut into frames. `passed(self, bytes)` is called for each part of those with data.
 
+    client_id, correlation
+              of the latest frame
     longest   what passed of the longest frame with data, whatever was announced; `announced`: that
     """
 
     is_request = True
     client_id = ""
+    correlation = 0
 
     def __init__(self, sock: SimSocket, passed: "Callable[[Line, int], object]") -> None:
         self.sock = sock
@@ -141,6 +144,7 @@ class Requests(Line):
         if not 10 <= length <= MOST_BYTES or size > min(_MOST_NAME, length - 10):
             self.is_broken = True
         elif len(head) >= end:
+            self.correlation = correlation
             self.apis[correlation] = api
             self.client_id = head[_REQUEST_BYTES:end].decode(errors="replace")
             self._is_data = api == PRODUCE
@@ -162,6 +166,6 @@ class Responses(Line):
 
     def _read(self, head: bytes) -> int:
         if len(head) >= 8:
-            [correlation] = unpack_from(">i", head, 4)
-            self._is_data = self._requests.apis.pop(correlation, None) == FETCH
+            [self.correlation] = unpack_from(">i", head, 4)
+            self._is_data = self._requests.apis.pop(self.correlation, None) == FETCH
         return 8

@@ -18,6 +18,7 @@ from proxy.config.config import (
     ListeningOptions,
     ObservabilityOptions,
     QuotaOptions,
+    SecurityOptions,
     UsageOptions,
 )
 from simulation import draws
@@ -91,7 +92,9 @@ class World(Scene):
         self.proxies = [self._new_proxy(number) for number in range(self.size)]
         self.hostile: list[Hostile] = []
         #: Called with each response that a client gets.
-        self.on_response: Callable[[Link, Sent, Sequence[Any]], object] = nothing
+        self.on_response: list[Callable[[Link, Sent, Sequence[Any]], object]] = []
+        #: Called when the last byte of a Produce request or of a Fetch response has passed.
+        self.on_data_frame: Callable[[Line], object] = nothing
 
     # ---- parts
 
@@ -110,7 +113,10 @@ class World(Scene):
             listening=ListeningOptions(
                 address=(host, PORT), broker_ports=range(PORT + 1, PORT + 5), advertised_host=host
             ),
-            observability=ObservabilityOptions(metrics_listen=(host, ADMIN_PORT)),
+            observability=ObservabilityOptions(
+                metrics_listen=(host, ADMIN_PORT), max_metric_entities=self.max_entities
+            ),
+            security=SecurityOptions(max_buffered_bytes=self.max_buffered_bytes),
             quotas=QuotaOptions(
                 file=self.quotas_file,
                 cluster="total" if self.cluster.quotas else OFF,
@@ -201,9 +207,13 @@ class World(Scene):
             self.disks.passed(line.sock.host, size, line)
         for name in (of_client(client_id), TOTAL):
             self.limits.count(name, "producer_byte_rate", size, line)
+        if not line.left_bytes:
+            self.on_data_frame(line)
 
     def _fetched(self, line: Line, size: int) -> None:
         self.limits.count(of_client(line.client_id), "consumer_byte_rate", size, line)
+        if not line.left_bytes:
+            self.on_data_frame(line)
 
     def _appended(self, broker: int, topic: str, size: int) -> None:
         """A broker has received a batch."""
@@ -213,7 +223,11 @@ class World(Scene):
 
     def _watch_link(self, link: Link) -> None:
         self.links.append(link)
-        link.on_response = lambda sent, values: self.on_response(link, sent, values)
+        link.on_response = functools.partial(self._on_response, link)
+
+    def _on_response(self, link: Link, sent: Sent, values: Sequence[Any]) -> None:
+        for check in self.on_response:
+            check(link, sent, values)
 
     # ---- what faults do
 

@@ -1,0 +1,57 @@
+"""Whether clients are told of their debt: what a response must contain by what has passed on the wire."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from simulation.kafka import FETCH, PRODUCE
+from simulation.kernel import MS, SECOND
+from simulation.limits import of_client
+from simulation.link import THROTTLES, Link, Sent
+from simulation.taps import Line
+from simulation.world import World
+
+CHANGING: Final = {"reload", "lift", "kill", "drain", "pause"}
+"""Kinds of faults after which a limit may be another one, or may be earned while nobody is told."""
+BURST_SECONDS: Final = 1.0
+MOST_SECONDS: Final = 5.0
+"""`--max-throttle-ms`."""
+LATE_SECONDS: Final = 0.25
+LIMITS: Final = {PRODUCE: "producer_byte_rate", FETCH: "consumer_byte_rate"}
+
+
+class Notices:
+    """The throttle time of a response reaches as far as the debt that there was when the last byte passed: of a Produce
+    request, or of a Fetch response, without what else of the client was passing meanwhile.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        #: By client id and correlation id: until when the client must wait.
+        self._owed_ns: dict[tuple[str, int], int] = {}
+        if not (world.is_fleet or world.disks or world.stored or world.kinds & CHANGING):
+            world.on_data_frame = self._passed
+            world.on_response.append(self._told)
+
+    def _passed(self, line: Line) -> None:
+        world, name = self._world, of_client(line.client_id)
+        bound = world.limits.bounds.get((name, LIMITS[PRODUCE if line.is_request else FETCH]))
+        if bound is None or name in world.limits.cluster:
+            return
+        bound.add(0)
+        owed = bound.level
+        if not line.is_request:
+            others = [each for each in world.lines[line.sock.host] if each is not line and not each.is_request]
+            owed -= sum(each.longest for each in others if each.client_id == line.client_id)
+        owed_seconds = owed / bound.rate - BURST_SECONDS
+        self._owed_ns[line.client_id, line.correlation] = world.kernel.now_ns + int(owed_seconds * SECOND)
+
+    def _told(self, link: Link, sent: Sent, values: Sequence[Any]) -> None:
+        owed_ns = self._owed_ns.pop((link.client_id, sent.correlation), None)
+        since, place = THROTTLES.get(sent.api, (0, 0))
+        if owed_ns is None or not since or sent.version < since:
+            return
+        world, told_ms = self._world, values[place]
+        world.checked["notices"] += 1
+        owed_seconds = min(MOST_SECONDS, (owed_ns - world.kernel.now_ns) / SECOND)
+        if told_ms * MS < (owed_seconds - LATE_SECONDS) * SECOND:
+            world.fail(f"{link.client_id} was told to wait for {told_ms:,} ms, and owes {1_000 * owed_seconds:,.0f} ms")
