@@ -11,8 +11,8 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 ALL, NONE = "all", "none"
-QUOTAS_TOPIC, DISK_GUARD = "quotas_topic", "disk_guard"
-PARTS: Final = {QUOTAS_TOPIC: 0.3, DISK_GUARD: 0.15}
+QUOTAS_TOPIC, DISK_GUARD, PAIR = "quotas_topic", "disk_guard", "pair"
+PARTS: Final = {QUOTAS_TOPIC: 0.3, DISK_GUARD: 0.15, PAIR: 0.4}
 """What some runs have, and how many of them."""
 MOST_KINDS: Final = 6
 MOST: Final = 12

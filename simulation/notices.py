@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from simulation.kafka import FETCH, PRODUCE
 from simulation.kernel import MS, SECOND
-from simulation.limits import of_client
+from simulation.limits import is_shared, of_client
 from simulation.link import THROTTLES, Link, Sent
 from simulation.taps import Line
 from simulation.world import World
@@ -28,7 +28,9 @@ class Notices:
         self._world = world
         #: By client id and correlation id: until when the client must wait.
         self._owed_ns: dict[tuple[str, int], int] = {}
-        if not (world.is_fleet or world.disks or world.stored or world.kinds & CHANGING):
+        # A request may wait at a shared limit after its client's own was charged, and others go on there.
+        has_shared = any(map(is_shared, world.limits.file))
+        if not (world.is_fleet or world.disks or world.stored or has_shared or world.kinds & CHANGING):
             world.on_data_frame = self._passed
             world.on_response.append(self._told)
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from simulation import checks, faults
-from simulation.draws import DRAWN, NONE, Options
+from simulation.draws import DRAWN, NONE, PAIR, Options
 from simulation.notices import Notices
+from simulation.pair import Pair
 from simulation.process import ProxyProcess
 from simulation.shares import Shares
 from simulation.world import RELOAD_SECONDS, World
@@ -33,11 +34,14 @@ def _run(world: World) -> None:
     kernel = world.kernel
     kernel.run(START_SECONDS, lambda: all(_is_ready(world, each) for each in world.proxies))
     world.populate()
+    pair = Pair(world) if PAIR in world.parts and not world.is_fleet else None
     looking = kernel.every(BOUND_SECONDS, partial(checks.bounded, world))
     for _, fault in world.faults:
         kernel.after(fault.at, partial(faults.inject, world, fault))
     kernel.run(world.options.seconds)
     checks.used(world)
+    if pair is not None:
+        pair.judge()
     kernel.run(max([0.0, *(each.ends - world.options.seconds for _, each in world.faults)]) + RELOAD_SECONDS)
     for number in range(len(world.proxies)):
         world.restart(number)

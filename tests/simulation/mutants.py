@@ -14,6 +14,7 @@ from proxy.brokers.places import Placement, own_port, placed
 from proxy.enforcement.identity import Notice
 from proxy.enforcement.throttle_actions import ThrottleActions
 from proxy.observability.client_times import BROKER_QUOTA
+from proxy.observability.entities import Entities
 from proxy.process.server import Server
 from proxy.sessions.session import Session
 from proxy.sessions.wakeups import Wakeups
@@ -21,6 +22,7 @@ from proxy.streams import limited_request, observer
 from proxy.streams.handlers.fetch import FetchRequest
 from proxy.streams.handlers.produce import ProduceRequest
 from proxy.streams.limited_request import LimitedRequest
+from proxy.streams.memory import READ_SIZE, MemoryPool
 from quotas.admission import frame
 from quotas.admission.fair_queue import FairQueue
 from quotas.admission.frame import Verdict
@@ -70,7 +72,7 @@ def mutant(seed: int, options: Options = OPTIONS) -> Callable[[Callable[[Patch],
 # ---- the holes of the rule that reserved what was announced
 
 
-@mutant(seed=2)
+@mutant(seed=7)
 def what_was_fetched_passes(patch: Patch) -> None:
     """A Fetch response passes because its request did: idle consumers bring all that was left when they asked."""
     pass_limits = LimitedRequest.pass_limits
@@ -123,7 +125,7 @@ def a_late_topic_does_not_ask(patch: Patch) -> None:
     _decide(patch, lambda limit, number, now_ns: limit.name == "bytes_in_rate")
 
 
-@mutant(seed=37)
+@mutant(seed=53)
 def a_limit_in_debt_is_pushed_out(patch: Patch) -> None:
     """Limits of a default entry are dropped in debt, and made again with their whole burst."""
     patch.setattr(limit_store, "_is_needed", lambda limit, now_ns: False)
@@ -221,13 +223,13 @@ for _broken, _seed in {
     LeaseFromReading: 150,
     LeaseForEver: 52,
     ShortSilence: 7,
-    JoinsAtOnce: 38,
+    JoinsAtOnce: 45,
     LeaseFromBefore: 4,
 }.items():
     MUTANTS[_broken.__name__] = Mutant(partial(_has_caps, _broken), _seed, _FLEET)
 
 
-@mutant(seed=71, options=_FLEET)
+@mutant(seed=33, options=_FLEET)
 def what_others_have_is_ignored(patch: Patch) -> None:
     """S4: a member divides its own quota, though others still have a lower one."""
 
@@ -339,3 +341,47 @@ def waiters_are_forgotten(patch: Patch) -> None:
 def what_was_announced_is_waited_for(patch: Patch) -> None:
     """The throttle time contains all that is announced in a queue."""
     patch.setattr(Limit, "queued_ns", lambda self, own_ns: self.expected_time_of(self.waiters.queued))
+
+
+@mutant(seed=19)
+def a_queue_is_fair_by_requests(patch: Patch) -> None:
+    """First come, first served: who sends large requests gets most of a limit."""
+    push = FairQueue.push
+
+    def pushing(self: FairQueue[Any], waiter: Any, size: int, *, is_first: bool = False) -> None:
+        push(self, waiter, size, is_first=is_first)
+        self._heap = sorted((0 if is_first else arrival, arrival, each) for _, arrival, each in self._heap)
+
+    patch.setattr(FairQueue, "push", pushing)
+
+
+# ---- what is told, and what is kept
+
+
+@mutant(seed=174)
+def half_of_a_debt_is_told(patch: Patch) -> None:
+    """The client is back before its debt is paid, and waits without knowing it."""
+    told = Notice.throttle_time_ms
+    patch.setattr(Notice, "throttle_time_ms", lambda self, now_ns: told(self, now_ns) // 2)
+
+
+@mutant(seed=35)
+def the_pool_does_not_bound_reading(patch: Patch) -> None:
+    adjust = MemoryPool._adjust
+
+    def adjusting(self: MemoryPool) -> None:
+        adjust(self)
+        self.is_tight, self.read_size = False, READ_SIZE
+
+    patch.setattr(MemoryPool, "_adjust", adjusting)
+    patch.setattr(MemoryPool, "allowance", lambda self, holding, want, remaining, head_size: want)
+
+
+@mutant(seed=66)
+def each_name_has_metrics_of_its_own(patch: Patch) -> None:
+    init = Entities.__init__
+
+    def starting(self: Entities, clock: Any, max_entities: int, *arguments: Any, **options: Any) -> None:
+        init(self, clock, 1 << 40, *arguments, **options)
+
+    patch.setattr(Entities, "__init__", starting)
