@@ -11,5 +11,6 @@ log_dirs         asks the brokers how full their disks are
 cluster_quotas   the cluster's client quotas as a source of quotas
 quotas_log       the topic of quotas as a log
 quotas_topic     the same as a source of quotas, which the proxy follows
+quota_changes    the same as what Kafka's quota API changes
 event_loops      event loops whose connections are made the way sessions make theirs
 """
