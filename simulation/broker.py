@@ -104,6 +104,7 @@ class Broker:
     poll_seconds     how often it looks for records that a fetch waits for
     quota            bytes per second of Produce that it lets each client id have (KIP-219); 0: no limit
     on_append        called with its id, the topic and the size of each batch that it receives
+    on_throttle      called with the client id and the correlation id of a request, and with the throttle time in ms
     """
 
     poll_seconds = 0.25
@@ -119,6 +120,7 @@ class Broker:
         self.most_throttle_ms = 0
         self._earned: dict[str, int] = {}
         self.on_append: Callable[[int, str, int], object] = nothing
+        self.on_throttle: Callable[[str, int, int], object] = nothing
         self.handlers: dict[int, Callable[[Request], Answer]] = {
             kafka.PRODUCE: self._produce,
             kafka.FETCH: self._fetch,
@@ -191,6 +193,7 @@ class Broker:
         request.connection.muted_ns = max(now_ns, earned_ns)
         throttle_ms = max(0, earned_ns - now_ns) // MS
         self.most_throttle_ms = max(self.most_throttle_ms, throttle_ms)
+        self.on_throttle(request.client_id, request.correlation, throttle_ms)
         return throttle_ms
 
     def _produce(self, request: Request) -> Answer:

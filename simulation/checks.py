@@ -48,6 +48,8 @@ def response(world: World, link: Link, sent: Sent, values: Sequence[Any]) -> Non
     or is told to wait, for longer than a limit can need.
     """
     world.checked["responses"] += 1
+    if sent.api not in THROTTLES:
+        _answered_at_once(world, link, sent)
     if sent.api == kafka.METADATA:
         _, brokers, *_ = values
         nodes = {(host, port): node for node, host, port, _ in brokers}
@@ -61,6 +63,11 @@ def response(world: World, link: Link, sent: Sent, values: Sequence[Any]) -> Non
             _throttled(world, link, sent, values[THROTTLES[sent.api][1]])
         if sent.api == kafka.PRODUCE:
             _waited(world, link, sent)
+            of_broker = world.broker_throttles_ms.pop((link.client_id, sent.correlation), 0)
+            if values[1] < of_broker:
+                world.fail(
+                    f"{link.client_id} was told to wait for {values[1]} ms, and by its broker for {of_broker} ms"
+                )
         if sent.api == kafka.FETCH:
             _fetch_waited(world, link, sent)
         return
@@ -71,6 +78,13 @@ def response(world: World, link: Link, sent: Sent, values: Sequence[Any]) -> Non
         # The port of a node that is away may go to one that is there.
         if world.node_at.setdefault((proxy, address), node) != node and not world.kinds & draws.BREAKING:
             world.fail(f"{address} led to node {world.node_at[proxy, address]}, and now leads to {node}")
+
+
+def _answered_at_once(world: World, link: Link, sent: Sent) -> None:
+    """No limit on data holds what has none. The responses before it were due before."""
+    waited = (world.kernel.now_ns - max(sent.sent_ns, link.answered_ns)) / SECOND
+    if world.kinds <= draws.HARMLESS and waited > PATIENCE_SECONDS:
+        world.fail(f"{link.client_id} waited {waited:.1f} s for the answer to a request with API key {sent.api}")
 
 
 def _lines(world: World, link: Link, name: str, limit: str) -> list[Line]:

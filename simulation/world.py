@@ -89,6 +89,8 @@ class World(Scene):
         #: Which node each address of a run of a proxy leads to.
         self.node_at: dict[tuple[ProxyProcess, tuple[str, int]], int] = {}
         self.produced: dict[str, int] = {}
+        #: By client id and correlation id: throttle times of brokers that no client has been told yet.
+        self.broker_throttles_ms: dict[tuple[str, int], int] = {}
         self.proxies = [self._new_proxy(number) for number in range(self.size)]
         self.hostile: list[Hostile] = []
         #: Called with each response that a client gets.
@@ -101,6 +103,7 @@ class World(Scene):
     def _new_broker(self, number: int) -> Broker:
         broker = Broker(self.kernel, self.network, self.cluster, number, (f"10.0.2.{number + 1}", PORT))
         broker.on_append = self._appended
+        broker.on_throttle = self._throttled_by_broker
         if self.disks:
             self.disks.add(broker)
         return broker
@@ -220,6 +223,9 @@ class World(Scene):
         if self.disks:
             self.disks.written(broker, size)
         self.limits.count(f'topic="{topic}"', "bytes_in_rate", size, None)
+
+    def _throttled_by_broker(self, client_id: str, correlation: int, throttle_ms: int) -> None:
+        self.broker_throttles_ms[client_id, correlation] = throttle_ms
 
     def _watch_link(self, link: Link) -> None:
         self.links.append(link)
