@@ -21,7 +21,8 @@ def text_of(found: Forecast) -> Iterator[str]:
     for limit in found.shared_limits:
         shares = ", ".join(f"{one_line(name)} {share:.0%}" for name, share in limit.shares.items())
         value = amount_of(limit.limit, limit.limit_value)
-        yield f"{limit.limit} of {one_line(limit.entity)}, {value}/s, is {limit.used_ratio:.0%} used: {shares}"
+        used = f"{limit.used_ratio:.0%} used" + ", with its burst" * (limit.used_ratio > 1)
+        yield f"{limit.limit} of {one_line(limit.entity)}, {value}/s, is {used}: {shares}"
     yield from [""] * bool(found.shared_limits)
     for client in found.clients:
         yield from _about(client)
