@@ -6,10 +6,19 @@ at_rest     when all clients have left: nothing is left of them
 ended       at the end: no record was lost or written twice, no limit was exceeded, usage records add up
 """
 
+import gc
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from proxy.enforcement.identity import Identity
+from proxy.sessions.session import Session
+from proxy.streams.connection import Connection
+from proxy.streams.handlers.fetch import FetchRequest
+from proxy.streams.handlers.produce import ProduceRequest
+from proxy.streams.memory import Holding
+from proxy.streams.observer import Observer
 from simulation import draws, hostile, http, kafka, records
 from simulation.client import Client
 from simulation.consumer import Consumer
@@ -38,6 +47,8 @@ USED: Final = 0.6
 MOST_BUFFERED: Final = 1.25
 """With the part for short responses."""
 START_SECONDS: Final = 3.0
+SWEEP_SECONDS: Final = 2.0
+OF_CONNECTIONS: Final = frozenset({Session, Connection, Identity, Observer, ProduceRequest, FetchRequest, Holding})
 SHORT_MS: Final = 100
 """More than a soft mark, and than the throttle time of a bound of the proxy."""
 LONGEST_OF_FLEET: Final = 0.1
@@ -260,6 +271,21 @@ def at_rest(world: World) -> None:
             return
         world.kernel.run(1)
     world.fail(f"left {REST_SECONDS:g} s after the last client: {'; '.join(remains)}")
+
+
+def live_objects() -> Counter[str]:
+    """Objects that only a connection has, by type, in this interpreter."""
+    gc.collect()
+    return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in OF_CONNECTIONS)
+
+
+def freed(world: World, before: Counter[str]) -> None:
+    """Nothing refers to a connection that is closed, once the sweep has taken its next look."""
+    world.kernel.run(SWEEP_SECONDS)
+    world.checked["objects of connections"] += 1
+    left = live_objects() - before
+    if left and world.kinds.isdisjoint(draws.RESTARTING):  # a process that was killed keeps what it had
+        world.fail(f"left of closed connections: {', '.join(f'{count} {name}' for name, count in left.items())}")
 
 
 def _remains(world: World, proxy: ProxyProcess) -> list[str]:

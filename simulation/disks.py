@@ -13,7 +13,7 @@ from simulation.broker import Broker
 from simulation.kernel import SECOND
 from simulation.process import ProxyProcess
 from simulation.scene import Scene
-from simulation.taps import NO_LIMIT, Bound
+from simulation.taps import NO_LIMIT, Bound, Line
 
 SOFT, HARD = Fraction(60, 100), Fraction(90, 100)
 MARKS: Final = DiskMarks(SOFT, HARD, "60%..90%")
@@ -85,13 +85,19 @@ class Disks:
 
     # ---- what may pass
 
-    def passed(self, host: str, size: int, line: Any) -> None:
+    def passed(self, host: str, size: int, line: Line) -> None:
         """Bytes of a Produce request have passed a proxy."""
         for proxy, bound in self._passed.items():
             if proxy.address == host and proxy.exit_code is None:
                 bound.add(size, line)
                 if proxy in self._rests:
                     self._rests[proxy] -= size
+
+    def begun(self, host: str, line: Line) -> None:
+        """A Produce request of a client begins, which may wait at the proxy."""
+        for proxy, bound in self._passed.items():
+            if proxy.address == host and proxy.exit_code is None:
+                bound.begun(line)
 
     def _look(self) -> None:
         now_ns = self.kernel.now_ns

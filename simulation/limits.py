@@ -105,17 +105,29 @@ class Limits:
 
     # ---- what passes
 
-    def count(self, name: str, limit: str, size: int, line: Line | None) -> None:
+    def bound(self, name: str, limit: str) -> Bound | None:
+        """None if there is no limit now."""
         rate = self.rate(name, limit)
         if rate == NO_LIMIT:
-            return
+            return None
         found = self.bounds.get((name, limit))
         if found is None:
             found = self.bounds[name, limit] = Bound(self.clock, rate)
             self._allow(name, limit)
-        is_read = name not in self.cluster or self._kernel.seconds > READ_SECONDS
-        is_limited = is_read and NO_LIMIT not in self.possible(name, limit)  # or any amount may pass at once
-        found.add(size if is_limited else 0, line)
+        return found
+
+    def count(self, name: str, limit: str, size: int, line: Line | None) -> None:
+        found = self.bound(name, limit)
+        if found is not None:
+            is_read = name not in self.cluster or self._kernel.seconds > READ_SECONDS
+            is_limited = is_read and NO_LIMIT not in self.possible(name, limit)  # or any amount may pass at once
+            found.add(size if is_limited else 0, line)
+
+    def begun(self, name: str, limit: str, line: Line) -> None:
+        """A frame with data may wait for it now."""
+        found = self.bound(name, limit)
+        if found is not None:
+            found.begun(line)
 
     # ---- changes
 

@@ -12,7 +12,7 @@ TOPIC: Final = "audit"
 SIZES: Final = 500, 4_000
 NUMBER: Final = 1 << 20
 """Before it are those of other clients."""
-JUDGED: Final = draws.WITHOUT_EFFECT - draws.PROBED | {"leave"}
+JUDGED: Final = draws.WITHOUT_EFFECT - draws.PROBED
 """Kinds of faults beside which both always have requests waiting."""
 
 
@@ -36,7 +36,7 @@ class Pair:
     def judge(self) -> None:
         """What they have got differs by at most one of the largest requests of each connection, at both ends."""
         world = self._world
-        if not world.kinds <= JUDGED or world.stored or any(map(is_shared, world.limits.file)):
+        if not world.kinds <= JUDGED or world.stored or world.disks or any(map(is_shared, world.limits.file)):
             return
         small, large = (len(each.acked) * each.shape.batch_bytes for each in self._clients)
         most = 2 * sum(SIZES) * len(world.cluster.topics[TOPIC])

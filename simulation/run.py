@@ -8,6 +8,7 @@ import logging
 import signal
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,17 +26,31 @@ from simulation.world import RELOAD_SECONDS, World
 
 START_SECONDS: Final = 5.0
 BOUND_SECONDS: Final = 0.1
+OBJECTS_EVERY: Final = 3
+"""In one of so many seeds all objects are looked at, which takes 0.1 s."""
 
 
 def _run(world: World) -> None:
     world.on_response.append(partial(checks.response, world))
     Shares(world)
     Notices(world)
+    looks_at_objects = world.seed % OBJECTS_EVERY == 0
+    before = checks.live_objects() if looks_at_objects else Counter()
+    _with_faults(world)
+    _healed(world)
+    world.stop_clients()
+    checks.at_rest(world)
+    if looks_at_objects:
+        checks.freed(world, before)
+    _end(world)
+
+
+def _with_faults(world: World) -> None:
     kernel = world.kernel
     kernel.run(START_SECONDS, lambda: all(_is_ready(world, each) for each in world.proxies))
     world.populate()
     pair = Pair(world) if PAIR in world.parts and not world.is_fleet else None
-    looking = kernel.every(BOUND_SECONDS, partial(checks.bounded, world))
+    kernel.every(BOUND_SECONDS, partial(checks.bounded, world))
     for _, fault in world.faults:
         kernel.after(fault.at, partial(faults.inject, world, fault))
     kernel.run(world.options.seconds)
@@ -43,6 +58,9 @@ def _run(world: World) -> None:
     if pair is not None:
         pair.judge()
     kernel.run(max([0.0, *(each.ends - world.options.seconds for _, each in world.faults)]) + RELOAD_SECONDS)
+
+
+def _healed(world: World) -> None:
     for number in range(len(world.proxies)):
         world.restart(number)
     if world.disks:
@@ -51,17 +69,12 @@ def _run(world: World) -> None:
         world.stored.heal()
     checks.explained(world)
     checks.healed(world)
-    for client in world.clients:
-        client.stop()
-    for enemy in world.hostile:
-        enemy.stop()
-    for probe in world.probes:
-        probe.stop()
-    looking.cancel()
-    checks.at_rest(world)
+
+
+def _end(world: World) -> None:
     for proxy in world.proxies:
         proxy.send_signal(signal.SIGTERM)
-    if not kernel.run(30, lambda: all(each.exit_code is not None for each in world.proxies)):
+    if not world.kernel.run(30, lambda: all(each.exit_code is not None for each in world.proxies)):
         world.fail("a proxy did not exit within 30 s after SIGTERM")
     checks.ended(world)
     for proxy in world.proxies:

@@ -26,7 +26,7 @@ class Bound:
     fastest   the highest rate so far, which the burst is of; `slowest`: the lowest
     total     all that passed
     longest   the longest frame that was charged
-    lines     how many connections that passed something were open at once: each may be late with a chunk
+    lines     how many connections that had something to pass were open at once: each may be late with a chunk
     """
 
     def __init__(self, clock: Callable[[], int], rate: float) -> None:
@@ -45,7 +45,10 @@ class Bound:
         if level > self.worst:
             self.worst = level
         self.longest = max(self.longest, units if line is None else line.longest)
-        if line is not None and line not in self._open:
+
+    def begun(self, line: "Line") -> None:
+        """A frame of this connection may wait for the limit from now on."""
+        if line not in self._open:
             self._open = {each: None for each in (*self._open, line) if not each.sock.is_closed}
             self.lines = max(self.lines, len(self._open))
 
@@ -65,7 +68,8 @@ class Bound:
 
 
 class Line:
-    """One direction of a connection, cut into frames. `passed(self, bytes)` is called for each part of those with data.
+    """One direction of a connection, cut into frames. `begins(self)` is called with each one that has data, and
+    `passed(self, bytes)` for each part of it.
 
     client_id, correlation
               of the latest frame
@@ -76,9 +80,11 @@ class Line:
     client_id = ""
     correlation = 0
 
-    def __init__(self, sock: SimSocket, passed: "Callable[[Line, int], object]") -> None:
+    def __init__(
+        self, sock: SimSocket, passed: "Callable[[Line, int], object]", begins: "Callable[[Line], object]"
+    ) -> None:
         self.sock = sock
-        self._passed = passed
+        self._passed, self._begins = passed, begins
         self.longest = self.announced = 0
         self.is_broken = False
         self._head = b""
@@ -110,6 +116,7 @@ class Line:
                 self._left = self._length + LENGTH_BYTES
                 if self._is_data:
                     self.announced = max(self.announced, self._length)
+                    self._begins(self)
                 self._pass(size, LENGTH_BYTES)
                 at += size - before
             else:
@@ -132,8 +139,10 @@ class Line:
 class Requests(Line):
     """The client id is that of the latest request."""
 
-    def __init__(self, sock: SimSocket, passed: Callable[[Line, int], object]) -> None:
-        super().__init__(sock, passed)
+    def __init__(
+        self, sock: SimSocket, passed: Callable[[Line, int], object], begins: Callable[[Line], object]
+    ) -> None:
+        super().__init__(sock, passed, begins)
         self.apis: dict[int, int] = {}
 
     def _read(self, head: bytes) -> int:
@@ -156,8 +165,14 @@ class Responses(Line):
 
     is_request = False
 
-    def __init__(self, sock: SimSocket, passed: Callable[[Line, int], object], requests: Requests) -> None:
-        super().__init__(sock, passed)
+    def __init__(
+        self,
+        sock: SimSocket,
+        passed: Callable[[Line, int], object],
+        begins: Callable[[Line], object],
+        requests: Requests,
+    ) -> None:
+        super().__init__(sock, passed, begins)
         self._requests = requests
 
     @property

@@ -188,6 +188,12 @@ class World(Scene):
             is_transactional=is_transactional,
         )
 
+    def stop_clients(self) -> None:
+        for client in (*self.clients, *self.probes):
+            client.stop()
+        for enemy in self.hostile:
+            enemy.stop()
+
     # ---- what passes
 
     def _tap(self, near: SimSocket, far: SimSocket) -> None:
@@ -195,12 +201,26 @@ class World(Scene):
         proxy, passes = (near.host, self._produced) if far.host.startswith(BROKERS) else (far.host, nothing)
         if not proxy.startswith(PROXIES) or far.name[1] == ADMIN_PORT:
             return
-        requests = Requests(near, passes)
-        responses = Responses(far, nothing if near.host == proxy else self._fetched, requests)
+        is_upstream = near.host == proxy
+        requests = Requests(near, passes, nothing if is_upstream else self._request_begins)
+        fetched, begins = (nothing, self._response_begins) if is_upstream else (self._fetched, nothing)
+        responses = Responses(far, fetched, begins, requests)
         near.on_sent, far.on_sent = requests.feed, responses.feed
-        if near.host == proxy:
+        if is_upstream:
             self.requests.append(requests)
-        self.lines.setdefault(proxy, []).append(responses if near.host == proxy else requests)
+        self.lines.setdefault(proxy, []).append(responses if is_upstream else requests)
+
+    def _request_begins(self, line: Line) -> None:
+        """From a client."""
+        self.flow.begun(line)
+        if self.disks and line.sock.peer is not None:
+            self.disks.begun(line.sock.peer.host, line)
+        for name in (of_client(line.client_id), TOTAL):
+            self.limits.begun(name, "producer_byte_rate", line)
+
+    def _response_begins(self, line: Line) -> None:
+        """From a broker."""
+        self.limits.begun(of_client(line.client_id), "consumer_byte_rate", line)
 
     def _produced(self, line: Line, size: int) -> None:
         client_id = line.client_id

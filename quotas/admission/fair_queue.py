@@ -96,9 +96,7 @@ class FairQueue(Generic[T]):
         if frame in self._frames:
             self._remove(frame)
             heap = self._heap
-            if not self.waiting:
-                heap.clear()
-            elif len(heap) > _COMPACT_FROM and len(heap) > 2 * self.waiting:
+            if len(heap) > _COMPACT_FROM and len(heap) > 2 * self.waiting:
                 heap[:] = [entry for entry in heap if self._is_queued(entry[2], entry[1])]
                 heapify(heap)
 
@@ -112,3 +110,5 @@ class FairQueue(Generic[T]):
     def _remove(self, frame: T) -> None:
         self.waiting -= 1
         self.queued -= self._frames.pop(frame)[1]
+        if not self.waiting:
+            self._heap.clear()  # of frames that were discarded: nothing is kept of a connection that is gone

@@ -293,6 +293,19 @@ def each_connection_leaves_an_object(patch: Patch) -> None:
     patch.setattr(Server, "_on_closed", closing)
 
 
+@mutant(seed=3)
+def closed_sessions_are_kept(patch: Patch) -> None:
+    """In a list that no counter knows of."""
+    closed = Server._on_closed
+    kept: list[Session] = []
+
+    def closing(self: Server, session: Session) -> None:
+        closed(self, session)
+        kept.append(session)
+
+    patch.setattr(Server, "_on_closed", closing)
+
+
 @mutant(seed=1)
 def memory_is_not_given_back(patch: Patch) -> None:
     closed = Server._on_closed

@@ -3,6 +3,7 @@
 import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field
+from weakref import ref
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +12,11 @@ from hypothesis import strategies as st
 from quotas.admission.fair_queue import FairQueue
 
 KB, MB = 1000, 1_000_000
+
+
+class Frame:
+    """One that can be looked for."""
+
 
 sizes = st.one_of(st.integers(0, 1_000_000), st.sampled_from([1, KB, 16 * KB, MB]))
 
@@ -159,3 +165,18 @@ def test_sessions_that_die_while_nobody_is_served_leave_nothing_behind() -> None
     tracemalloc.stop()
     assert kept < 50_000
     assert [queue.pop() for _ in range(10)] == list(range(-10, 0))
+
+
+def test_nothing_is_kept_of_frames_that_are_gone() -> None:
+    """Each refers to its connection, which may have closed while it waited."""
+    queue: FairQueue[Frame] = FairQueue()
+    frames = [Frame() for _ in range(3)]
+    for size, frame in enumerate(frames, 1):
+        queue.push(frame, size)
+    queue.discard(frames[1])
+    queue.discard(frames[2])
+    assert queue.pop() is frames[0]
+    gone = [ref(frame) for frame in frames]
+    frames.clear()
+    del frame
+    assert [each() for each in gone] == [None] * 3
