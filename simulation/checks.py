@@ -233,15 +233,15 @@ def healed(world: World) -> None:
 
 
 def _should_be_served(world: World, client: Client) -> bool:
-    """Not without acknowledgements, nor where a round of all requests at a limit takes longer than clients wait."""
-    if client.is_stopped or not isinstance(client, Producer):
-        return not client.is_stopped
-    tables = world.limits.file, world.limits.topic
-    slowest = min((rate for each in tables for limits in each.values() for rate in limits.values()), default=0.0)
-    lines = [each for lines in world.lines.values() for each in lines]
-    longest = max(each.announced for each in lines if each.is_request and each.sock.host != hostile.HOST)
-    is_hopeless = slowest and len(world.clients) * len(world.brokers) * longest / slowest > HOPELESS_SECONDS
-    return bool(client.shape.acks) and not is_hopeless
+    """Not without acknowledgements, nor where a round of all frames at a limit takes longer than clients wait."""
+    consumes = not isinstance(client, Producer)
+    if client.is_stopped or (isinstance(client, Producer) and not client.shape.acks):
+        return False
+    tables = (*world.limits.file.values(), *world.limits.topic.values())
+    rates = [rate for each in tables for name, rate in each.items() if (name == "consumer_byte_rate") == consumes]
+    lines = [each for lines in world.lines.values() for each in lines if each.is_request != consumes]
+    longest = max((each.announced for each in lines if each.sock.host != hostile.HOST), default=0)
+    return not rates or len(world.clients) * len(world.brokers) * longest / min(rates) <= HOPELESS_SECONDS
 
 
 def bounded(world: World) -> None:
