@@ -97,7 +97,7 @@ class Disks:
         """A Produce request of a client begins, which may wait at the proxy."""
         for proxy, bound in self._passed.items():
             if proxy.address == host and proxy.exit_code is None:
-                bound.begun(line)
+                bound.lines.begun(line)
 
     def _look(self) -> None:
         now_ns = self.kernel.now_ns
@@ -158,7 +158,7 @@ class Disks:
         one has begun and one was held for 15 s; transactions that were open.
         """
         for proxy, bound in self._passed.items():
-            most = self._slack(bound.longest, bound.lines)
+            most = self._slack(bound.longest, bound.lines.most)
             if bound.worst > most:
                 text = f"{proxy.address}: {bound.worst:,.0f} bytes passed above what full disks allow, {most:,.0f} may"
                 self.scene.fail(text)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from simulation.kernel import Kernel
-from simulation.taps import NO_LIMIT, Bound, Line
+from simulation.taps import NO_LIMIT, Bound, Line, Open
 
 Table = Mapping[str, Mapping[str, float]]
 """The limits of one source, by entity as in the quotas file."""
@@ -48,6 +48,7 @@ class Limits:
         self.files: list[Table] = [_drawn(kernel.random)]
         self.topics: list[Table] = [{}]
         self.bounds: dict[tuple[str, str], Bound] = {}
+        self._lines: dict[tuple[str, str], Open] = {}
         #: What `possible` has returned since the last change.
         self._possible: dict[tuple[str, str], list[float]] = {}
         self.entities = {*self.file, *self.cluster}
@@ -105,29 +106,24 @@ class Limits:
 
     # ---- what passes
 
-    def bound(self, name: str, limit: str) -> Bound | None:
-        """None if there is no limit now."""
+    def count(self, name: str, limit: str, size: int, line: Line | None) -> None:
         rate = self.rate(name, limit)
         if rate == NO_LIMIT:
-            return None
+            return
         found = self.bounds.get((name, limit))
         if found is None:
-            found = self.bounds[name, limit] = Bound(self.clock, rate)
+            found = self.bounds[name, limit] = Bound(self.clock, rate, self._open(name, limit))
             self._allow(name, limit)
-        return found
-
-    def count(self, name: str, limit: str, size: int, line: Line | None) -> None:
-        found = self.bound(name, limit)
-        if found is not None:
-            is_read = name not in self.cluster or self._kernel.seconds > READ_SECONDS
-            is_limited = is_read and NO_LIMIT not in self.possible(name, limit)  # or any amount may pass at once
-            found.add(size if is_limited else 0, line)
+        is_read = name not in self.cluster or self._kernel.seconds > READ_SECONDS
+        is_limited = is_read and NO_LIMIT not in self.possible(name, limit)  # or any amount may pass at once
+        found.add(size if is_limited else 0, line)
 
     def begun(self, name: str, limit: str, line: Line) -> None:
-        """A frame with data may wait for it now."""
-        found = self.bound(name, limit)
-        if found is not None:
-            found.begun(line)
+        """A frame with data may wait for it, if not now then as soon as there is such a limit."""
+        self._open(name, limit).begun(line)
+
+    def _open(self, name: str, limit: str) -> Open:
+        return self._lines.setdefault((name, limit), Open())
 
     # ---- changes
 

@@ -32,6 +32,8 @@ class Link(Stream):
     obeys        it sends nothing for the throttle time of a response (KIP-219), like Java's clients
     muted_ns     until when
     answered_ns  when the latest response came
+    has_unanswered
+                 requests without a response were sent (acks=0), for which others may wait
     on_free      called when another request may be sent, and when the connection has ended
     on_response  called with each request and the values of its response; for checkers
     """
@@ -53,7 +55,7 @@ class Link(Stream):
         self.on_response: Callable[[Sent, Sequence[Any]], object] = nothing
         self.in_flight: deque[Sent] = deque()
         self.muted_ns = self.answered_ns = 0
-        self.is_connected = False
+        self.is_connected = self.has_unanswered = False
         self._began_ns = kernel.now_ns
         self._correlation = kernel.random.randrange(1 << 20)
         with suppress(BlockingIOError):
@@ -81,6 +83,8 @@ class Link(Stream):
         sent = Sent(self._correlation, api, version, self.kernel.now_ns, answered)
         if is_answered:
             self.in_flight.append(sent)
+        else:
+            self.has_unanswered = True
         head = pack(">hhih", api, version, sent.correlation, len(name)) + name
         self.send(head + bytes(kafka.has_tags(api, version)) + kafka.request(api, version).encode(values))
 

@@ -20,8 +20,8 @@ LIMITS: Final = {PRODUCE: "producer_byte_rate", FETCH: "consumer_byte_rate"}
 
 
 class Notices:
-    """The throttle time of a response reaches as far as the debt that there was when the last byte passed: of a Produce
-    request, or of a Fetch response, without what else of the client was passing meanwhile.
+    """The throttle time of a response reaches as far as the debt with all of a Produce request, or of a Fetch response,
+    when the first byte of it passed.
     """
 
     def __init__(self, world: World) -> None:
@@ -31,20 +31,16 @@ class Notices:
         # A request may wait at a shared limit after its client's own was charged, and others go on there.
         has_shared = any(map(is_shared, world.limits.file))
         if not (world.is_fleet or world.disks or world.stored or has_shared or world.kinds & CHANGING):
-            world.on_data_frame = self._passed
+            world.on_passing = self._passes
             world.on_response.append(self._told)
 
-    def _passed(self, line: Line) -> None:
+    def _passes(self, line: Line) -> None:
         world, name = self._world, of_client(line.client_id)
         bound = world.limits.bounds.get((name, LIMITS[PRODUCE if line.is_request else FETCH]))
         if bound is None or name in world.limits.cluster:
             return
         bound.add(0)
-        owed = bound.level
-        if not line.is_request:
-            others = [each for each in world.lines[line.sock.host] if each is not line and not each.is_request]
-            owed -= sum(each.longest for each in others if each.client_id == line.client_id)
-        owed_seconds = owed / bound.rate - BURST_SECONDS
+        owed_seconds = (bound.level + line.frame_bytes) / bound.rate - BURST_SECONDS
         self._owed_ns[line.client_id, line.correlation] = world.kernel.now_ns + int(owed_seconds * SECOND)
 
     def _told(self, link: Link, sent: Sent, values: Sequence[Any]) -> None:

@@ -109,6 +109,7 @@ class ProxyProcess:
         """Release its loop; it is killed if it has not ended."""
         if self.exit_code is None:
             self.kill()
+        self.loop.is_stopped = True
         if not self.loop.is_closed():
             self.loop.close()
 

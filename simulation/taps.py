@@ -20,21 +20,35 @@ MOST_BYTES: Final = 100_000_000
 NO_LIMIT: Final = 1e15
 
 
+class Open:
+    """Connections of which a frame may wait. `most`: how many of them were open at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._lines: dict[Line, None] = {}
+
+    def begun(self, line: "Line") -> None:
+        """A frame of this one may wait from now on."""
+        if line not in self._lines:
+            self._lines = {each: None for each in (*self._lines, line) if not each.sock.is_closed}
+            self.most = max(self.most, len(self._lines))
+
+
 class Bound:
     """What passed of one limit: in any interval T, by `clock`, at most `rate * T`, and `worst` above it.
 
     fastest   the highest rate so far, which the burst is of; `slowest`: the lowest
     total     all that passed
     longest   the longest frame that was charged
-    lines     how many connections that had something to pass were open at once: each may be late with a chunk
+    lines     the connections that had something to pass: each may be late with a chunk
     """
 
-    def __init__(self, clock: Callable[[], int], rate: float) -> None:
+    def __init__(self, clock: Callable[[], int], rate: float, lines: "Open | None" = None) -> None:
         self._clock = clock
+        self.lines = lines or Open()
         self.rate = self.fastest = self.slowest = rate
         self.level = self.worst = 0.0
-        self.total = self.longest = self.lines = 0
-        self._open: dict[Line, None] = {}
+        self.total = self.longest = 0
         self._at_ns = clock()
 
     def add(self, units: int, line: "Line | None" = None) -> None:
@@ -45,12 +59,6 @@ class Bound:
         if level > self.worst:
             self.worst = level
         self.longest = max(self.longest, units if line is None else line.longest)
-
-    def begun(self, line: "Line") -> None:
-        """A frame of this connection may wait for the limit from now on."""
-        if line not in self._open:
-            self._open = {each: None for each in (*self._open, line) if not each.sock.is_closed}
-            self.lines = max(self.lines, len(self._open))
 
     def allow(self, rate: float) -> None:
         """This rate may apply from now on, and the one before as well."""
@@ -90,6 +98,11 @@ class Line:
         self._head = b""
         self._left = self._length = 0
         self._is_data = False
+
+    @property
+    def frame_bytes(self) -> int:
+        """The announced length of the latest frame."""
+        return self._length
 
     @property
     def unfinished_bytes(self) -> int:

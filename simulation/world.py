@@ -95,8 +95,8 @@ class World(Scene):
         self.hostile: list[Hostile] = []
         #: Called with each response that a client gets.
         self.on_response: list[Callable[[Link, Sent, Sequence[Any]], object]] = []
-        #: Called when the last byte of a Produce request or of a Fetch response has passed.
-        self.on_data_frame: Callable[[Line], object] = nothing
+        #: Called when a Produce request or a Fetch response begins to pass.
+        self.on_passing: Callable[[Line], object] = nothing
 
     # ---- parts
 
@@ -202,8 +202,8 @@ class World(Scene):
         if not proxy.startswith(PROXIES) or far.name[1] == ADMIN_PORT:
             return
         is_upstream = near.host == proxy
-        requests = Requests(near, passes, nothing if is_upstream else self._request_begins)
-        fetched, begins = (nothing, self._response_begins) if is_upstream else (self._fetched, nothing)
+        requests = Requests(near, passes, self._passing_begins if is_upstream else self._request_begins)
+        fetched, begins = (nothing, self._response_begins) if is_upstream else (self._fetched, self._passing_begins)
         responses = Responses(far, fetched, begins, requests)
         near.on_sent, far.on_sent = requests.feed, responses.feed
         if is_upstream:
@@ -212,11 +212,15 @@ class World(Scene):
 
     def _request_begins(self, line: Line) -> None:
         """From a client."""
-        self.flow.begun(line)
+        self.flow.lines.begun(line)
         if self.disks and line.sock.peer is not None:
             self.disks.begun(line.sock.peer.host, line)
         for name in (of_client(line.client_id), TOTAL):
             self.limits.begun(name, "producer_byte_rate", line)
+
+    def _passing_begins(self, line: Line) -> None:
+        """To a broker, or to a client."""
+        self.on_passing(line)
 
     def _response_begins(self, line: Line) -> None:
         """From a broker."""
@@ -230,13 +234,9 @@ class World(Scene):
             self.disks.passed(line.sock.host, size, line)
         for name in (of_client(client_id), TOTAL):
             self.limits.count(name, "producer_byte_rate", size, line)
-        if not line.left_bytes:
-            self.on_data_frame(line)
 
     def _fetched(self, line: Line, size: int) -> None:
         self.limits.count(of_client(line.client_id), "consumer_byte_rate", size, line)
-        if not line.left_bytes:
-            self.on_data_frame(line)
 
     def _appended(self, broker: int, topic: str, size: int) -> None:
         """A broker has received a batch."""
