@@ -212,6 +212,7 @@ async def test_changes_are_decided_outside_of_the_loop() -> None:
 
 
 @pytest.mark.claim("kafka-quotas", "a change that does not fit into the topic is refused and not written")
+@pytest.mark.pure  # it changes a constant
 async def test_a_change_for_which_there_is_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "MAX_ENTITIES", 1)
     async with running() as world:

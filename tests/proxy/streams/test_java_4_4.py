@@ -162,7 +162,7 @@ def test_a_part_of_a_fleets_limit_is_held_alone() -> None:
     pair = pair_of(World([SLOW]))
     pair.exchange(heartbeat(7), heartbeat_answer(7))
     (limit,) = pair.connection.identity.limits.produce.limits
-    limit.whole = cast("Any", SimpleNamespace(wanted=int, share=1_000, rate=1_000, fleet="f", members=2))
+    limit.whole = cast("Any", SimpleNamespace(wanted=lambda: None, share=1_000, rate=1_000, fleet="f", members=2))
     pair.exchange(produce(1, 2_000), produced(1))
     assert produce_throttle_ms(pair.received()[-1], 9) == 0
 
