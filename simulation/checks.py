@@ -41,6 +41,7 @@ FETCH_SECONDS: Final = 0.75
 """How long a broker waits for records."""
 LEASE_SECONDS: Final = 15.0
 MOST_THROTTLE_SECONDS: Final = 5.0
+"""`--max-throttle-ms`."""
 JOIN_SECONDS: Final = 16.0
 CHUNK_BYTES: Final = 524_288
 USED: Final = 0.6

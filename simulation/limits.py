@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from quotas.limit_kinds import PRODUCER_BYTE_RATE
 from simulation.kernel import Kernel
 from simulation.taps import NO_LIMIT, Bound, Line, Open
 
@@ -17,7 +18,6 @@ TOTAL: Final = "total=true"
 DEBTOR: Final = "debtor"
 """The name of a client that always has one limit (`probe`)."""
 LIMIT_OF_DEBTOR: Final = 10_000
-PRODUCED: Final = "producer_byte_rate"
 READ_SECONDS: Final = 5.0
 """By then the cluster's quotas have been read."""
 
@@ -68,7 +68,7 @@ class Limits:
 
     def write(self, path: Path) -> None:
         """The quotas file."""
-        lines = ["[[quota]]", f'client-id = "{DEBTOR}"', f"{PRODUCED} = {LIMIT_OF_DEBTOR}"]
+        lines = ["[[quota]]", f'client-id = "{DEBTOR}"', f"{PRODUCER_BYTE_RATE} = {LIMIT_OF_DEBTOR}"]
         for entity, limits in self.file.items():
             lines += ["[[quota]]", *(item.replace("=", " = ") for item in entity.split(","))]
             lines += [f"{name} = {int(rate)}" for name, rate in limits.items()]
@@ -93,7 +93,7 @@ class Limits:
         and that than the cluster. What the file has for a client at either level is the most that the topic allows.
         """
         if name == of_client(DEBTOR):
-            return LIMIT_OF_DEBTOR if limit == PRODUCED else NO_LIMIT
+            return LIMIT_OF_DEBTOR if limit == PRODUCER_BYTE_RATE else NO_LIMIT
         for entity in (name,) if is_shared(name) else (name, DEFAULT):
             of_file, of_topic, of_cluster = (each.get(entity, {}).get(limit) for each in (file, topic, self.cluster))
             if of_file is not None:

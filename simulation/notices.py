@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from simulation.kafka import FETCH, PRODUCE
+from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+from simulation.checks import MOST_THROTTLE_SECONDS
 from simulation.kernel import MS, SECOND
 from simulation.limits import is_shared, of_client
 from simulation.link import THROTTLES, Link, Sent
@@ -13,10 +14,7 @@ from simulation.world import World
 CHANGING: Final = {"reload", "lift", "kill", "drain", "pause"}
 """Kinds of faults after which a limit may be another one, or may be earned while nobody is told."""
 BURST_SECONDS: Final = 1.0
-MOST_SECONDS: Final = 5.0
-"""`--max-throttle-ms`."""
 LATE_SECONDS: Final = 0.25
-LIMITS: Final = {PRODUCE: "producer_byte_rate", FETCH: "consumer_byte_rate"}
 
 
 class Notices:
@@ -36,7 +34,7 @@ class Notices:
 
     def _passes(self, line: Line) -> None:
         world, name = self._world, of_client(line.client_id)
-        bound = world.limits.bounds.get((name, LIMITS[PRODUCE if line.is_request else FETCH]))
+        bound = world.limits.bounds.get((name, PRODUCER_BYTE_RATE if line.is_request else CONSUMER_BYTE_RATE))
         if bound is None or name in world.limits.cluster:
             return
         bound.add(0)
@@ -50,6 +48,6 @@ class Notices:
             return
         world, told_ms = self._world, values[place]
         world.checked["notices"] += 1
-        owed_seconds = min(MOST_SECONDS, (owed_ns - world.kernel.now_ns) / SECOND)
+        owed_seconds = min(MOST_THROTTLE_SECONDS, (owed_ns - world.kernel.now_ns) / SECOND)
         if told_ms * MS < (owed_seconds - LATE_SECONDS) * SECOND:
             world.fail(f"{link.client_id} was told to wait for {told_ms:,} ms, and owes {1_000 * owed_seconds:,.0f} ms")

@@ -95,7 +95,7 @@ class World(Scene):
         self.hostile: list[Hostile] = []
         #: Called with each response that a client gets.
         self.on_response: list[Callable[[Link, Sent, Sequence[Any]], object]] = []
-        #: Called when a Produce request or a Fetch response begins to pass.
+        #: Called when a Produce request or a Fetch response begins to pass; set before the kernel runs.
         self.on_passing: Callable[[Line], object] = nothing
 
     # ---- parts
@@ -202,8 +202,8 @@ class World(Scene):
         if not proxy.startswith(PROXIES) or far.name[1] == ADMIN_PORT:
             return
         is_upstream = near.host == proxy
-        requests = Requests(near, passes, self._passing_begins if is_upstream else self._request_begins)
-        fetched, begins = (nothing, self._response_begins) if is_upstream else (self._fetched, self._passing_begins)
+        requests = Requests(near, passes, self.on_passing if is_upstream else self._request_begins)
+        fetched, begins = (nothing, self._response_begins) if is_upstream else (self._fetched, self.on_passing)
         responses = Responses(far, fetched, begins, requests)
         near.on_sent, far.on_sent = requests.feed, responses.feed
         if is_upstream:
@@ -217,10 +217,6 @@ class World(Scene):
             self.disks.begun(line.sock.peer.host, line)
         for name in (of_client(line.client_id), TOTAL):
             self.limits.begun(name, "producer_byte_rate", line)
-
-    def _passing_begins(self, line: Line) -> None:
-        """To a broker, or to a client."""
-        self.on_passing(line)
 
     def _response_begins(self, line: Line) -> None:
         """From a broker."""

@@ -201,15 +201,12 @@ class SharedLimits:
         return found
 
     def demand(self, now_ns: int) -> dict[str, Demand]:
-        """What the limits in use need. Also sets rates that have expired again: a bucket drops to the floor on its own
-        when a lease ends; the fallback may be more.
-        """
+        """What the limits in use need. Also sets rates that have expired again."""
         for _ in range(min(SAMPLED_AT_ONCE, len(self._idle))):
             shared = self._idle.popleft()
             if shared.limit not in self._shared:
                 continue
-            if now_ns >= shared.until_ns:
-                self._set_rate(shared, now_ns)
+            self._renew(shared, now_ns)
             if shared.use.is_idle(now_ns):
                 self._idle.append(shared)
             else:
@@ -217,8 +214,7 @@ class SharedLimits:
                 self._busy[shared] = None
         found: dict[str, Demand] = {}
         for shared in list(self._busy):
-            if now_ns >= shared.until_ns:
-                self._set_rate(shared, now_ns)
+            self._renew(shared, now_ns)
             if shared.use.is_idle(now_ns):
                 del self._busy[shared]
                 self._idle.append(shared)
@@ -237,6 +233,11 @@ class SharedLimits:
             is_small = each.is_limited and shared.limit.name in LIMITS_WITH_FLOOR and shared.fair < SMALLEST_SHARE
             if is_small and shared.rate >= SMALLEST_SHARE and self._member.caps.keys[name].use:
                 yield shared
+
+    def _renew(self, shared: SharedLimit, now_ns: int) -> None:
+        """The bucket drops to the floor on its own when a lease ends; the fallback may be more."""
+        if now_ns >= shared.until_ns:
+            self._set_rate(shared, now_ns)
 
     def _set_rate(self, shared: SharedLimit, now_ns: int) -> None:
         member, key = self._member, shared.key

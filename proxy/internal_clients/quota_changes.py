@@ -1,10 +1,10 @@
 """What Kafka's quota API does to the topic of quotas: one change after the other, each answered once it is in force."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from proxy.background.host import Host
 from proxy.internal_clients.failures import LogFailed
@@ -38,16 +38,18 @@ class QuotaChanges:
         if len(self._changing) >= MAX_CHANGING:
             asyncio.get_running_loop().call_soon(done, f"more than {MAX_CHANGING} changes are under way")
             return
-        task = asyncio.ensure_future(self._change(decide, done))
-        self._changing.add(task)
-        task.add_done_callback(self._changing.discard)
+        self._start(self._change(decide, done))
 
     def compute(self, work: Callable[[], bytes], done: Callable[[bytes], None]) -> None:
 
         async def computing() -> None:
             done(await asyncio.to_thread(work))
 
-        task = asyncio.ensure_future(computing())
+        self._start(computing())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """asyncio itself does not keep tasks."""
+        task = asyncio.ensure_future(work)
         self._changing.add(task)
         task.add_done_callback(self._changing.discard)
 
