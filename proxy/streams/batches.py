@@ -67,11 +67,11 @@ class Batches:
         else:
             passed_to, count = self._scan(requests, kind, pos, end, most)
             size = (passed_to if passed_to < end else end) - pos - 4 * count
-            if limits.is_by_bytes:
-                room = limits.produce.spend(size, now_ns)
-            else:
+            if limits.mixed:
                 surcharges = _surcharges(limits, requests.buf, pos, count) if limits.costs else ()
                 room = spend_all(limits.sums_of(size, count, surcharges), size, now_ns)
+            else:
+                room = limits.produce.spend(size, now_ns)
         if not count:
             return pos
         if room < 0:

@@ -23,7 +23,8 @@ class ClientLimits:
     produce       charged with the bytes of Produce requests
     fetch         charged with the bytes of Fetch and ShareFetch responses
     costs         what limits of `produce` charge for a request at least (`request_cost`), each value once
-    is_by_bytes   whether all limits of a Produce request, besides those of its records, are charged its bytes
+    mixed         `units` if some limits of a Produce request, besides those of its records, are not charged its bytes;
+                  else empty: few clients need a list of their own
     requests      charged with 1 for each request of any kind; holds only data
     mutations     charged with partitions created and deleted
     producer_ids  charged with new producer ids; None without such a limit
@@ -35,15 +36,14 @@ class ClientLimits:
     """
 
     __slots__ = (
-        "_mixed",
         "bytes_in",
         "costs",
         "fetch",
         "fetches",
         "generation",
-        "is_by_bytes",
         "key",
         "messages_in",
+        "mixed",
         "mutations",
         "produce",
         "producer_ids",
@@ -55,7 +55,7 @@ class ClientLimits:
         self.key: Final = key
         self.produce: LimitSet = NO_LIMITS
         self.costs: tuple[int, ...] = ()
-        self.is_by_bytes = True
+        self.mixed: Sequence[Unit] = ()
         self.fetch: LimitSet = NO_LIMITS
         self.requests: LimitSet = NO_LIMITS
         self.mutations: LimitSet = NO_LIMITS
@@ -64,7 +64,6 @@ class ClientLimits:
         self.messages_in: tuple[Limit, ...] = ()
         self.walks = False
         self.generation = -1
-        self._mixed: Sequence[Unit] = ()  # `units` if not all are by bytes: few clients need a list of their own
         self.fetches = 0
 
     def set_produce(self, produce: LimitSet, requests: LimitSet) -> None:
@@ -73,16 +72,15 @@ class ClientLimits:
         own = [limit.request_cost for limit in produce.limits]
         costs = self.costs = tuple(dict.fromkeys(filter(None, own)))
         places = [FIRST_COST + costs.index(cost) if cost else BYTES for cost in own]
-        mixed = [*zip(produce.limits, places, strict=True), *((limit, REQUESTS) for limit in requests.limits)]
-        self.is_by_bytes = not requests.limits and not costs
-        self._mixed = () if self.is_by_bytes else sorted(mixed, key=_rank)
+        units = [*zip(produce.limits, places, strict=True), *((limit, REQUESTS) for limit in requests.limits)]
+        self.mixed = sorted(units, key=_rank) if requests.limits or costs else ()
 
     @property
     def units(self) -> Sequence[Unit]:
         """Of Produce requests, in the order in which a frame passes them: each limit of `produce` (`BYTES`, or with a
         `request_cost` from `FIRST_COST` on) and of `requests` (`REQUESTS`).
         """
-        return self._mixed or [(limit, BYTES) for limit in self.produce.limits]
+        return self.mixed or [(limit, BYTES) for limit in self.produce.limits]
 
     def surcharges(self, lengths: Sequence[int]) -> list[int]:
         """For each of `costs`, what requests of these lengths are charged besides their bytes. That is due with the
@@ -100,10 +98,10 @@ class ClientLimits:
         """The charges of this number of Produce requests, of which `size` bytes together have arrived, besides their
         records; `surcharges`: see there. 0 requests: what more bytes of a request that has begun are charged.
         """
-        if not self._mixed or not requests:
+        if not self.mixed or not requests:
             return [(limit, size) for limit in self.produce.limits]
         sums = (size, requests, *[size + more for more in surcharges])
-        return [(limit, sums[at]) for limit, at in self._mixed]
+        return [(limit, sums[at]) for limit, at in self.mixed]
 
     def sums_of(self, size: int, requests: int, surcharges: Sequence[int] = ()) -> list[Sum]:
         """Like `charges_of`, for `spend_all`: limits in the same unit together, in any order."""

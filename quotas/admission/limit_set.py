@@ -132,9 +132,9 @@ class _OneBucket(LimitSet):
 
     __slots__ = ("_bucket", "_limit")
 
-    def __init__(self, limit: Limit, bucket: TokenBucket) -> None:
-        super().__init__((limit,))
-        self._limit: Final = limit
+    def __init__(self, limits: tuple[Limit, ...], bucket: TokenBucket) -> None:
+        super().__init__(limits)
+        self._limit: Final = limits[0]
         self._bucket: Final = bucket
 
     def spend(self, amount: int, now_ns: int) -> int:
@@ -149,5 +149,5 @@ def limit_set(limits: tuple[Limit, ...]) -> LimitSet:
     if not limits:
         return NO_LIMITS
     if len(limits) == 1 and isinstance(bucket := limits[0].algorithm, TokenBucket):
-        return _OneBucket(limits[0], bucket)
+        return _OneBucket(limits, bucket)
     return LimitSet(limits)

@@ -110,7 +110,7 @@ class ProduceRequest(Request):
         """Like `_charge_chunk`, far from any limit, if the charges are in one unit or were found in a batch."""
         content, limits = self.content, self.client.limits
         if content is None:
-            return limits.produce.spend(chunk, now_ns) if limits.is_by_bytes or not number else -1
+            return limits.produce.spend(chunk, now_ns) if not limits.mixed or not number else -1
         return (
             -1 if content.spend_rest is None else content.spend_rest(connection.identity, chunk, content.found, now_ns)
         )
