@@ -24,7 +24,7 @@ from proxy.command.quotas_commands import quotas
 from proxy.config.config import GROUPS, Config
 from proxy.config.errors import ConfigError, StartError
 from proxy.config.given import Given, check_values
-from proxy.config.limits_help import CommandWithLimits, values_of
+from proxy.config.limits_help import CommandWithLimits
 from proxy.config.option_types import ARGUMENTS, IGNORE_ENVIRONMENT, Checked
 from proxy.config.values import parse_bytes_per_second, parse_duration, parse_size
 from proxy.observability.build import BUILD
@@ -107,6 +107,7 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     The value of an option comes from its flag, then its environment variable, then the file of --config, then its
     default. An empty variable counts as unset.
     """
+    from proxy.config.cautions import repetitions
     from proxy.config.checks import config_of
     from proxy.config.variables import service_variables, unknown_variables
     from proxy.observability.logs import EventLog, configure
@@ -121,9 +122,7 @@ def run(ctx: click.Context, /, **_options: object) -> None:
     configure(config.observability.log_format, config.observability.log_level)
     log = EventLog(__name__)
     log.warn_of(unknown)
-    for flag, values in values_of(ctx.command, ctx.meta[ARGUMENTS]).items():
-        if len(set(values)) > 1:
-            log.warning("flag_repeated", flag=flag, values=", ".join(values), effect="the last value wins")
+    log.warn_of(repetitions(ctx, config))
     for variable, service in service_variables(ctx, os.environ):
         log.info("service_variable_ignored", variable=variable, service=service)
     if ignored := config.upstream.ignored:
@@ -223,7 +222,7 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None, *, s
     \b
       kafka-quota-proxy check-config --quotas-file quotas.toml proxy.toml
     """
-    from proxy.config.cautions import quota_warnings, secret_warnings
+    from proxy.config.cautions import quota_warnings, repetitions, secret_warnings
     from proxy.config.checks import config_of, summary_of
     from proxy.config.effective import page_of, text_of
     from proxy.config.quotas_file import active_quotas
@@ -240,7 +239,8 @@ def check_config(ctx: click.Context, /, file: str, quotas_file: str | None, *, s
         config = config_of(run_context, need_upstream=False)
     quotas = active_quotas(config)
     tls = TlsContexts(config, Metrics())
-    for _, fields in (*quota_warnings(config, quotas), *secret_warnings(config), *tls.cautions):
+    repeated = repetitions(run_context, config)
+    for _, fields in (*repeated, *quota_warnings(config, quotas), *secret_warnings(config), *tls.cautions):
         click.echo(_warning(fields), err=True)
     click.echo(f"{file}: ok: {summary_of(config, quotas)}")
     for line in [
@@ -403,8 +403,9 @@ def install_help(prefix: str) -> None:
 
 
 def _warning(fields: Mapping[str, object]) -> str:
-    place = fields.get("entities") or fields["file"]
-    text = f"warning: {place}: {fields['effect']}"
-    if "flag" in fields:
+    place = fields.get("entities") or fields.get("file") or fields["flag"]
+    what = fields.get("values") or fields.get("keys")
+    text = f"warning: {place}: {f'{what}: ' if what else ''}{fields['effect']}"
+    if "entities" in fields and "flag" in fields:
         text += f" ({fields['flag']})"
     return f"{text}\n  {fields['hint']}" if "hint" in fields else text

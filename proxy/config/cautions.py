@@ -8,9 +8,13 @@ from heapq import nlargest
 from itertools import chain, islice
 from typing import Final
 
+import click
+
 from proxy.config.config import Config, FleetOptions
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.floor import FLOORS, LIMITS_WITH_FLOOR, REMEDY, SMALLEST_SHARE
+from proxy.config.limits_help import values_of
+from proxy.config.option_types import ARGUMENTS
 from proxy.config.quota_sources import Quotas
 from quotas.admission.limit import Limit
 from quotas.entity import ANONYMOUS, DEFAULT_NAME, AnyEntity, Entity, Name
@@ -21,6 +25,7 @@ from quotas.resource_groups import ResourceGroup
 OTHERS_READ: Final = 0o044
 BELOW_FLOOR: Final = "quota_below_floor"
 MAX_SEEN: Final = 5
+_LAST_WINS: Final = "the last value wins"
 
 Caution = tuple[str, dict[str, object]]
 """The name of a log event, and its fields."""
@@ -57,6 +62,21 @@ def secret_warnings(config: Config) -> Iterator[Caution]:
             if mode & OTHERS_READ and not is_fixed:
                 effect = f"other users can read its secrets: its mode is {mode:o}"
                 yield "secret_readable", {"file": path, "effect": effect, "hint": f"chmod 600 {path}"}
+
+
+def repetitions(ctx: click.Context, config: Config) -> Iterator[Caution]:
+    """Warnings about flags, labels and client properties that were given more than once, with different values."""
+    labels: dict[str, list[str]] = {}
+    for name, value in ctx.params["label"]:
+        labels.setdefault(name, []).append(f"{name}={value}")
+    flags = values_of(ctx.command, ctx.meta[ARGUMENTS]).items()
+    for flag, values in (*flags, *(("--label", values) for values in labels.values())):
+        if len(set(values)) > 1:
+            yield "flag_repeated", {"flag": flag, "values": ", ".join(values), "effect": _LAST_WINS}
+    for each in dict.fromkeys((config.upstream, config.internal_client)):
+        if each.repeated:
+            keys = ",".join(each.repeated)
+            yield "client_property_repeated", {"file": each.file, "keys": keys, "effect": _LAST_WINS}
 
 
 def unresolved(names: Iterable[str]) -> list[Caution]:

@@ -127,6 +127,7 @@ def read_client_file(path: Path, *, place: str) -> tuple[ClientSettings, tuple[P
         secret_files=tuple(dict.fromkeys(given.secret_files)),
         secrets=tuple(given.secrets),
         ignored=tuple(dict.fromkeys(given.ignored)),
+        repeated=tuple(dict.fromkeys(given.repeated)),
         servers=values.get("bootstrap.servers", ""),
         client_id=values.get("client.id", ""),
     )
@@ -148,6 +149,7 @@ class _Given:
         self.values: dict[str, str] = {}
         self.problems: list[Problem] = []
         self.ignored: list[str] = []
+        self.repeated: list[str] = []
         self.files = [path]
         self.secret_files: list[Path] = []
         self.secrets: list[str] = []
@@ -174,6 +176,8 @@ class _Given:
         except InvalidValue as error:
             self.wrong(name, error.message)
         else:
+            if self.values.pop(name, value) != value:
+                self.repeated.append(name)
             if value or name == _ENDPOINT:
                 self.values[name] = value
             if _QUOTED.fullmatch(value) and not _SECRET.search(name):

@@ -93,6 +93,7 @@ class ClientSettings:
     secret_files    those with a secret, and the token file
     secrets         passwords, keys and the like, those of ignored keys too, for `masked`
     ignored         keys that have no use here
+    repeated        keys with several values, of which the last one counts, as in Java
     servers         `bootstrap.servers`, unparsed; "": none
     client_id       `client.id`; "": none
     """
@@ -105,6 +106,7 @@ class ClientSettings:
     secret_files: tuple[Path, ...] = ()
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     ignored: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
     servers: str = ""
     client_id: str = ""
 

@@ -157,6 +157,17 @@ def test_the_file_of_connections_to_brokers_is_checked_too(files: Path) -> None:
         assert "hidden" not in result.stderr
 
 
+def test_what_has_several_values_is_named(files: Path) -> None:
+    (files / "proxy.toml").write_text('command_config = "c.properties"\nlabel = ["team=a", "env=x", "env=x", "team=b"]\n')
+    (files / "c.properties").write_text("bootstrap.servers=a:1\nbootstrap.servers=b:1\nclient.id=c\nclient.id=c\n")
+    result = invoke("check-config", "proxy.toml")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "warning: --label: team=a, team=b: the last value wins\n"
+        "warning: c.properties: bootstrap.servers: the last value wins\n"
+    )
+
+
 def test_check_config_shows_each_option_with_its_source(files: Path) -> None:
     (files / "client.properties").write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=etl\nsasl.password=hidden\n"
@@ -305,9 +316,11 @@ def test_a_check_of_a_configuration_that_is_stopped_does_not_end_as_a_good_one()
 
 def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
     flags = ("--client-id", "etl", "--quota", "client-id=spark-etl,request_rate=1")
-    with running(*LOCAL, "--client-id=other", *flags) as (_, lines):
+    labels = ("--label", "a=b", "--label", "c=d", "--label", "a=c")
+    with running(*LOCAL, "--client-id=other", *flags, *labels) as (_, lines):
         events = {line["event"]: line for line in lines}
-    assert (events["flag_repeated"]["flag"], events["flag_repeated"]["values"]) == ("--client-id", "other, etl")
+    repeated = [(line["flag"], line["values"]) for line in lines if line["event"] == "flag_repeated"]
+    assert repeated == [("--client-id", "other, etl"), ("--label", "a=b, a=c")]
     never = events["quota_never_matches"]
     assert (never["level"], never["entities"], never["flag"]) == ("WARN", "client-id:spark-etl", "--client-id etl")
     assert events["listening"]["upstream"] == "127.0.0.1:1"

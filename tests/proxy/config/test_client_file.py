@@ -58,6 +58,13 @@ def test_each_format_gives_the_same(tmp_path: Path, text: str) -> None:
     assert (found.ssl.ca, found.ssl.certificate, found.ssl.checks_hostname) == (Pem(authority.read_text()), None, True)
 
 
+def test_the_last_value_of_a_key_counts_like_in_java(tmp_path: Path) -> None:
+    found = good(tmp_path / "a", "bootstrap.servers=a:1\nclient.id=x\nbootstrap.servers=\nclient.id=x\n")
+    assert (found.servers, found.client_id, found.repeated) == ("", "x", ("bootstrap.servers",))
+    [problem] = read(tmp_path / "b", "security.protocol=PLAINTEXT\nsecurity.protocol=SSL2")[1]
+    assert problem.place == f"{tmp_path / 'b'}:2: security.protocol"
+
+
 PASSWORDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp", "Zs"]), min_size=1, max_size=20)
 
 
