@@ -324,7 +324,7 @@ class ObservabilityOptions:
         "/explain, /clients, /limits, /brokers, /throttles, /fleet, /config). Port 0: any free port.",
     )
     metrics_allowed_hosts: tuple[str, ...] = option(
-        Checked("NAME", values.parse_host),
+        Checked("NAME", values.parse_host_header),
         "A host name by which scrapers reach --metrics-listen. Requests for IP addresses, localhost and the "
         "listen host are always answered; any other Host gets 421, so that no web page can read this port through a "
         "browser (DNS rebinding).",

@@ -78,6 +78,18 @@ def parse_host(value: object) -> str:
     return host
 
 
+def parse_host_header(value: object) -> str:
+    """A host name as in the Host of a request to the admin port, where a pattern would permit DNS rebinding."""
+    text = _text(value, "HOST").strip()
+    if "*" in text:
+        hint = "give each name by which scrapers reach this port; IP addresses are always answered"
+        raise InvalidValue("expected HOST", hint)
+    host, colon, port = text.rpartition(":")
+    if colon and host and ":" not in host and _digits(port) is not None:
+        raise InvalidValue("expected HOST without a port", f"write {host}")
+    return parse_host(text)
+
+
 NODE: Final = "{node}"
 """Stands for a node id in the host of `--sni-host`."""
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -209,8 +221,14 @@ def parse_topic(value: object) -> str:
 
 
 def parse_principal(value: object) -> str:
-    """The user of a principal: alice, or User:alice as in Kafka's ACLs."""
-    return parse_name(value).removeprefix("User:") or parse_name("")
+    """The user of a principal: alice, or User:alice as in Kafka's ACLs, but without their wildcard."""
+    user = parse_name(value).removeprefix("User:") or parse_name("")
+    if user.endswith("*"):
+        hint = "give each user, or User:ANONYMOUS for everyone who has not logged in"
+        raise InvalidValue("expected a PRINCIPAL, and * matches no one", hint)
+    if user.startswith("user:"):
+        raise InvalidValue("expected a PRINCIPAL such as User:alice", f"did you mean User:{user[5:]}?")
+    return user
 
 
 def parse_fleet(value: object) -> str:
