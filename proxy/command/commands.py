@@ -182,11 +182,13 @@ def check(ctx: click.Context, /, arguments: tuple[str, ...]) -> None:
     from proxy.command.check import results
     from proxy.config.checks import config_of
     from proxy.internal_clients.event_loops import new_loop
+    from proxy.process.start_log import raise_descriptor_limit
 
     flag = ["--config"] if arguments and not arguments[0].startswith("-") else []
     with run.make_context("run", [*flag, *arguments], parent=ctx) as run_context:
         config = config_of(run_context)
     logging.disable()  # the printed lines contain the same
+    raise_descriptor_limit(config)
 
     async def print_all() -> bool:
         ok = True

@@ -5,6 +5,7 @@ from typing import Final
 
 from proxy.config.addresses import format_address
 from proxy.config.config import Config, ListeningOptions, SecurityOptions
+from proxy.config.errors import StartError
 from proxy.config.exemptions import MAX_LISTED
 from proxy.config.quota_sources import Quotas
 from proxy.config.values import NODE
@@ -12,15 +13,24 @@ from proxy.fleet.shared_limits import shared_and_own
 from proxy.observability.logs import EventLog
 
 USUAL_CONNECTIONS: Final = 1_000
+FEWEST_DESCRIPTORS: Final = 32
+"""Without the ports of brokers: 16 of an idle process, and 16 for a connection and for what reads files and topics."""
 
 _log = EventLog("proxy.process.server")
 
 
 def raise_descriptor_limit(config: Config) -> None:
-    """Raise the soft limit on descriptors to the hard one; warn if it is too low for ``--max-connections``."""
+    """Raise the soft limit on descriptors to the hard one; warn if it is too low for ``--max-connections``. Raises
+    StartError if it is too low to start: the event loop would fail in ways that nobody understands.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    listening = config.listening
+    needed = FEWEST_DESCRIPTORS + len({*(listening.broker_ports or ()), *listening.node_ports.values()})
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        message = f"the limit on open files is {hard}, but at least {needed} are needed for the ports and one client"
+        raise StartError(f"error: {message}\n  raise the hard limit (ulimit -Hn, LimitNOFILE=)")
     wanted = few_descriptors(config)
     if wanted:
         hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"

@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from quotas.limit_kinds import LIMIT_KINDS
 from quotas.parsing.limits import scope_keys
 from quotas.parsing.names import ENTITY_KEYS
 from quotas.parsing.options import OPTION_KEYS
+from tests.proxy.brokers.test_nodes import free_ports
 
 OPTIONS = [option for option in run_command.params if isinstance(option, Setting) and not option.hidden]
 
@@ -158,7 +159,9 @@ def test_the_file_of_connections_to_brokers_is_checked_too(files: Path) -> None:
 
 
 def test_what_has_several_values_is_named(files: Path) -> None:
-    (files / "proxy.toml").write_text('command_config = "c.properties"\nlabel = ["team=a", "env=x", "env=x", "team=b"]\n')
+    (files / "proxy.toml").write_text(
+        'command_config = "c.properties"\nlabel = ["team=a", "env=x", "env=x", "team=b"]\n'
+    )
     (files / "c.properties").write_text("bootstrap.servers=a:1\nbootstrap.servers=b:1\nclient.id=c\nclient.id=c\n")
     result = invoke("check-config", "proxy.toml")
     assert result.exit_code == 0
@@ -213,8 +216,13 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 def finished(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    environment = clean_environment(**environment)
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, env=environment)
+    return ended(command(*arguments), environment)
+
+
+def ended(given: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        given, capture_output=True, text=True, timeout=60, env=clean_environment(**environment), check=False
+    )
 
 
 LOCAL = (
@@ -223,12 +231,19 @@ LOCAL = (
 )
 
 
-@contextmanager
-def running(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+Running = AbstractContextManager[tuple[subprocess.Popen[str], list[dict[str, Any]]]]
+
+
+def running(*arguments: str, **environment: str) -> Running:
     """A proxy process that has said what it listens on, and its log lines up to there."""
-    given = command("run", "--log-format", "json", *arguments)
-    environment = clean_environment(**environment)
-    with subprocess.Popen(given, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    return started(command("run", "--log-format", "json", *arguments), environment)
+
+
+@contextmanager
+def started(
+    given: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
+    with subprocess.Popen(given, stderr=subprocess.PIPE, text=True, env=clean_environment(**environment)) as process:
         assert process.stderr is not None
         lines: list[dict[str, Any]] = []
         try:
@@ -326,6 +341,32 @@ def test_the_start_says_what_it_does_and_what_is_likely_not_meant() -> None:
     assert events["listening"]["upstream"] == "127.0.0.1:1"
     assert re.fullmatch(r"127\.0\.0\.1:\d+", events["listening"]["bootstrap"])
     assert "this process only" in events["quotas"]["scope"]
+
+
+def with_descriptors(limit: int, *arguments: str) -> list[str]:
+    """A command with this limit on open files, which it cannot raise."""
+    return ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh", *command(*arguments)]
+
+
+@pytest.mark.parametrize("count", [0, 20])
+@pytest.mark.parametrize("command_name", ["run", "check"])
+def test_too_few_descriptors_are_refused_with_the_number_that_is_needed(command_name: str, count: int) -> None:
+    """Otherwise the event loop fails in its own ways: with an IndexError, or because it cannot be closed."""
+    listen, broker_ports = "127.0.0.1:0", "0"
+    if count:
+        ports = free_ports(count + 1)
+        listen, broker_ports = f"127.0.0.1:{ports[0]}", f"{ports[1]}-{ports[-1]}"
+    own = ("--bootstrap-servers", "127.0.0.1:1", "--metrics-listen", "127.0.0.1:0")
+    arguments = (*own, "--listen", listen, "--broker-ports", broker_ports)
+    for limit in (12, count + 31):
+        result = ended(with_descriptors(limit, command_name, *arguments), {})
+        needed = f"at least {count + 32} are needed for the ports and one client"
+        message = f"error: the limit on open files is {limit}, but {needed}\n  raise the hard limit (ulimit -Hn, "
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr == f"{message}LimitNOFILE=)\n"
+    if command_name == "run":
+        with started(with_descriptors(count + 32, "run", "--log-format", "json", *arguments), {}) as (_, lines):
+            assert "few_descriptors" in {line["event"] for line in lines}
 
 
 SLOW_RESOLVER = """
