@@ -9,11 +9,13 @@ import socket
 import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Mapping
-from typing import final
+from typing import Final, final
 
 from proxy.observability.logs import EventLog
 
 _log = EventLog(__name__)
+_SERVING: Final = "STATUS=serving"
+_REFUSED: Final = "STATUS=refused a changed file; the previous one stays in force"
 
 
 @final
@@ -27,11 +29,14 @@ class Supervisor:
         is_meant = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self._watchdog_seconds = int(environment.get("WATCHDOG_USEC", 0)) / 2_000_000 if is_meant else 0
         self._is_reloading = False
+        #: What `systemctl status` shows; None while the proxy does not serve.
+        self._status: str | None = None
         self._timer: TimerHandle | None = None
 
     def ready(self) -> None:
         """New connections are served from now on. Brokers need not answer yet: a restart would not help them."""
-        self._send("READY=1", "STATUS=serving")
+        self._status = _SERVING
+        self._send("READY=1", _SERVING)
         if self._watchdog_seconds and self._address:
             self._alive()
 
@@ -41,15 +46,21 @@ class Supervisor:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self, *, ok: bool) -> None:
-        """Files were read; `ok`: and applied. Nothing is sent where no reload was asked for."""
+        """Files were read or have not changed; `ok`: those that were read last are in force. The status also changes
+        without `systemctl reload`, because the proxy watches its files.
+        """
+        before, status = self._status, _SERVING if ok else _REFUSED
         if self._is_reloading:
             self._is_reloading = False
-            self._send(
-                "READY=1", "STATUS=serving" if ok else "STATUS=refused a changed file; the previous one stays in force"
-            )
+            self._send("READY=1", status)
+        elif before is not None and before != status:
+            self._send(status)
+        if before is not None:
+            self._status = status
 
     def stopping(self) -> None:
         """The drain starts. The watchdog continues until `close`."""
+        self._status = None
         self._send("STOPPING=1", "STATUS=draining")
 
     def close(self) -> None:

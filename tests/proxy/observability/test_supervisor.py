@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from proxy.observability.supervisor import Supervisor
+
+REFUSED: Final = "STATUS=refused a changed file; the previous one stays in force"
 
 
 @pytest.fixture
@@ -48,6 +51,11 @@ async def test_a_watchdog_is_fed_by_the_loop_until_the_end(manager: socket.socke
     await asyncio.sleep(0.05)
     with pytest.raises(BlockingIOError):
         manager.recv(100)
+    supervisor.stopping()
+    supervisor.reloaded(ok=False)  # the drain stays shown
+    assert manager.recv(100) == b"STOPPING=1\nSTATUS=draining"
+    with pytest.raises(BlockingIOError):
+        manager.recv(100)
 
 
 async def test_another_process_and_a_missing_manager(manager: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
@@ -65,7 +73,8 @@ async def test_another_process_and_a_missing_manager(manager: socket.socket, cap
 
 def test_a_process_says_ready_reloading_refused_and_stopping(manager: socket.socket, tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.toml"
-    quotas.write_text('[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "1MB"\n')
+    valid = '[[quota]]\nclient-id = "etl"\nproducer_byte_rate = "1MB"\n'
+    quotas.write_text(valid)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         admin = f"127.0.0.1:{free.getsockname()[1]}"
@@ -98,8 +107,12 @@ def test_a_process_says_ready_reloading_refused_and_stopping(manager: socket.soc
             assert before < int(at.removeprefix("MONOTONIC_USEC=")) <= time.monotonic_ns() // 1000
             assert received(manager, "READY=1") == [
                 "READY=1",
-                "STATUS=refused a changed file; the previous one stays in force",
+                REFUSED,
             ]
+            quotas.write_text(valid)  # the watch sees it: nobody asks for a reload
+            assert received(manager, "STATUS=serving") == ["STATUS=serving"]
+            quotas.write_text("[[quota]]\n")
+            assert received(manager, REFUSED) == [REFUSED]
             process.send_signal(signal.SIGTERM)
             received(manager, "STOPPING=1")
             assert process.wait(60) == 0
