@@ -263,11 +263,11 @@ def test_the_commands_of_the_readme_lead_to_a_pod_with_a_sidecar(tmp_path: Path)
 def test_a_chart_of_the_reader_takes_the_sidecar(tmp_path: Path) -> None:
     """As the chart's README says."""
     shutil.copytree(CHART, tmp_path / "charts/kafka-quota-proxy")
-    needs = [{"name": "kafka-quota-proxy", "version": "0.1.0"}]
+    needs = [{"name": "kafka-quota-proxy", "version": "0.1.0", "condition": "kafka-quota-proxy.enabled"}]
     chart = {"apiVersion": "v2", "name": "mine", "version": "0.1.0", "dependencies": needs}
     (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
     values = tmp_path / "values.yaml"
-    given = {"bootstrapServers": "b:1", "sidecar": {"injection": "template"}}
+    given = {"enabled": True, "bootstrapServers": "b:1", "sidecar": {"injection": "template"}}
     values.write_text(yaml.safe_dump({"kafka-quota-proxy": given}))
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates/pod.yaml").write_text(
