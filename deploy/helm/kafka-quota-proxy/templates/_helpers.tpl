@@ -29,7 +29,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Not empty: neither the quotas' text, which has only comments, nor an option sets a limit. */}}
 {{- define "kafka-quota-proxy.unlimited" -}}
-{{- $options := regexMatch "--(quota|cluster-quotas)(=|\\s|$)" (join " " .Values.extraArgs) }}
+{{- $options := regexMatch "--(quota|cluster-quotas|quotas-topic)(=|\\s|$)" (join " " .Values.extraArgs) }}
 {{- if not (or .Values.existingQuotasConfigMap $options (regexMatch "(?m)^\\s*[^#\\s]" .Values.quotas)) }}true{{ end }}
 {{- end }}
 
