@@ -66,6 +66,7 @@ SHARED: Final = ("mode=shared", "fleet.name=jobs")
         (["mode=both"], "at '/mode': value must be one of 'sidecar', 'shared'"),
         (["bootstrapServers=broker"], "at '/bootstrapServers': 'broker' does not match pattern"),
         (["shared.replicas=0"], "at '/shared/replicas': minimum: got 0, want 1"),
+        (["userId=0"], "at '/userId': minimum: got 0, want 1"),
         (["shared.preStopSeconds=5s"], "at '/shared/preStopSeconds': got string, want integer"),
         (["shared.replicas=two"], "at '/shared/replicas': got string, want integer"),
         (["sidecar.brokerPort=3"], "at '/sidecar': additional properties 'brokerPort' not allowed"),

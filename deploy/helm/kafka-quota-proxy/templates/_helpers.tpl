@@ -143,9 +143,13 @@ securityContext:
     drop: [ALL]
   privileged: false
   readOnlyRootFilesystem: true
-  runAsGroup: 65532
+  {{- with .Values.userId }}
+  runAsGroup: {{ . | int }}
+  {{- end }}
   runAsNonRoot: true
-  runAsUser: 65532
+  {{- with .Values.userId }}
+  runAsUser: {{ . | int }}
+  {{- end }}
   seccompProfile:
     type: RuntimeDefault
 volumeMounts:
