@@ -87,17 +87,18 @@ class Disks:
 
     def passed(self, host: str, size: int, line: Line) -> None:
         """Bytes of a Produce request have passed a proxy."""
-        for proxy, bound in self._passed.items():
-            if proxy.address == host and proxy.exit_code is None:
-                bound.add(size, line)
-                if proxy in self._rests:
-                    self._rests[proxy] -= size
+        for proxy, bound in self._running_at(host):
+            bound.add(size, line)
+            if proxy in self._rests:
+                self._rests[proxy] -= size
 
     def begun(self, host: str, line: Line) -> None:
         """A Produce request of a client begins, which may wait at the proxy."""
-        for proxy, bound in self._passed.items():
-            if proxy.address == host and proxy.exit_code is None:
-                bound.lines.begun(line)
+        for _, bound in self._running_at(host):
+            bound.lines.begun(line)
+
+    def _running_at(self, host: str) -> list[tuple[ProxyProcess, Bound]]:
+        return [each for each in self._passed.items() if each[0].address == host and each[0].exit_code is None]
 
     def _look(self) -> None:
         now_ns = self.kernel.now_ns

@@ -7,7 +7,7 @@ from typing import Final
 from proxy.internal_clients.failures import LogFailed
 from simulation import probe
 from simulation.broker import Broker
-from simulation.draws import DRAIN_SECONDS, Fault
+from simulation.draws import DRAIN_SECONDS, PROBED, Fault
 from simulation.fleet_topic import SimLog
 from simulation.hostile import HOST, Hostile, Once
 from simulation.kernel import MS, SECOND, nothing
@@ -60,6 +60,9 @@ def _probe(world: World, fault: Fault, node: int | None = None) -> Callable[[], 
     return probe.begin(world, fault.kind, proxy, fault.lasts, node).stop
 
 
+MAKERS.update(dict.fromkeys(PROBED, _probe))
+
+
 def _both(*heals: Callable[[], object]) -> Callable[[], object]:
     return lambda: [heal() for heal in heals]
 
@@ -93,25 +96,22 @@ def quota(world: World, fault: Fault) -> object:
 
 
 @_kind
-def idle(world: World, fault: Fault) -> object:
+def idle(world: World, fault: Fault) -> None:
     """It closes its idle connections."""
     _broker(world, fault).close_idle()
-    return None
 
 
 @_kind
-def leaders(world: World, fault: Fault) -> object:
+def leaders(world: World, fault: Fault) -> None:
     """Others lead its partitions."""
     world.cluster.move_leaders(_broker(world, fault).number)
-    return None
 
 
 @_kind
-def join(world: World, fault: Fault) -> object:
+def join(world: World, fault: Fault) -> None:
     """A fourth one comes; its id shares its port of the proxy with another one."""
     if len(world.brokers) == world.FIRST_BROKERS:
         world.add_broker()
-    return None
 
 
 def _ended(world: World, fault: Fault, *, moves: bool, in_response: bool) -> object:
@@ -186,25 +186,7 @@ def hostile(world: World, fault: Fault) -> object:
 
 
 @_kind
-def debt(world: World, fault: Fault) -> object:
-    """One sends more than its limit lets pass."""
-    return _probe(world, fault)
-
-
-@_kind
-def stuck(world: World, fault: Fault) -> object:
-    """One does not take what it has asked for."""
-    return _probe(world, fault)
-
-
-@_kind
-def still(world: World, fault: Fault) -> object:
-    """One has nothing to do."""
-    return _probe(world, fault)
-
-
-@_kind
-def names(world: World, fault: Fault) -> object:
+def names(world: World, fault: Fault) -> None:
     """A new client for each request: `greedy`, whom only the limit of all names holds, and others between."""
     proxy = world.proxies[fault.chosen(len(world.proxies))]
     numbers = iter(range(int(10 * fault.lasts)))
@@ -217,27 +199,24 @@ def names(world: World, fault: Fault) -> object:
             Once(world.kernel, world.network, "10.0.3.252", name, proxy.listens_at, size)
 
     come()
-    return None
 
 
 @_kind
-def leave(world: World, fault: Fault) -> object:
+def leave(world: World, fault: Fault) -> None:
     """One leaves, and another one comes."""
     if len(world.clients) > 1:
         world.clients[1 + fault.chosen(len(world.clients) - 1)].stop()
     world.add_client(len(world.clients))
-    return None
 
 
 # ---- proxies
 
 
 @_kind
-def reload(world: World, fault: Fault) -> object:
+def reload(world: World, fault: Fault) -> None:
     """The quotas change: the file is written, and read again; by one member of some fleets only later."""
     late = world.proxies[fault.chosen(len(world.proxies))] if world.is_fleet and fault.pick > 0.5 else None
     world.change_quotas(late, fault.lasts if late else 0.0)
-    return None
 
 
 @_kind
@@ -247,19 +226,17 @@ def lift(world: World, fault: Fault) -> object:
 
 
 @_kind
-def pause(world: World, fault: Fault) -> object:
+def pause(world: World, fault: Fault) -> None:
     """It is stopped, and goes on later (SIGSTOP)."""
     world.proxies[fault.chosen(len(world.proxies))].pause(fault.lasts)
-    return None
 
 
 @_kind
-def drain(world: World, fault: Fault) -> object:
+def drain(world: World, fault: Fault) -> None:
     """It ends in order, and starts again (SIGTERM)."""
     number = fault.chosen(len(world.proxies))
     world.proxies[number].send_signal(signal.SIGTERM)
     world.kernel.after(DRAIN_SECONDS, lambda: world.restart(number))
-    return None
 
 
 @_kind
@@ -297,28 +274,25 @@ def blind(world: World, fault: Fault) -> object:
 
 
 @_kind
-def alter(world: World, fault: Fault) -> object:
+def alter(world: World, fault: Fault) -> None:
     """A quota changes, by Kafka's API through one proxy."""
     proxy = world.proxies[fault.chosen(len(world.proxies))]
     if world.stored and proxy.exit_code is None:
         world.stored.alter(proxy)
-    return None
 
 
 @_kind
-def write(world: World, fault: Fault) -> object:
+def write(world: World, fault: Fault) -> None:
     """A quota changes, by the command."""
     if world.stored:
         world.stored.write(doubled=fault.pick / 2)
-    return None
 
 
 @_kind
-def broken(world: World, fault: Fault) -> object:
+def broken(world: World, fault: Fault) -> None:
     """Someone writes what no proxy may apply."""
     if world.stored:
         world.stored.write_broken()
-    return None
 
 
 @_kind
@@ -328,11 +302,10 @@ def away(world: World, fault: Fault) -> object:
 
 
 @_kind
-def compact(world: World, fault: Fault) -> object:
+def compact(world: World, fault: Fault) -> None:
     """Only the newest record of each entity is kept."""
     if world.stored:
         world.stored.compact()
-    return None
 
 
 # ---- the fleet's topic, and that of quotas
@@ -359,13 +332,12 @@ def rough_topic(world: World, fault: Fault) -> object:
 
 
 @_kind
-def lost_topic(world: World, fault: Fault) -> object:
+def lost_topic(world: World, fault: Fault) -> None:
     """It is deleted, and created again."""
     if world.stored and (not world.is_fleet or fault.pick < 0.5):
         world.stored.recreate(LAG_SECONDS)
     else:
         world.topic.recreate(LAG_SECONDS)
-    return None
 
 
 @_kind

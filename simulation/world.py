@@ -126,7 +126,9 @@ class World(Scene):
                 topic=TOPIC if self.stored else None,
                 admins=("ANONYMOUS",),
             ),
-            fleet=self._fleet_options(),
+            fleet=FleetOptions(name="team", max_members=self.max_members, fallback=self.fallback)
+            if self.is_fleet
+            else FleetOptions(),
             enforcement=EnforcementOptions(disk_guard=MARKS if self.disks else None),
             usage=UsageOptions(file=self.directory / f"usage-{len(self.started) + 1}.jsonl", interval_seconds=5.0),
         )
@@ -137,11 +139,6 @@ class World(Scene):
         stored_log = self.stored.new_log() if self.stored else None
         self.started.append(ProxyProcess(self.kernel, self.network, host, config, log, stored_log, error_ppm))
         return self.started[-1]
-
-    def _fleet_options(self) -> FleetOptions:
-        if not self.is_fleet:
-            return FleetOptions()
-        return FleetOptions(name="team", max_members=self.max_members, fallback=self.fallback)
 
     def populate(self) -> None:
         random = self.kernel.random
@@ -302,8 +299,8 @@ class World(Scene):
 
     def note_log(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", record.getMessage())
-        self.logged.append((RUNNING.get(), record.levelno, event, getattr(record, "fields", {})))
-        self.kernel.note(RUNNING.get(), event)
         found: dict[str, Any] = getattr(record, "fields", {})
+        self.logged.append((RUNNING.get(), record.levelno, event, found))
+        self.kernel.note(RUNNING.get(), event)
         if record.levelno >= logging.ERROR or found.get("reason") == "defect":
             self.fail(f"logged an error: {event} {json.dumps(found, default=str)}")
