@@ -11,6 +11,7 @@ from proxy.internal_clients.failures import LogFailed
 from proxy.internal_clients.quotas_topic import QuotasTopic, Records
 from proxy.observability.logs import one_line
 from quotas.stored.record import Record
+from quotas.stored.table import Table
 from quotas.time_units import NS_PER_SECOND
 
 CHANGE_SECONDS: Final = 10.0
@@ -31,8 +32,8 @@ class QuotaChanges:
         return self._topic.is_read
 
     @property
-    def records(self) -> Records:
-        return self._topic.records
+    def table(self) -> Table:
+        return self._topic.table
 
     def submit(self, decide: Callable[[Records], Sequence[Record]], done: Callable[[str], None]) -> None:
         if len(self._changing) >= MAX_CHANGING:
@@ -61,7 +62,7 @@ class QuotaChanges:
                 at = datetime.fromtimestamp(self._host.wall_clock() // NS_PER_SECOND, UTC).isoformat()
                 through = f", through {self._host.name}"
                 # In threads, here and below: each entity takes 0.5 ms in all, and operators send hundreds at once.
-                decided = await asyncio.to_thread(decide, topic.records)
+                decided = await asyncio.to_thread(decide, topic.table.records)
                 records = [
                     replace(each, author=replace(each.author, at=at, origin=each.author.origin + through))
                     for each in decided

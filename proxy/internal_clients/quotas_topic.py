@@ -186,10 +186,6 @@ class QuotasTopic:
     def is_read(self) -> bool:
         return self._is_read.is_set()
 
-    @property
-    def records(self) -> Records:
-        return self.table.records
-
     async def write(self, records: Sequence[Record]) -> None:
         """Returns once they have been read back and are in force; one call at a time. They are known by what they
         contain: a topic that was deleted meanwhile had had records at their offsets. Raises LogFailed.

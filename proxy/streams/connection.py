@@ -21,6 +21,7 @@ from proxy.streams.topic_charges import TopicChargesCache
 from quotas.entity import AnyEntity
 from quotas.registry.registry import Registry
 from quotas.stored.record import Record
+from quotas.stored.table import Table
 
 
 @dataclass(slots=True, eq=False)
@@ -43,14 +44,14 @@ class QuotaApi(Protocol):
     """The topic of quotas, as requests see it.
 
     is_read   it was read to its end at least once
-    records   what was read last, by entity
+    table     what was read last
     """
 
     @property
     def is_read(self) -> bool: ...
 
     @property
-    def records(self) -> Mapping[AnyEntity, Record]: ...
+    def table(self) -> Table: ...
 
     def submit(
         self, decide: Callable[[Mapping[AnyEntity, Record]], Sequence[Record]], done: Callable[[str], None]

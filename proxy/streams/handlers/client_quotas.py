@@ -22,6 +22,7 @@ from quotas.entity import AnyEntity
 from quotas.problems import InvalidValue
 from quotas.stored.kafka_api import Altered, UnsupportedType, altered, described
 from quotas.stored.record import Author, Record
+from quotas.stored.table import Table
 
 Records = Mapping[AnyEntity, Record]
 MOST_AT_ONCE: Final = 100
@@ -85,8 +86,8 @@ class ClientQuotas(Forward):
             response = quota_api.describe_error(correlation_id, version, code, message, throttle_ms)
             answers.add(correlation_id, response)
             return
-        work = partial(_described, api.records, wanted, correlation_id, version, throttle_ms)
-        if len(api.records) <= MOST_AT_ONCE:
+        work = partial(_described, api.table.records, wanted, correlation_id, version, throttle_ms)
+        if len(api.table) <= MOST_AT_ONCE:
             answers.add(correlation_id, work())
         else:
             api.compute(work, self._promised(requests, correlation_id))
@@ -113,7 +114,8 @@ class ClientQuotas(Forward):
             return
         change = _Change(request, self._author(connection))
         if request.validate_only:
-            work = partial(_validated, change, api.records, correlation_id, version, throttle_ms)
+            table = api.table
+            work = partial(_validated, change, table, table.records, correlation_id, version, throttle_ms)
             if len(request.entries) <= MOST_VALIDATED_AT_ONCE:
                 answers.add(correlation_id, work())
             else:
@@ -141,9 +143,16 @@ def _described(records: Records, wanted: Filter, correlation_id: int, version: i
     return quota_api.describe_response(correlation_id, version, found, throttle_ms)
 
 
-def _validated(change: "_Change", records: Records, correlation_id: int, version: int, throttle_ms: int) -> bytes:
-    change.decide(records)
-    return quota_api.alter_response(correlation_id, version, change.results(""), throttle_ms)
+def _validated(
+    change: "_Change", table: Table, records: Records, correlation_id: int, version: int, throttle_ms: int
+) -> bytes:
+    """`records`: those of the table, which may change while a thread works."""
+    problem = ""
+    try:
+        table.check(change.decide(records))
+    except InvalidValue as error:
+        problem = f"nothing would be written: {error.message}"
+    return quota_api.alter_response(correlation_id, version, change.results(problem), throttle_ms)
 
 
 class _Change:

@@ -16,7 +16,9 @@ from proxy.streams.handlers.client_quotas import MOST_AT_ONCE, MOST_VALIDATED_AT
 from proxy.streams.handlers.forward import MAX_KEPT
 from quotas.entity import AnyEntity
 from quotas.parsing.parse import parse_spec
-from quotas.stored.record import Record
+from quotas.stored import table
+from quotas.stored.record import Record, encode
+from quotas.stored.table import Table
 from tests.protocol.test_quota_api import alter_body, describe_body
 from tests.proxy.frames import api_versions, heartbeat, heartbeat_answer, noise, request
 from tests.proxy.streams.pair import Pair, World
@@ -33,8 +35,9 @@ class Topic:
     """A `QuotaApi` whose changes are in force when the test says so."""
 
     def __init__(self, *specs: str) -> None:
-        entries = map(parse_spec, specs)
-        self.records: Mapping[AnyEntity, Record] = {each.entity: Record(each.entity, each) for each in entries}
+        self.table = Table()
+        for n, each in enumerate(map(parse_spec, specs)):
+            self.table.apply(n, *encode(Record(each.entity, each)))
         self.is_read = True
         self.written: list[Record] = []
         self.done: list[Callable[[str], None]] = []
@@ -42,7 +45,7 @@ class Topic:
     def submit(
         self, decide: Callable[[Mapping[AnyEntity, Record]], Sequence[Record]], done: Callable[[str], None]
     ) -> None:
-        self.written += decide(self.records)
+        self.written += decide(self.table.records)
         self.done.append(done)
 
     def compute(self, work: Callable[[], bytes], done: Callable[[bytes], None]) -> None:
@@ -151,6 +154,25 @@ def test_results_are_by_entity_and_validation_writes_nothing() -> None:
     pair.client_sends(alter(3, "x", validate_only=True))
     assert told(pair, ALTER_CLIENT_QUOTAS).entries[0].error_code is ErrorCode.invalid_request
     assert (topic.written, len(topic.done)) == ([], 1)
+
+
+@pytest.mark.pure  # it changes a constant
+@pytest.mark.parametrize("count", [1, MOST_VALIDATED_AT_ONCE + 1])
+def test_a_validation_fails_like_the_change_if_the_topic_has_no_room(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(table, "MAX_ENTITIES", count)
+    pair = connected(topic=(topic := Topic("client-id=a,producer_byte_rate=1")))
+    entries = tuple(((("user", f"u{n}"),), (("producer_byte_rate", 1.0, False),)) for n in range(count))
+    wrong = ((("user", "v"),), (("x", 1.0, False),))
+    pair.client_sends(request(ALTER_CLIENT_QUOTAS, 1, 1, alter_body(1, Alterations((*entries, wrong), True))))
+    if topic.done:
+        finish(pair, topic)
+    *results, last = told(pair, ALTER_CLIENT_QUOTAS).entries
+    assert {(each.error_code, each.error_message) for each in results} == {
+        (ErrorCode.request_timed_out, f"nothing would be written: there are {count} entities already")
+    }
+    assert (last.error_code, topic.written) == (ErrorCode.invalid_request, [])
 
 
 def test_many_are_validated_outside_of_the_loop_and_in_order() -> None:
