@@ -1,6 +1,6 @@
 """Each broken rule of the product is found by a seed of the simulated world.
 
-Of a fleet's rules, `tests.quotas.fleet.test_rules` and the exhaustive model alone find three breaks. A proxy looks at
+Of a fleet's rules, `tests.quotas.fleet.test_caps` and the exhaustive model alone find three breaks. A proxy looks at
 its leases before it sends what might renew them (`LeaseRenewedFirst`). The margin for clocks is shorter than the time
 that records take here (`NoMargin`). A member that drops others by the time of reading (`DroppedByReading`) must have
 read nothing for 15.6 s, and then read a claim of its own that is less than 14.9 s old.

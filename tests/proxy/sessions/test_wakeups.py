@@ -18,7 +18,6 @@ from quotas.parsing.parse import parse_spec
 from quotas.registry.registry import Registry
 from tests.proxy.conversation import Clock, without_burst
 from tests.proxy.frames import produce
-from tests.proxy.sessions.test_fairness import crowd
 from tests.proxy.streams.pair import Pair, World
 from tests.proxy.wires import Loop
 
@@ -88,6 +87,48 @@ def test_five_thousand_waiters_are_released_in_bounded_turns(spec: str, cost_ns:
     assert max(turns) <= MOST_AT_ONCE
     assert longest_ns <= LONGEST_PASS_NS + cost_ns
     assert (wakeups._timers, wakeups._owners) == ({}, {})
+
+
+# ---- one pass over a queue
+def crowd(number: int, size: int = 6) -> tuple[World, list[Pair]]:
+    """So many wait, each with a frame of this size; a fifth of the time of a pass goes by with each of them."""
+    world = World([parse_spec("client-id=etl,producer_byte_rate=1MB")])
+
+    def ticking() -> int:
+        world.clock.now_ns += LONGEST_PASS_NS // 5
+        return world.clock.now_ns
+
+    world.shared.wakeups = Wakeups(cast("Any", world.loop), ticking)
+    Pair(world).client_sends(produce(0, 1_400_000))
+    pairs = [Pair(world) for _ in range(number)]
+    for pair in pairs:
+        pair.client_sends(produce(1, size))
+    world.clock.pass_seconds(60)
+    return world, pairs
+
+
+@pytest.mark.pure
+def test_one_pass_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose turn it is are many, and still the loop sees to others in between."""
+    monkeypatch.setattr(Limit, "has_room_for_all", lambda *_: False)
+    world, pairs = crowd(7)
+    passed = 0
+    while world.loop.next():
+        before, passed = passed, sum(bool(pair.to_broker) for pair in pairs)
+        assert passed - before <= 5
+        assert all(pair.to_broker for pair in pairs[:passed]), "in their order"
+    assert passed == 7
+
+
+def test_a_queue_too_long_for_one_pass_ends_where_there_is_room_for_all() -> None:
+    """Else clients that never stop sending would join its end before the next pass, and queue for each other."""
+    world, pairs = crowd(7)
+    world.loop.next()
+    [limit] = world.registry.limits_in_use()
+    assert not limit.waiters.waiting
+    while world.loop.next():
+        pass
+    assert all(pair.to_broker for pair in pairs)
 
 
 # ---- timers

@@ -1,7 +1,6 @@
-"""The queue against a slow model, and what its docstring promises: byte-fair, FIFO within a session, nobody starves."""
+"""The queue against a slow model. That it is fair and that nobody starves: `tests.proxy.sessions.test_waiting`."""
 
 import tracemalloc
-from collections import Counter
 from dataclasses import dataclass, field
 from weakref import ref
 
@@ -87,70 +86,6 @@ def test_agrees_with_the_slow_model(actions: list[tuple[str, str, int]]) -> None
         assert sorted(queue._frames) == sorted(model.names())
         assert queue.waiting == len(model.waiting)
         assert queue.queued == sum(size for *_, size in model.waiting)
-
-
-@given(
-    st.lists(st.lists(sizes.filter(bool), min_size=1, max_size=5), min_size=2, max_size=6),
-    st.integers(1, 300),
-)
-def test_sessions_that_always_want_more_get_the_same_bytes(frames: list[list[int]], rounds: int) -> None:
-    """Over any interval two of them differ by at most one largest frame of each (Golestani 1994)."""
-    queue: FairQueue[int] = FairQueue()
-    served = [0] * len(frames)
-    shown = [0] * len(frames)
-    history = [tuple(served)]
-
-    def show_next(session: int) -> None:
-        queue.push(session, frames[session][shown[session] % len(frames[session])])
-
-    for session in range(len(frames)):
-        show_next(session)
-    for _ in range(rounds):
-        session = queue.pop()
-        served[session] += frames[session][shown[session] % len(frames[session])]
-        shown[session] += 1
-        show_next(session)  # at once: it had left the queue in between
-        history.append(tuple(served))
-    for one in range(len(frames)):
-        for other in range(one):
-            lead = [now[one] - now[other] for now in history]
-            assert max(lead) - min(lead) <= max(frames[one]) + max(frames[other])
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), sizes), max_size=150), sizes, st.integers(0, 60))
-def test_nobody_waits_for_ever(others: list[tuple[int, int]], own_size: int, after: int) -> None:
-    """While a frame waits, every other session is served at most its bytes and one frame of that session's own."""
-    queue: FairQueue[int] = FairQueue()
-    largest = dict(sorted(others))
-    arrivals = iter(others)
-    waiting: dict[int, list[int]] = {}
-
-    def arrive() -> None:
-        for session, size in [frame for frame in [next(arrivals, None)] if frame is not None]:
-            waiting.setdefault(session, []).append(size)
-            if len(waiting[session]) == 1:
-                queue.push(session, size)
-
-    def serve() -> tuple[int, int]:
-        """The session that is served, and the bytes of its frame. Its next one is queued at once."""
-        session = queue.pop()
-        size = waiting[session].pop(0)
-        if waiting[session]:
-            queue.push(session, waiting[session][0])
-        return session, size
-
-    for round_number in range(after):
-        arrive()
-        if queue.waiting and round_number % 3 == 0:
-            serve()
-    waiting[-1] = [own_size]
-    queue.push(-1, own_size)
-    passed_by: Counter[int] = Counter()
-    while (served := serve())[0] != -1:
-        passed_by[served[0]] += served[1]
-        arrive()
-        arrive()
-    assert all(total <= max(1, own_size) + largest[session] for session, total in passed_by.items())
 
 
 def test_sessions_that_die_while_nobody_is_served_leave_nothing_behind() -> None:

@@ -1,10 +1,9 @@
-"""`Caps` with one rule broken each: every check of the bound must find them.
+"""`Caps` with one rule broken each: the exhaustive model must find them.
 
 Compiled classes have no such subclasses: tests with mutants carry `@pytest.mark.pure`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from quotas.fleet.caps import NEVER, Caps, Entry, Key
 from quotas.fleet.parameters import WHOLE, Parameters
@@ -121,19 +120,3 @@ class LeaseFromBefore(Caps):
         sent = getattr(self, "_sent", {})
         super().begin(now_ns, is_covered=is_covered)
         self._sent = sent
-
-
-MUTANTS: Final = (
-    CutStatedFirst,
-    UnreadIgnored,
-    RaisedAtOnce,
-    DoublesValid,
-    LeaseFromReading,
-    LeaseRenewedFirst,
-    LeaseForEver,
-    ShortSilence,
-    NoMargin,
-    DroppedByReading,
-    JoinsAtOnce,
-    LeaseFromBefore,
-)

@@ -1,4 +1,4 @@
-"""A few members around one log: the test says who states what, what is appended, and who reads when."""
+"""Two members around one log: the test says who states what, what is appended, and who reads when."""
 
 from itertools import count
 
@@ -16,22 +16,21 @@ ROUND = Parameters(
 
 
 class Seat:
-    """One member: its caps, its clock (all have the same, unless the test stops one) and how much it has read."""
+    """One member: its caps, and how much it has read."""
 
     def __init__(self, caps: Caps) -> None:
         self.caps = caps
         self.read = 0
-        self.behind_ns = 0
 
 
 class Table:
     """Members at one log that knows everything from its beginning; times are seconds."""
 
-    def __init__(self, make: type[Caps] = Caps, members: int = 2, parameters: Parameters = ROUND) -> None:
+    def __init__(self, parameters: Parameters = ROUND) -> None:
         self.log: list[Record] = []
         self.now_ns = 100 * SECOND
         nonces = count(1)
-        self.seats = [Seat(make("etl", parameters, lambda: next(nonces))) for _ in range(members)]
+        self.seats = [Seat(Caps("etl", parameters, lambda: next(nonces))) for _ in range(2)]
         for seat in self.seats:
             seat.caps.set_quota(KEY, WHOLE)
             seat.caps.begin(self.now_ns, is_covered=True)
@@ -39,13 +38,10 @@ class Table:
     def wait(self, seconds: float) -> None:
         self.now_ns += round(seconds * SECOND)
 
-    def clock(self, member: int) -> int:
-        return self.now_ns - self.seats[member].behind_ns
-
     def sends(self, member: int, cap: int | None) -> Record:
         """It states a cap, or nothing; the record is not in the log yet."""
         wishes = {} if cap is None else {KEY: (cap, cap)}
-        return self.seats[member].caps.state(wishes, self.clock(member))
+        return self.seats[member].caps.state(wishes, self.now_ns)
 
     def append(self, *records: Record) -> None:
         self.log += records
@@ -59,7 +55,7 @@ class Table:
         for member in members:
             seat = self.seats[member]
             for record in self.log[seat.read : seat.read + most]:
-                seat.caps.apply(record, self.clock(member))
+                seat.caps.apply(record, self.now_ns)
                 seat.read += 1
 
     def all_read(self) -> None:
@@ -68,12 +64,12 @@ class Table:
     def begins(self, member: int, *, is_covered: bool) -> None:
         """It begins to read again: from the beginning, or from the end."""
         seat = self.seats[member]
-        seat.caps.begin(self.clock(member), is_covered=is_covered)
+        seat.caps.begin(self.now_ns, is_covered=is_covered)
         seat.read = 0 if is_covered else len(self.log)
 
     def use(self, member: int) -> int:
         """What it may use now, by its rate."""
-        return self.seats[member].caps.allowed(KEY, self.clock(member))[0] - 1
+        return self.seats[member].caps.allowed(KEY, self.now_ns)[0] - 1
 
     def uses(self) -> list[int]:
         return [self.use(member) for member in range(len(self.seats))]
