@@ -7,6 +7,7 @@
     run       from the start to the end, and its problems              forecast  what quotas would do to clients
     limits    what applies, and what has passed of it                  stored    the topic of quotas, and an operator
     disks     how full they are, and what the disk guard allows        probe     who waits for one known thing
+    counted   limits on connections, requests and producer ids
 
 Simulated: time, TCP (partial reads and writes, buffers that fill, delay, resets, half-close), names, the order in which
 an event loop reports sockets and timers, CPU time, randomness, signals, and the topics of a fleet and of quotas.

@@ -9,7 +9,7 @@ ended       at the end: no record was lost or written twice, no limit was exceed
 import gc
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.enforcement.identity import Identity
@@ -23,8 +23,9 @@ from simulation import draws, hostile, http, kafka, records
 from simulation.client import Client
 from simulation.consumer import Consumer
 from simulation.kernel import SECOND
-from simulation.limits import is_shared, of_client
+from simulation.limits import is_shared, of_client, shared_by
 from simulation.link import THROTTLES, Link, Sent
+from simulation.network import Address
 from simulation.process import ProxyProcess
 from simulation.producer import Producer
 from simulation.scene import ADMIN_PORT
@@ -60,29 +61,33 @@ def response(world: World, link: Link, sent: Sent, values: Sequence[Any]) -> Non
     or is told to wait, for longer than a limit can need.
     """
     world.checked["responses"] += 1
-    if sent.api not in THROTTLES:
-        _answered_at_once(world, link, sent)
-    if sent.api == kafka.METADATA:
-        _, brokers, *_ = values
-        nodes = {(host, port): node for node, host, port, _ in brokers}
-    elif sent.api == kafka.FIND_COORDINATOR:
-        *_, node, host, port = values
-        nodes = {(host, port): node}
+    if sent.api in THROTTLES:
+        _throttled(world, link, sent, values[THROTTLES[sent.api][1]])
     else:
-        if sent.api == kafka.PRODUCE and values[2] and 0 in values[2]:
-            world.fail(f"{link.client_id} was given the addresses of brokers beside a response")
-        if sent.api in THROTTLES:
-            _throttled(world, link, sent, values[THROTTLES[sent.api][1]])
-        if sent.api == kafka.PRODUCE:
-            _waited(world, link, sent)
-            of_broker = world.broker_throttles_ms.pop((link.client_id, sent.correlation), 0)
-            if values[1] < of_broker:
-                world.fail(
-                    f"{link.client_id} was told to wait for {values[1]} ms, and by its broker for {of_broker} ms"
-                )
-        if sent.api == kafka.FETCH:
+        _answered_at_once(world, link, sent)
+    match sent.api:
+        case kafka.PRODUCE:
+            _produced(world, link, sent, values)
+        case kafka.FETCH:
             _fetch_waited(world, link, sent)
-        return
+        case kafka.METADATA:
+            _, brokers, *_ = values
+            _addresses(world, link, {(host, port): node for node, host, port, _ in brokers})
+        case kafka.FIND_COORDINATOR:
+            *_, node, host, port = values
+            _addresses(world, link, {(host, port): node})
+
+
+def _produced(world: World, link: Link, sent: Sent, values: Sequence[Any]) -> None:
+    if values[2] and 0 in values[2]:
+        world.fail(f"{link.client_id} was given the addresses of brokers beside a response")
+    _waited(world, link, sent)
+    of_broker = world.broker_throttles_ms.pop((link.client_id, sent.correlation), 0)
+    if values[1] < of_broker:
+        world.fail(f"{link.client_id} was told to wait for {values[1]} ms, and by its broker for {of_broker} ms")
+
+
+def _addresses(world: World, link: Link, nodes: Mapping[Address, int]) -> None:
     proxy = next(each for each in world.proxies if each.address == link.address[0])
     for address, node in nodes.items():
         if address[0] != proxy.address:
@@ -136,7 +141,7 @@ def _throttled(world: World, link: Link, sent: Sent, throttle_ms: int) -> None:
     """Members of a fleet tell less than what is owed, and what a broker tells passes. Old versions are told how long
     their response was delayed, by limits that may have gone since.
     """
-    if throttle_ms <= SHORT_MS or world.disks:
+    if throttle_ms <= SHORT_MS or world.disks or draws.IDS in world.parts:
         return
     most = LONGEST_OF_FLEET
     if not world.is_fleet:
@@ -152,7 +157,7 @@ def _waited(world: World, link: Link, sent: Sent) -> None:
     """A request waits at each of its limits for one round; its response may be late by a throttle time. Members of a
     fleet may have half of their part, and a lease may have to run out first.
     """
-    if not world.kinds <= draws.HARMLESS or world.disks:
+    if not world.kinds <= draws.HARMLESS or world.disks or draws.IDS in world.parts:
         return
     most = sum(_round(world, link, each) for each in _limits_of(world, link))
     most = PATIENCE_SECONDS + (LEASE_SECONDS + 2 * world.size * most if world.is_fleet else most)
@@ -175,7 +180,8 @@ def _fetch_waited(world: World, link: Link, sent: Sent) -> None:
 
 
 def _limits_of(world: World, link: Link) -> list[tuple[str, str]]:
-    return [each for each in world.limits.bounds if each[0] == of_client(link.client_id) or is_shared(each[0])]
+    names = of_client(link.client_id), *shared_by(link.client_id)
+    return [each for each in world.limits.bounds if each[0] in names or each[0].startswith("topic")]
 
 
 def used(world: World) -> None:
@@ -184,7 +190,7 @@ def used(world: World) -> None:
         return
     for (name, limit), bound in world.limits.bounds.items():
         is_consumer = limit == "consumer_byte_rate"
-        if is_shared(name) or (not is_consumer and any(map(is_shared, world.limits.file))):
+        if is_shared(name) or (not is_consumer and world.limits.has_shared):
             continue
         mine = [each for each in world.clients if of_client(each.client_id) == name]
         wanted = sum(each.shape.mean_rate for each in mine if isinstance(each, Producer))
@@ -358,7 +364,7 @@ def _usage(world: World) -> None:
     unfinished: dict[str, int] = {}
     for each in world.requests:
         unfinished[each.client_id] = unfinished.get(each.client_id, 0) + each.unfinished_bytes
-    if world.max_entities < len(world.produced):  # further ones are counted together
+    if world.max_entities == draws.SMALL_ENTITIES:  # further ones are counted together
         passed, missing = sum(world.produced.values()), sum(world.produced.values()) - sum(counted.values())
         _compare_usage(world, "all clients", passed, missing, sum(unfinished.values()), len(world.requests))
         return

@@ -12,11 +12,13 @@ from typing import Any, Final, NamedTuple
 
 ALL, NONE = "all", "none"
 QUOTAS_TOPIC, DISK_GUARD, PAIR = "quotas_topic", "disk_guard", "pair"
-PARTS: Final = {QUOTAS_TOPIC: 0.3, DISK_GUARD: 0.15, PAIR: 0.4}
+GROUP, COUNTS, IDS = "group", "counts", "producer_ids"
+PARTS: Final = {QUOTAS_TOPIC: 0.3, DISK_GUARD: 0.15, PAIR: 0.4, GROUP: 0.2, COUNTS: 0.3, IDS: 0.15}
 """What some runs have, and how many of them."""
 MOST_KINDS: Final = 6
 MOST: Final = 12
 DRAIN_SECONDS: Final = 25.0
+IDS_WINDOW_SECONDS, IDS_WINDOW_COUNT = 10, 5
 LONG_SECONDS: Final = 16.0, 23.0
 AWAY: Final = 0.3
 SMALL_BUFFERS, SMALL_ENTITIES = 1 << 20, 8

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import pack
-from typing import Final
+from typing import Any, Final
 
 from simulation import kafka
 from simulation.cluster import Batch
@@ -80,4 +80,7 @@ class Once(Link):
         if not self.is_closed:
             batch = Batch(1 << 60, 1).encode(self._size)
             values = None, 1, 30_000, [("events", [(0, batch)])]
-            self.request(kafka.PRODUCE, 7, values, lambda _: self.close("answered"))
+            self.request(kafka.PRODUCE, 7, values, self._answered)
+
+    def _answered(self, values: Any) -> None:
+        self.close("answered")

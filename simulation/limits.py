@@ -3,21 +3,34 @@
 A name is that of a bucket, as in the quotas file: `client-id="etl"`, `topic="audit"` or `total=true`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from quotas.limit_kinds import PRODUCER_BYTE_RATE
+from quotas.limit_kinds import (
+    CONNECTION_CREATION_RATE,
+    CONNECTIONS,
+    PRODUCER_BYTE_RATE,
+    PRODUCER_IDS_RATE,
+    REQUEST_RATE,
+)
+from simulation import draws
 from simulation.kernel import Kernel
 from simulation.taps import NO_LIMIT, Bound, Line, Open
 
 Table = Mapping[str, Mapping[str, float]]
 """The limits of one source, by entity as in the quotas file."""
 TOTAL: Final = "total=true"
+OF_GROUP: Final = 'resource-group="jobs"'
+MEMBERS: Final = ("etl", "backfill")
 DEBTOR: Final = "debtor"
 """The name of a client that always has one limit (`probe`)."""
 LIMIT_OF_DEBTOR: Final = 10_000
+VISITOR, HURRIED, CALLER = "visitor", "hurried", "caller"
+"""The names of clients with limits that count no bytes (`counted`), and where the first two of them are."""
+HOSTS: Final = {VISITOR: "10.0.5.3", HURRIED: "10.0.5.4"}
+MOST_CONNECTIONS, CONNECTIONS_A_SECOND, REQUESTS_A_SECOND, IDS_A_WINDOW = 3, 2, 5, 20
 READ_SECONDS: Final = 5.0
 """By then the cluster's quotas have been read."""
 
@@ -26,12 +39,28 @@ def of_client(name: str) -> str:
     return f'client-id="{name}"'
 
 
+def shared_by(client_id: str) -> tuple[str, ...]:
+    """The limits that hold producers of this name and of others."""
+    return (OF_GROUP, TOTAL) if client_id in MEMBERS else (TOTAL,)
+
+
 def is_shared(name: str) -> bool:
     """Whether clients of several names share the limits of this one."""
     return not name.startswith("client-id")
 
 
 DEFAULT: Final = of_client("<default>")
+OF_ALL_USERS: Final = 'user="ANONYMOUS"'
+FIXED: Final[dict[str, Table]] = {
+    "": {of_client(DEBTOR): {PRODUCER_BYTE_RATE: LIMIT_OF_DEBTOR}},
+    draws.COUNTS: {
+        f'ip="{HOSTS[VISITOR]}"': {CONNECTIONS: MOST_CONNECTIONS},
+        f'ip="{HOSTS[HURRIED]}"': {CONNECTION_CREATION_RATE: CONNECTIONS_A_SECOND},
+        of_client(CALLER): {REQUEST_RATE: REQUESTS_A_SECOND},
+    },
+    draws.IDS: {OF_ALL_USERS: {PRODUCER_IDS_RATE: IDS_A_WINDOW}},
+}
+"""What each file has, whatever else changes, by part of the run."""
 
 
 class Limits:
@@ -41,11 +70,12 @@ class Limits:
     entities  all that had limits at any time
     """
 
-    def __init__(self, kernel: Kernel, clock: Callable[[], int], cluster: Table) -> None:
+    def __init__(self, kernel: Kernel, clock: Callable[[], int], cluster: Table, parts: Collection[str]) -> None:
         self._kernel, self.clock = kernel, clock
+        self._fixed = {name: limits for part in ("", *sorted(parts)) for name, limits in FIXED.get(part, {}).items()}
         self.cluster = {of_client(name): limits for name, limits in cluster.items()}
         #: What may be in force at a proxy, the newest last.
-        self.files: list[Table] = [_drawn(kernel.random)]
+        self.files: list[Table] = [_drawn(kernel.random, has_group=draws.GROUP in parts)]
         self.topics: list[Table] = [{}]
         self.bounds: dict[tuple[str, str], Bound] = {}
         self._lines: dict[tuple[str, str], Open] = {}
@@ -64,13 +94,25 @@ class Limits:
     def may_limit(self, client_id: str) -> bool:
         """Whether any limit may hold this client at some time."""
         others = {each for each in self.entities if not is_shared(each)} - {of_client(client_id), DEFAULT}
-        return client_id == DEBTOR or not self.entities <= others
+        return client_id in {DEBTOR, *HOSTS, CALLER} or OF_ALL_USERS in self._fixed or not self.entities <= others
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether clients may wait for others."""
+        return any(map(is_shared, self.file))
 
     def write(self, path: Path) -> None:
         """The quotas file."""
-        lines = ["[[quota]]", f'client-id = "{DEBTOR}"', f"{PRODUCER_BYTE_RATE} = {LIMIT_OF_DEBTOR}"]
-        for entity, limits in self.file.items():
-            lines += ["[[quota]]", *(item.replace("=", " = ") for item in entity.split(","))]
+        lines: list[str] = []
+        for entity, limits in {**self._fixed, **self.file}.items():
+            if entity == OF_GROUP:
+                lines += [
+                    "[[resource-group]]",
+                    entity.replace("resource-group", "name"),
+                    f"client-id = {list(MEMBERS)}",
+                ]
+            else:
+                lines += ["[[quota]]", *(item.replace("=", " = ") for item in entity.split(","))]
             lines += [f"{name} = {int(rate)}" for name, rate in limits.items()]
         path.write_text("\n".join(lines) + "\n")
 
@@ -92,8 +134,8 @@ class Limits:
         """The entry of the name itself is stronger than the default; of one entity the file is stronger than the topic,
         and that than the cluster. What the file has for a client at either level is the most that the topic allows.
         """
-        if name == of_client(DEBTOR):
-            return LIMIT_OF_DEBTOR if limit == PRODUCER_BYTE_RATE else NO_LIMIT
+        if name in self._fixed:
+            return self._fixed[name].get(limit, NO_LIMIT)
         for entity in (name,) if is_shared(name) else (name, DEFAULT):
             of_file, of_topic, of_cluster = (each.get(entity, {}).get(limit) for each in (file, topic, self.cluster))
             if of_file is not None:
@@ -156,7 +198,7 @@ class Limits:
             self.bounds[name, limit].allow(rate)
 
 
-def _drawn(random: Random) -> Table:
+def _drawn(random: Random, *, has_group: bool) -> Table:
     quotas = {of_client("etl"): {"producer_byte_rate": float(random.choice([50_000, 200_000, 1_000_000]))}}
     if random.random() < 0.5:
         quotas[of_client("reader")] = {"consumer_byte_rate": float(random.choice([100_000, 500_000]))}
@@ -166,4 +208,6 @@ def _drawn(random: Random) -> Table:
         quotas[DEFAULT] = {"producer_byte_rate": float(random.choice([100_000, 400_000]))}
     if random.random() < 0.3:
         quotas['topic="audit"'] = {"bytes_in_rate": float(random.choice([50_000, 200_000]))}
+    if has_group:
+        quotas[OF_GROUP] = {"producer_byte_rate": float(random.choice([100_000, 800_000]))}
     return quotas

@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from quotas.limit_kinds import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from simulation.checks import MOST_THROTTLE_SECONDS
+from simulation.draws import IDS
 from simulation.kernel import MS, SECOND
-from simulation.limits import is_shared, of_client
+from simulation.limits import of_client
 from simulation.link import THROTTLES, Link, Sent
 from simulation.taps import Line
 from simulation.world import World
@@ -27,9 +28,9 @@ class Notices:
         #: By client id and correlation id: until when the client must wait.
         self._owed_ns: dict[tuple[str, int], int] = {}
         # A request may wait at a shared limit after its client's own was charged, and others go on there.
-        has_shared = any(map(is_shared, world.limits.file))
-        if not (world.is_fleet or world.disks or world.stored or has_shared or world.kinds & CHANGING):
-            world.on_passing = self._passes
+        has_others = world.limits.has_shared or IDS in world.parts
+        if not (world.is_fleet or world.disks or world.stored or has_others or world.kinds & CHANGING):
+            world.on_passing.append(self._passes)
             world.on_response.append(self._told)
 
     def _passes(self, line: Line) -> None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from simulation import draws
-from simulation.limits import DEBTOR, is_shared
+from simulation.limits import DEBTOR
 from simulation.producer import Producer, Shape
 from simulation.world import World
 
@@ -36,7 +36,7 @@ class Pair:
     def judge(self) -> None:
         """What they have got differs by at most one of the largest requests of each connection, at both ends."""
         world = self._world
-        if not world.kinds <= JUDGED or world.stored or world.disks or any(map(is_shared, world.limits.file)):
+        if not world.kinds <= JUDGED or world.stored or world.disks or world.limits.has_shared:
             return
         small, large = (len(each.acked) * each.shape.batch_bytes for each in self._clients)
         most = 2 * sum(SIZES) * len(world.cluster.topics[TOPIC])

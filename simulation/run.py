@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from simulation import checks, faults
+from simulation.counted import OF_PART, Counted
 from simulation.draws import DRAWN, NONE, PAIR, Options
 from simulation.notices import Notices
 from simulation.pair import Pair
@@ -36,8 +37,10 @@ def _run(world: World) -> None:
     Notices(world)
     looks_at_objects = world.seed % OBJECTS_EVERY == 0
     before = checks.live_objects() if looks_at_objects else Counter()
-    _with_faults(world)
+    counted = _with_faults(world)
     _healed(world)
+    for each in counted:
+        each.judge()
     world.stop_clients()
     checks.at_rest(world)
     if looks_at_objects:
@@ -45,11 +48,13 @@ def _run(world: World) -> None:
     _end(world)
 
 
-def _with_faults(world: World) -> None:
+def _with_faults(world: World) -> list[Counted]:
+    """Returns what is judged when all faults are healed."""
     kernel = world.kernel
     kernel.run(START_SECONDS, lambda: all(_is_ready(world, each) for each in world.proxies))
     world.populate()
     pair = Pair(world) if PAIR in world.parts and not world.is_fleet else None
+    counted = [OF_PART[part](world) for part in sorted(world.parts) if part in OF_PART]
     kernel.every(BOUND_SECONDS, partial(checks.bounded, world))
     for _, fault in world.faults:
         kernel.after(fault.at, partial(faults.inject, world, fault))
@@ -58,6 +63,7 @@ def _with_faults(world: World) -> None:
     if pair is not None:
         pair.judge()
     kernel.run(max([0.0, *(each.ends - world.options.seconds for _, each in world.faults)]) + RELOAD_SECONDS)
+    return counted
 
 
 def _healed(world: World) -> None:

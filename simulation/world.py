@@ -31,7 +31,7 @@ from simulation.draws import DISK_GUARD, QUOTAS_TOPIC, Options
 from simulation.fleet_topic import FleetTopic, SimLog
 from simulation.hostile import Hostile
 from simulation.kernel import MachineClock, nothing
-from simulation.limits import TOTAL, Limits, Table, of_client
+from simulation.limits import Limits, Table, of_client, shared_by
 from simulation.link import Link, Sent
 from simulation.network import SimSocket
 from simulation.process import RUNNING, ProxyProcess
@@ -80,7 +80,7 @@ class World(Scene):
         #: Of the members of a fleet, by host.
         self.logs: dict[str, SimLog] = {}
         fastest = MachineClock(kernel, MOST_ERROR_PPM if self.is_fleet else 0)
-        self.limits = Limits(kernel, fastest, self.cluster.quotas)
+        self.limits = Limits(kernel, fastest, self.cluster.quotas, self.parts)
         self.stored = Stored(self) if QUOTAS_TOPIC in self.parts else None
         self.flow = Bound(fastest, math.inf)
         self.kills = self.changes = 0
@@ -95,8 +95,8 @@ class World(Scene):
         self.hostile: list[Hostile] = []
         #: Called with each response that a client gets.
         self.on_response: list[Callable[[Link, Sent, Sequence[Any]], object]] = []
-        #: Called when a Produce request or a Fetch response begins to pass; set before the kernel runs.
-        self.on_passing: Callable[[Line], object] = nothing
+        #: Called when a Produce request or a Fetch response begins to pass.
+        self.on_passing: list[Callable[[Line], object]] = []
 
     # ---- parts
 
@@ -125,6 +125,8 @@ class World(Scene):
                 cluster="total" if self.cluster.quotas else OFF,
                 topic=TOPIC if self.stored else None,
                 admins=("ANONYMOUS",),
+                producer_id_window_size_seconds=draws.IDS_WINDOW_SECONDS,
+                producer_id_window_count=draws.IDS_WINDOW_COUNT,
             ),
             fleet=FleetOptions(name="team", max_members=self.max_members, fallback=self.fallback)
             if self.is_fleet
@@ -199,20 +201,24 @@ class World(Scene):
         if not proxy.startswith(PROXIES) or far.name[1] == ADMIN_PORT:
             return
         is_upstream = near.host == proxy
-        requests = Requests(near, passes, self.on_passing if is_upstream else self._request_begins)
-        fetched, begins = (nothing, self._response_begins) if is_upstream else (self._fetched, self.on_passing)
+        requests = Requests(near, passes, self._passes if is_upstream else self._request_begins)
+        fetched, begins = (nothing, self._response_begins) if is_upstream else (self._fetched, self._passes)
         responses = Responses(far, fetched, begins, requests)
         near.on_sent, far.on_sent = requests.feed, responses.feed
         if is_upstream:
             self.requests.append(requests)
         self.lines.setdefault(proxy, []).append(responses if is_upstream else requests)
 
+    def _passes(self, line: Line) -> None:
+        for look in self.on_passing:
+            look(line)
+
     def _request_begins(self, line: Line) -> None:
         """From a client."""
         self.flow.lines.begun(line)
         if self.disks and line.sock.peer is not None:
             self.disks.begun(line.sock.peer.host, line)
-        for name in (of_client(line.client_id), TOTAL):
+        for name in (of_client(line.client_id), *shared_by(line.client_id)):
             self.limits.begun(name, "producer_byte_rate", line)
 
     def _response_begins(self, line: Line) -> None:
@@ -225,7 +231,7 @@ class World(Scene):
         self.flow.add(size, line)
         if self.disks:
             self.disks.passed(line.sock.host, size, line)
-        for name in (of_client(client_id), TOTAL):
+        for name in (of_client(client_id), *shared_by(client_id)):
             self.limits.count(name, "producer_byte_rate", size, line)
 
     def _fetched(self, line: Line, size: int) -> None:

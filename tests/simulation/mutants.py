@@ -5,6 +5,7 @@ Compiled classes cannot be changed: tests with mutants carry `@pytest.mark.pure`
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -24,14 +25,21 @@ from proxy.streams.handlers.produce import ProduceRequest
 from proxy.streams.limited_request import LimitedRequest
 from proxy.streams.memory import READ_SIZE, MemoryPool
 from quotas.admission import frame
+from quotas.admission.client_limits import ClientLimits
 from quotas.admission.fair_queue import FairQueue
 from quotas.admission.frame import Verdict
 from quotas.admission.limit import Limit
+from quotas.admission.limit_set import NO_LIMITS
+from quotas.algorithms.producer_ids import ProducerIdQuota
 from quotas.algorithms.token_bucket import TokenBucket
+from quotas.connections import ConnectionQuotas, ConnectionVerdict
+from quotas.entity import EntityKind
 from quotas.fleet import member
 from quotas.fleet.caps import Caps, Key
 from quotas.fleet.parameters import WHOLE
+from quotas.limit_kinds import CONNECTION_CREATION_RATE
 from quotas.registry import limit_store
+from quotas.resource_groups import GroupIndex
 from simulation.draws import Options
 from tests.quotas.fleet.mutants import (
     CutStatedFirst,
@@ -119,13 +127,13 @@ def a_notice_is_never_dropped(patch: Patch) -> None:
     patch.setattr(Notice, "renew", lambda self, registry, now_ns: None)
 
 
-@mutant(seed=21)
+@mutant(seed=37)
 def a_late_topic_does_not_ask(patch: Patch) -> None:
     """A topic that is found in the middle of a frame is charged without asking."""
     _decide(patch, lambda limit, number, now_ns: limit.name == "bytes_in_rate")
 
 
-@mutant(seed=53)
+@mutant(seed=40)
 def a_limit_in_debt_is_pushed_out(patch: Patch) -> None:
     """Limits of a default entry are dropped in debt, and made again with their whole burst."""
     patch.setattr(limit_store, "_is_needed", lambda limit, now_ns: False)
@@ -220,7 +228,7 @@ for _broken, _seed in {
     UnreadIgnored: 23,
     RaisedAtOnce: 23,
     DoublesValid: 50,
-    LeaseFromReading: 150,
+    LeaseFromReading: 3,
     LeaseForEver: 52,
     ShortSilence: 7,
     JoinsAtOnce: 45,
@@ -229,7 +237,7 @@ for _broken, _seed in {
     MUTANTS[_broken.__name__] = Mutant(partial(_has_caps, _broken), _seed, _FLEET)
 
 
-@mutant(seed=33, options=_FLEET)
+@mutant(seed=104, options=_FLEET)
 def what_others_have_is_ignored(patch: Patch) -> None:
     """S4: a member divides its own quota, though others still have a lower one."""
 
@@ -340,7 +348,7 @@ def nobody_is_held(patch: Patch) -> None:
     patch.setattr(ThrottleActions, "__init__", starting)
 
 
-@mutant(seed=2)
+@mutant(seed=3)
 def waiters_are_forgotten(patch: Patch) -> None:
     """A limit that is out of debt serves one of those who wait, and no timer is set for the others."""
 
@@ -350,7 +358,7 @@ def waiters_are_forgotten(patch: Patch) -> None:
     patch.setattr(Wakeups, "_pass", passing)
 
 
-@mutant(seed=21)
+@mutant(seed=3)
 def what_was_announced_is_waited_for(patch: Patch) -> None:
     """The throttle time contains all that is announced in a queue."""
     patch.setattr(Limit, "queued_ns", lambda self, own_ns: self.expected_time_of(self.waiters.queued))
@@ -366,6 +374,69 @@ def a_queue_is_fair_by_requests(patch: Patch) -> None:
         self._heap = sorted((0 if is_first else arrival, arrival, each) for _, arrival, each in self._heap)
 
     patch.setattr(FairQueue, "push", pushing)
+
+
+# ---- what is counted
+
+
+@mutant(seed=2)
+def any_number_of_connections_is_served(patch: Patch) -> None:
+    patch.setattr(ConnectionQuotas, "over", lambda self, ip, listener: None)
+
+
+@mutant(seed=2)
+def a_connection_that_was_reset_keeps_its_place(patch: Patch) -> None:
+    """One in four: after a while an address has no place left."""
+    close = ConnectionQuotas.close
+    closed = count(1)
+
+    def closing(self: ConnectionQuotas, ip: str, listener: tuple[str, ...], *, admitted: bool) -> None:
+        if next(closed) % 4:
+            close(self, ip, listener, admitted=admitted)
+
+    patch.setattr(ConnectionQuotas, "close", closing)
+
+
+@mutant(seed=2)
+def each_connection_is_served_at_once(patch: Patch) -> None:
+    patch.setattr(ConnectionQuotas, "record", lambda self, ip, listener, now_ns: ConnectionVerdict(True))
+
+
+@mutant(seed=2)
+def a_connection_that_is_refused_is_recorded(patch: Patch) -> None:
+    """Those that come too often lengthen the wait of all, until none is served."""
+    record = ConnectionQuotas.record
+
+    def recording(self: ConnectionQuotas, ip: str, listener: tuple[str, ...], now_ns: int) -> ConnectionVerdict:
+        found = record(self, ip, listener, now_ns)
+        limit = self._registry.place_limit(CONNECTION_CREATION_RATE, EntityKind.IP, now_ns, ip)
+        if limit is not None and not found.admitted:
+            limit.algorithm.record(1, now_ns)
+        return found
+
+    patch.setattr(ConnectionQuotas, "record", recording)
+
+
+@mutant(seed=2)
+def requests_are_not_counted(patch: Patch) -> None:
+    set_produce = ClientLimits.set_produce
+    patch.setattr(ClientLimits, "set_produce", lambda self, produce, requests: set_produce(self, produce, NO_LIMITS))
+
+
+@mutant(seed=4)
+def new_producer_ids_pass(patch: Patch) -> None:
+    patch.setattr(ProducerIdQuota, "debt_ns", lambda self, now_ns, more=0: 0)
+
+
+@mutant(seed=19)
+def a_producer_id_is_new_each_time(patch: Patch) -> None:
+    """Who has one waits like those who bring new ones."""
+    patch.setattr(ProducerIdQuota, "unknown", lambda self, producer_ids, now_ns: tuple(dict.fromkeys(producer_ids)))
+
+
+@mutant(seed=30)
+def a_group_has_no_members(patch: Patch) -> None:
+    patch.setattr(GroupIndex, "groups_of_client", lambda self, user, client_id: ())
 
 
 # ---- what is told, and what is kept
