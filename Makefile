@@ -35,10 +35,10 @@ demo-fleet: setup java ## eight sidecars share one limit through a topic; beside
 	@$(BIN)/python -m demo.sharing $(ARGS)
 
 # Two processes run the units, then three the tests with real brokers and Spark, file by file: these wait much.
-# A test with real brokers that fails is run up to twice more, and reported: other work on the machine can spoil a run.
+# A test that fails is run again, with real brokers up to twice, and reported: other work on the machine can spoil a run.
 UNITS := tests/protocol tests/quotas tests/proxy tests/simulation tests/bench tests/build tests/docs
-WITH_BROKERS := -n 3 --dist loadfile --reruns 2 -raR tests $(UNITS:%=--ignore=%)
-PYTEST := $(BIN)/python -m pytest -n 2 --durations=40
+WITH_BROKERS := -n 3 --dist loadfile --reruns 2 tests $(UNITS:%=--ignore=%)
+PYTEST := $(BIN)/python -m pytest -n 2 --durations=40 --reruns 1 -raR
 
 test: setup jars ## all tests, against real brokers; without the long nightly ones
 ifeq ($(strip $(ARGS)),)
