@@ -6,6 +6,7 @@ import click
 import cloup
 
 from proxy.config.option_types import ARGUMENTS, problems_of
+from proxy.config.values import SWITCH_WORDS
 from quotas.limit_kinds import LIMIT_KINDS
 from quotas.parsing.help import LIFTED, OPTIONS, SCOPES
 from quotas.parsing.limits import scope_keys
@@ -73,10 +74,14 @@ def _meant_by(ctx: click.Context, argument: str) -> str:
     """What is probably wrong with an argument that belongs to no flag."""
     if slip := slip_in(argument, plain=True):
         return slip
+    if argument and argument.lower() in SWITCH_WORDS:
+        return "a switch takes no value: --dry-run is on, --no-dry-run off"
     name, equals, _ = argument.lstrip("-").partition("=")
     if name in (*LIMIT_KINDS, *ENTITY_KEYS) and equals:
         return "a SPEC is one argument without spaces, in single quotes: --quota 'client-id=etl,producer_byte_rate=5MB'"
     if argument.endswith(".toml"):
         return f"give a file with --config {argument} or --quotas-file {argument}"
     meant = closest(f"--{name.replace('_', '-')}", [flag for each in ctx.command.params for flag in each.opts])
+    if meant == argument:  # no option follows a -- alone
+        return "remove the -- before it"
     return f"did you mean {meant}?" if meant else "the flag before it, if any, takes no further value"

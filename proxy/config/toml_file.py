@@ -32,7 +32,7 @@ def take_defaults_from(ctx: click.Context, path: object) -> object:
         if option is None:
             problems.append(_unknown_key(path, key, value, list(options)))
         elif option.multiple and not isinstance(value, list):
-            problems.append(Problem(f"{path}: {key} = {value!r}", "expected a list", f"as in {key} = [{value!r}]"))
+            problems.append(Problem(f"{path}: {key} = {value!r}", "expected a list", _as_list(key, value)))
         else:
             defaults[key] = value
     for key in ("quotas_file", "command_config", "own_client_config"):
@@ -51,6 +51,14 @@ def has_only_quotas(path: Path, options: Set[str]) -> bool:
     return options.isdisjoint(data.keys() - _OF_QUOTAS_FILE) and any(
         isinstance(item, dict) for each in tables if isinstance(each, list) for item in each
     )
+
+
+def _as_list(key: str, value: object) -> str:
+    """What to write instead of one value, or of a table of them."""
+    if isinstance(value, dict):
+        items = [f"{name}={text}" for name, text in value.items()]
+        return QUOTA_TABLES_ELSEWHERE if key == "quota" else f"as in {key} = {items}"
+    return f"as in {key} = [{value!r}]"
 
 
 def _unknown_key(path: Path, key: str, value: object, known: Sequence[str]) -> Problem:

@@ -18,6 +18,7 @@ from quotas.parsing.names import check_topic
 from quotas.problems import InvalidValue
 from quotas.rates import UNITS, check_bytes, kafka_rate, parse_number, parse_rate
 from quotas.resource_groups import parse_pattern
+from quotas.slips import slip_in, within_quotes
 
 MAX_PORT: Final = 65_535
 INT32_MAX: Final = 2_147_483_647
@@ -32,7 +33,16 @@ def parse_name(value: object) -> str:
         )
     if not text.isprintable():
         raise InvalidValue("expected a name without control characters")
-    return text
+    return _as_written(text, "expected a name")
+
+
+def _as_written(name: str, expected: str) -> str:
+    """The name, without the double quotes that it needs if it looks like a slip."""
+    literal = within_quotes(name)
+    slip = None if literal is not None else slip_in(name)
+    if slip is not None:
+        raise InvalidValue(f"{expected}; in double quotes, it is taken as written", slip)
+    return name if literal is None else literal
 
 
 def parse_address(value: object, *, zero_port: bool = False) -> Address:
@@ -251,7 +261,7 @@ def parse_label(value: object) -> tuple[str, str]:
         raise InvalidValue("expected NAME=VALUE", "the value: at most 256 printable characters")
     if re.search(rf",\s*{_LABEL_NAME.pattern}=", text):
         raise InvalidValue("expected one NAME=VALUE", "give each label with its own flag")
-    return name, text
+    return name, _as_written(text, "expected NAME=VALUE")
 
 
 def parse_size(value: object, smallest: int = 1) -> int:
@@ -310,7 +320,7 @@ def parse_exempt(value: object) -> Exemption:
     kind, _, name = _text(value, "user=NAME or client-id=NAME").partition("=")
     if kind not in {"user", "client-id"} or not name:
         raise InvalidValue("expected user=NAME or client-id=NAME", "NAME may end with *, as in client-id=ops-*")
-    parse_pattern(name)
+    parse_pattern(name := _as_written(name, "expected user=NAME or client-id=NAME"))
     return Exemption((name,)) if kind == "user" else Exemption((), (name,))
 
 
@@ -350,15 +360,19 @@ def whole_number(lowest: int, highest: int = INT32_MAX) -> Callable[[object], in
     return parse
 
 
+SWITCH_WORDS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0", ""), False),
+}
+
+
 def parse_switch(value: object) -> bool:
     """true or false, on or off, yes or no, 1 or 0."""
     if isinstance(value, bool):
         return value
     word = str(value).strip().lower()
-    if word in {"true", "yes", "on", "1"}:
-        return True
-    if word in {"false", "no", "off", "0", ""}:
-        return False
+    if word in SWITCH_WORDS:
+        return SWITCH_WORDS[word]
     raise InvalidValue("expected true or false, or on or off")
 
 

@@ -432,6 +432,21 @@ def test_everything_that_is_wrong_is_listed_at_once(toml: Any, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        ('label = "a=b"', "as in label = ['a=b']"),
+        ('[label]\nteam = "a"\nrow = 5', "as in label = ['team=a', 'row=5']"),
+        ("[broker_port]\n7 = 19200", "as in broker_port = ['7=19200']"),
+        ('[quota]\nclient-id = "a"\nrequest_rate = 5', "belong into a file of their own: name it by quotas_file"),
+    ],
+)
+def test_a_table_instead_of_a_list_is_shown_as_what_was_meant(toml: Any, content: str, hint: str) -> None:
+    [error] = errors("--config", str(toml(content)), *UPSTREAM)
+    assert "expected a list\n" in error
+    assert error.endswith(hint)
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"listen = \n", "is not TOML: Invalid value (at line 1, column 10)"),

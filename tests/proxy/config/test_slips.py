@@ -66,12 +66,29 @@ def test_servers(servers: str, hint: str) -> None:
         (("--quota-admins", "User:*"), "give each user, or User:ANONYMOUS for everyone who has not logged in"),
         (("--quota-admins", "ops-*"), "expected a PRINCIPAL, and * matches no one"),
         (("--quota-admins", "user:alice"), "expected a PRINCIPAL such as User:alice\n  did you mean User:alice?"),
+        (("--client-id", '"etl"'), "remove the quotes: they are part of the value"),
+        (
+            ("--client-id", "etl "),
+            "etl ': expected a name; in double quotes, it is taken as written\n  remove the whitespace",
+        ),
+        (("--principal", "$(USER)"), "$(USER) is a placeholder"),
+        (("--sidecar-name", "a\u200b"), "remove U+200B"),
+        (("--quota-admins", "'User:alice'"), "remove the quotes"),
+        (("--label", 'team="search"'), "remove the quotes"),
+        (("--label", "team=a "), "remove the whitespace at its ends"),
+        (("--disk-guard-exempt", "user='etl'"), "remove the quotes"),
         (("--quota", "user=$USER_NAME,request_rate=5"), "$USER_NAME is a placeholder"),
         (("--quota", "client-id=<name>,request_rate=5"), "<name> is a placeholder"),
     ],
 )
 def test_flags(arguments: tuple[str, ...], says: str) -> None:
     assert any(says in error for error in errors(*UPSTREAM, *arguments)), errors(*UPSTREAM, *arguments)
+
+
+def test_a_name_that_is_really_like_that() -> None:
+    found = config(*UPSTREAM, "--client-id", '"etl "', "--principal", "\"'x'\"", "--label", "a=it's", "--label", "b=")
+    assert (found.quotas.client_id, found.quotas.principal) == ("etl ", "'x'")
+    assert found.usage.labels == (("a", "it's"), ("b", ""))
 
 
 def test_what_may_be_repeated() -> None:
@@ -184,7 +201,12 @@ def test_two_names_of_one_address(
         (("bootstrap_servers=a:1",), "did you mean --bootstrap-servers?"),
         (("quotas.toml",), "give a file with --config quotas.toml or --quotas-file quotas.toml"),
         (("--quota", "client-id=a,", "request_rate=5"), "a SPEC is one argument without spaces, in single quotes"),
-        (("--dry-run", "true"), "Unexpected argument 'true'"),
+        (
+            ("--dry-run", "true"),
+            "Unexpected argument 'true': a switch takes no value: --dry-run is on, --no-dry-run off",
+        ),
+        (("--dry-run", "OFF"), "Unexpected argument 'OFF': a switch takes no value"),
+        (("--", "--dry-run"), "Unexpected argument '--dry-run': remove the -- before it"),
         (("--qouta", "x"), "Did you mean"),
     ],
 )
