@@ -36,7 +36,7 @@ pytestmark = [
         "fleet",
         "a client that starts is told of the wait at the share that is being claimed; what counts is what it was told",
     ),
-    pytest.mark.claim("fleet", "a proxy is stopped, killed; the broker is away for longer than all leases"),
+    pytest.mark.claim("fleet", "the broker is away for longer than all leases"),
     pytest.mark.claim("fleet", "records of the topic are deleted, or it is made anew with fewer"),
 ]
 
@@ -83,12 +83,6 @@ class Fleet:
     def leave(self, proxy: ProxyProcess) -> None:
         """Its client, then itself."""
         self.stacks.pop(proxy).close()
-
-    def kill(self, proxy: ProxyProcess) -> None:
-        """Then its client."""
-        proxy.kill()
-        failure = AssertionError("it was killed")
-        self.stacks.pop(proxy).__exit__(type(failure), failure, None)
 
     def rates(self) -> list[float]:
         return [proxy.metric("quota_limit") for proxy in self.proxies]
@@ -264,25 +258,6 @@ def test_what_others_write_stops_no_member(fleet: Fleet) -> None:
     eventually(lambda: proxy.metric("fleet_refused_records_total", reason="void") >= 1, 30, "it was skipped")
     assert most_memory_kb(proxy) - before < 50_000, "nothing was decompressed"
     fleet.check()
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-def test_members_that_are_stopped_and_killed(fleet: Fleet) -> None:
-    one, two, three, four = [fleet.join() for _ in range(4)]
-    fleet.wait_for_join()
-    since_ns = fleet.check()
-    os.kill(two.pid, signal.SIGSTOP)
-    others = (one, three, four)
-    eventually(lambda: sum(map(allowed, others)) > 0.9 * QUOTA, 25, "the part of the one that is stopped is used")
-    fleet.check_sum(since_ns)
-    os.kill(two.pid, signal.SIGCONT)
-    assert allowed(two) <= SHARE
-    fleet.check()
-    fleet.kill(three)
-    eventually(lambda: sum(map(allowed, fleet.proxies)) > 0.95 * QUOTA, 25, "the part of the killed one is used")
-    fleet.check()
-    fleet.check_sum(since_ns, away=1)  # the one that was stopped, until it has joined again
 
 
 @pytest.mark.nightly

@@ -208,6 +208,7 @@ class Rights:
 
 
 @pytest.mark.nightly  # the short forms: tests/proxy/fleet, test_quotas_topic
+@pytest.mark.claim("fleet", "a proxy is stopped, killed")
 @pytest.mark.claim("fleet", "ten proxies under SIGSTOP, SIGKILL, deleted topics and lost rights keep one limit")
 @pytest.mark.timeout(900)
 def test_ten_proxies_keep_the_limit_of_the_topic_whatever_fails(

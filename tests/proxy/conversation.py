@@ -19,7 +19,7 @@ import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from proxy.admin.throttles import throttled
 from proxy.background.host import Host
@@ -192,7 +192,6 @@ class Stage:
     def __init__(
         self,
         quotas: Iterable[QuotaEntry] | QuotaOptions = (),
-        real_clock: Callable[[], int] | None = None,
         work_clock: Callable[[], int] = time.monotonic_ns,
         **options: Any,
     ) -> None:
@@ -203,7 +202,7 @@ class Stage:
         if not isinstance(quotas, QuotaOptions):
             quotas = QuotaOptions(entries=tuple(quotas))
         self.config = Config(quotas=quotas, **options)
-        self.server = Server(self.config, Host(clock=real_clock or self.clock, work_clock=work_clock))
+        self.server = Server(self.config, Host(clock=self.clock, work_clock=work_clock))
         self.server.start(asyncio.get_running_loop())
         self.metrics = self.server.metrics
         self.shared = self.server.shared
@@ -213,16 +212,6 @@ class Stage:
         self.memory = self.context.memory
         self.port: int = self.server.ports.bootstrap
         self.clients: list[Peer] = []
-        #: Defects that the proxy counted are failures of the test, unless it expects them.
-        self.expected_defects = 0
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close()
-        if kind is None:
-            self.check_at_rest()
 
     async def client(self, port: int | None = None) -> Peer:
         """A new connection to the proxy."""
@@ -289,7 +278,7 @@ class Stage:
         assert (wakeups._timers, wakeups._owners, wakeups._delays) == ({}, {}, {})
         assert not self.shared.wires.incoming.pending, "what a wire left there, another would read"
         assert not self.shared.wires.outgoing.pending
-        assert self.metrics.errors.protocol["defect"] == self.expected_defects
+        assert self.metrics.errors.protocol["defect"] == 0
 
 
 OpenStage = Callable[..., Stage]

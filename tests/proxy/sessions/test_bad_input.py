@@ -1,14 +1,20 @@
 """What a peer may do wrong costs its own connection, is counted with its reason and said in one line; nothing else."""
 
 import struct
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from protocol.apis import SASL_HANDSHAKE
+from protocol.apis import SASL_HANDSHAKE, SHARE_FETCH
+from protocol.errors import ProtocolError
 from proxy.config.config import SecurityOptions
 from proxy.sessions.lifecycle import State
-from tests.proxy.conversation import lines_of
+from tests.proxy import frames
+from tests.proxy.conversation import lines_of, without_burst
 from tests.proxy.frames import frame, heartbeat, heartbeat_answer, produce, request
 from tests.proxy.sessions.steps import QuietPair, asks, broker_ends, client_ends, play, says
 from tests.proxy.streams.pair import Pair, World
@@ -97,3 +103,40 @@ def test_a_bad_response_closes_its_own_connection(what: str, caplog: pytest.LogC
     check_closed(pair, reason, caplog)
     other.client_sends(heartbeat(1))
     assert other.sent() == [heartbeat(1)]
+
+
+NUMBERS = st.integers(0, 5)
+ASKED = st.one_of(
+    st.binary(max_size=40),
+    st.builds(frame, st.binary(max_size=60)),
+    st.builds(produce, NUMBERS, st.integers(0, 300), st.integers(0, 13), st.integers(-1, 1)),
+    st.builds(frames.fetch, NUMBERS, st.integers(0, 18)),
+    st.builds(heartbeat, NUMBERS),
+    st.builds(frames.metadata, NUMBERS),
+    st.builds(frames.api_versions, NUMBERS, st.sampled_from([0, 3, 4, 99])),
+    st.builds(request, st.just(SHARE_FETCH), st.just(1), NUMBERS, st.binary(max_size=9)),
+)
+ANSWERED = st.one_of(
+    st.binary(max_size=40),
+    st.builds(lambda number, body: frame(struct.pack(">i", number) + body), NUMBERS, st.binary(max_size=80)),
+    st.builds(frames.produced, NUMBERS, st.integers(0, 13)),
+    st.builds(frames.fetched, NUMBERS, st.integers(0, 15)),
+    st.builds(frames.fetched_with_endpoints, NUMBERS),
+    st.builds(frames.share_fetched, NUMBERS),
+    st.builds(frames.metadata_answer, NUMBERS, st.just({1: ("kafka", 9092)})),
+)
+SAID = st.lists(
+    st.tuples(st.just(Pair.client_sends), ASKED) | st.tuples(st.just(Pair.broker_sends), ANSWERED), max_size=16
+)
+
+
+@settings(max_examples=150)
+@given(SAID, st.lists(st.integers(1, 50), max_size=3))
+def test_any_bytes_from_both_sides(said: list[tuple[Callable[[Pair, bytes], None], bytes]], cuts: list[int]) -> None:
+    """Whatever client and broker send: it passes, or the connection closes for a reason of its own, never a defect."""
+    pair = Pair(World([without_burst("client-id=etl,producer_byte_rate=40MB,consumer_byte_rate=40MB")]), cuts=cuts)
+    for send, data in said:
+        with suppress(ProtocolError):
+            send(pair, data)
+    pair.hang_up()
+    assert pair.world.memory.used == pair.world.memory.buffered_bytes == 0

@@ -178,21 +178,6 @@ def test_with_several_limits_any_cut_passes_and_is_charged_the_same(
     assert outcomes[0] == outcomes[1]
 
 
-@given(st.lists(st.integers(0, 2_000), min_size=1, max_size=40), st.integers(0, 1_000_000), st.integers(0, 1))
-def test_a_batch_is_as_one_by_one(sizes: list[int], rate: int, acks: int) -> None:
-    """Requests of one kind in one read against each in a read of its own."""
-    quotas = [without_burst(f"client-id=etl,producer_byte_rate={rate + 1}")]
-    requests = [produce(number, size, acks=acks) for number, size in enumerate(sizes)]
-    together, apart = Pair(World(quotas)), Pair(World(quotas))
-    together.client_sends(*requests)
-    for each in requests:
-        apart.client_sends(each)
-    for pair in (together, apart):
-        pass_holds(pair.world)
-        assert pair.to_broker == b"".join(requests)
-    assert outcome(together) == outcome(apart)
-
-
 @given(
     name=st.sampled_from(sorted(EACH)),
     at=st.integers(0, 40),
