@@ -46,6 +46,13 @@ def exact(number: float | Fraction) -> Fraction:
     return Fraction(str(number)) if isinstance(number, float) else Fraction(number)
 
 
+def of_double(value: float) -> Fraction:
+    """A quota that a broker or its client keeps as a double: as written, but the largest long as itself, although its
+    double is larger by one. It is how Kafka writes unlimited. ValueError for infinities and NaN.
+    """
+    return Fraction(LONG_MAX) if value == float(LONG_MAX) else exact(value)
+
+
 def parse_number(value: object) -> Fraction:
     """A plain number, as text or number. Raises InvalidValue."""
     if isinstance(value, str):

@@ -24,7 +24,7 @@ from quotas.entry import QuotaEntry
 from quotas.limit_options import LimitOptions
 from quotas.parsing.names import CLIENT_ID, IP, USER, entity_name
 from quotas.problems import InvalidValue
-from quotas.rates import LONG_MAX, exact, kafka_rate
+from quotas.rates import LONG_MAX, kafka_rate, of_double
 
 _OF_CLIENTS: Final = (kinds.PRODUCER_BYTE_RATE, kinds.CONSUMER_BYTE_RATE, kinds.CONTROLLER_MUTATION_RATE)
 _OF_ADDRESSES: Final = (kinds.CONNECTION_CREATION_RATE,)
@@ -76,7 +76,8 @@ def cluster_entries(quotas: Iterable[ClientQuota], brokers: int, options: QuotaO
                 left_out[name] += 1
                 continue
             try:
-                rate = kafka_rate(name, exact(value), kinds.LIMIT_KINDS[name].kafka_type)
+                # A larger double is as good as unlimited: left out, the client would have the quota of <default>.
+                rate = kafka_rate(name, of_double(min(value, float(LONG_MAX))), kinds.LIMIT_KINDS[name].kafka_type)
             except ValueError as refusal:  # also of infinities and NaN
                 left_out[f"{name} ({str(refusal).splitlines()[0]})"] += 1
             else:

@@ -12,11 +12,11 @@ from typing import Final, Literal, NamedTuple
 
 from quotas import limit_kinds as kinds
 from quotas.entity import AnyEntity, Entity, EntityKind
-from quotas.parsing.names import CLIENT_ID, IP, USER, canonical_ip
+from quotas.parsing.names import CLIENT_ID, IP, USER, canonical_ip, is_host_name
 from quotas.problems import InvalidValue, InvalidValues
-from quotas.rates import exact, kafka_rate
+from quotas.rates import kafka_rate, of_double
 from quotas.stored.changes import edited
-from quotas.stored.record import REQUEST_PERCENTAGE, Author, Fields, Record, entity_of, names_of
+from quotas.stored.record import MAX_TEXT, REQUEST_PERCENTAGE, Author, Fields, Record, entity_of, names_of
 
 _OF_CLIENTS: Final = (
     kinds.PRODUCER_BYTE_RATE,
@@ -164,14 +164,25 @@ def _entity(names: Names) -> AnyEntity:
     if len(dict(names)) < len(names):
         raise InvalidValue("Invalid quota entity combination, a type is given twice")
     for kind, name in names:
-        if name == "":
-            raise InvalidValue(f"Empty {kind} not supported")
+        if name is not None:
+            _check_name(kind, name)
     try:
         return entity_of(dict(names))
     except InvalidValue:
         raise
     except InvalidValues as error:
         raise InvalidValue(error.problems[0].message) from error
+
+
+def _check_name(kind: str, name: str) -> None:
+    """The last two rules are not Kafka's."""
+    if not name:
+        raise InvalidValue(f"Empty {kind} not supported")
+    if len(name) > MAX_TEXT:
+        message = f"The name of the {kind} has {len(name)} characters, and this proxy keeps at most {MAX_TEXT}"
+        raise InvalidValue(message)
+    if kind == IP and is_host_name(name):
+        raise InvalidValue(f"{name} is not an IP address, and this proxy resolves no host names in its quotas topic")
 
 
 def _rate(key: str, value: float) -> int | float:
@@ -181,5 +192,5 @@ def _rate(key: str, value: float) -> int | float:
         kafka_type = kinds.LIMIT_KINDS[key].kafka_type
     if not math.isfinite(value):
         raise InvalidValue(f"Proposed value for {key} is not a finite number.")
-    rate = kafka_rate(key, exact(value), kafka_type)
+    rate = kafka_rate(key, of_double(value), kafka_type)
     return rate if isinstance(rate, int) else float(rate)

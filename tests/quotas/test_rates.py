@@ -14,6 +14,7 @@ from quotas.rates import (
     UNITS,
     exact,
     kafka_rate,
+    of_double,
     parse_rate,
 )
 
@@ -83,7 +84,13 @@ def test_what_no_rate_may_be(name: str, rate: Fraction, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "whole"), [(Fraction(5), 5), (5 + Fraction(1, 10**6), 5), (Fraction(LONG_MAX), LONG_MAX)]
+    ("rate", "whole"),
+    [
+        (Fraction(5), 5),
+        (5 + Fraction(1, 10**6), 5),
+        (Fraction(LONG_MAX), LONG_MAX),
+        (of_double(float(LONG_MAX)), LONG_MAX),  # a broker accepts it: in its comparison, both are doubles
+    ],
 )
 def test_kafka_takes_what_is_whole_within_a_millionth(rate: Fraction, whole: int) -> None:
     assert kafka_rate("producer_byte_rate", rate, "LONG") == whole

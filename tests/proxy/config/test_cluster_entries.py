@@ -67,7 +67,7 @@ def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.Mo
             ClientQuota(etl, {"producer_byte_rate": 5000.0, "request_percentage": 50.0}),
             ClientQuota(other, {"request_percentage": 200.0}),
             ClientQuota({"user": "a"}, {"producer_byte_rate": 0.0, "consumer_byte_rate": 1.0}),
-            ClientQuota({"user": "b"}, {"producer_byte_rate": math.nan, "consumer_byte_rate": math.inf}),
+            ClientQuota({"user": "b"}, {"producer_byte_rate": math.nan, "consumer_byte_rate": 1.5}),
             ClientQuota({"user": "c"}, {"connection_creation_rate": 1.0, "request_rate": 1.0}),
             ClientQuota({"ip": "10.0.0.7"}, {"producer_byte_rate": 1.0}),
             ClientQuota({"ip": "no-such-host"}, {"connection_creation_rate": 1.0}),
@@ -88,7 +88,7 @@ def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.Mo
         "request_percentage": 2,
         "producer_byte_rate (Quota producer_byte_rate must be greater than 0)": 1,
         "producer_byte_rate (expected a finite number, not nan)": 1,
-        "consumer_byte_rate (expected a finite number, not inf)": 1,
+        "consumer_byte_rate (consumer_byte_rate cannot be a fractional value.)": 1,
         "connection_creation_rate": 1,
         "request_rate": 1,
         "producer_byte_rate": 1,
@@ -99,6 +99,19 @@ def test_what_is_left_out_is_counted_and_the_rest_applies(monkeypatch: pytest.Mo
         "Empty user not supported": 1,
         "entities of no type": 1,
     }
+
+
+@pytest.mark.claim("kafka-quotas", "a quota so large that it means unlimited still replaces that of <default>")
+@pytest.mark.parametrize("value", [float(LONG_MAX), 1e19, math.inf])
+def test_a_quota_that_lifts_that_of_the_default(value: float) -> None:
+    """Brokers accept the largest long for each quota, and whatever is above it for controller_mutation_rate."""
+    quotas = {"producer_byte_rate": float(LONG_MAX), "controller_mutation_rate": value}
+    found = cluster_entries([ClientQuota({"user": "a"}, quotas)], 1, DEFAULTS)
+    assert found.entries[0].limits == {
+        "producer_byte_rate": LONG_MAX * 95 // 100,
+        "controller_mutation_rate": LONG_MAX,
+    }
+    assert not found.left_out
 
 
 def test_a_product_that_is_too_large_is_the_largest_rate() -> None:

@@ -130,6 +130,8 @@ def test_alterations() -> None:
         assert alter(ETL, removing(key)) is None, "not a quota of Kafka's for this entity: brokers do nothing"
     assert alter((("user", None),), setting("controller_mutation_rate", 0.25)) == {"controller_mutation_rate": 0.25}
     assert alter((("ip", "10.0.0.7"),), removing("connection_creation_rate")) == {"connections": 5}
+    largest = alter((("user", "b"),), setting("producer_byte_rate", float(2**63 - 1)))
+    assert largest == {"producer_byte_rate": 2**63 - 1}
     strimzi = [setting("request_percentage", 55), *map(removing, ("producer_byte_rate", "controller_mutation_rate"))]
     assert alter((("user", "CN=me"),), *strimzi) == {"request_percentage": 55.0}
 
@@ -145,7 +147,16 @@ def test_alterations() -> None:
             setting("connection_creation_rate", 1),
             "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId",
         ),
-        ((("ip", "nowhere"),), setting("connection_creation_rate", 1), "nowhere is not a valid IP or resolvable host."),
+        (
+            (("ip", "localhost"),),
+            setting("connection_creation_rate", 1),
+            "localhost is not an IP address, and this proxy resolves no host names in its quotas topic",
+        ),
+        (
+            (("user", "u" * 1025),),
+            setting("producer_byte_rate", 1),
+            "The name of the user has 1025 characters, and this proxy keeps at most 1024",
+        ),
         (ETL, setting("producer_byte_rat", 1), "Invalid configuration key producer_byte_rat"),
         (ETL, setting("connection_creation_rate", 1), "Invalid configuration key connection_creation_rate"),
         ((("ip", None),), setting("producer_byte_rate", 1), "Invalid configuration key producer_byte_rate"),
