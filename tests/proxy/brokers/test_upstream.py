@@ -96,9 +96,15 @@ async def test_with_all_brokers_down_connections_are_closed_at_once_until_a_rest
 async def test_the_next_bootstrap_server_when_one_does_not_answer(
     open_stage: OpenStage, open_broker: OpenBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.brokers.upstream.NEXT_ADDRESS_SECONDS", 0.02)
-    broker = open_broker()
+    broker, open_one = open_broker(), Upstream._open_one
     with nobody_accepts() as address:
+
+        async def impatient(upstream: Upstream, left: list[Any], wire_of: Any, seconds: float, others: int) -> Any:
+            """With this address alone: on a busy machine the other one, too, takes its time."""
+            is_silent = left[0][1] == address
+            return await open_one(upstream, left, wire_of, 0.02 if is_silent else seconds, others)
+
+        monkeypatch.setattr(Upstream, "_open_one", impatient)
         stage = open_stage(bootstrap_servers=(address, broker.address))
         await clients_reach(stage, broker, 4)
         assert errors_of(stage) == {"connect_timeout": 1}, "every other client would wait for it"
