@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -111,11 +113,18 @@ def test_what_is_in_it(rootfs: Path, image: Path) -> None:
     assert unpacked < 150
 
 
+def off_switch() -> list[str]:
+    """The command of docs/operate.md, as `kubectl exec` executes it: without a shell."""
+    page = (ROOT / "docs/operate.md").read_text()
+    [command] = re.findall(r"`kubectl exec POD .*?(?<= )-- (.+?)`", page)
+    return shlex.split(command)
+
+
 def test_it_runs_without_rights_on_a_read_only_root_and_drains(rootfs: Path, config: dict[str, object]) -> None:
     environment = dict(each.split("=", 1) for each in config["Env"])  # type: ignore[attr-defined]
     user = json.loads((rootfs.parent / "config.json").read_text())["process"]["user"]  # umoci's, from the image
     confined = [
-        system_tool("bwrap"), "--unshare-user", "--cap-drop", "ALL",
+        system_tool("bwrap"), "--unshare-user", "--unshare-pid", "--as-pid-1", "--cap-drop", "ALL",
         "--uid", str(user["uid"]), "--gid", str(user["gid"]),
         "--ro-bind", str(rootfs), "/", "--proc", "/proc", "--dev", "/dev", "--clearenv",
     ]  # fmt: skip
@@ -144,6 +153,11 @@ def test_it_runs_without_rights_on_a_read_only_root_and_drains(rootfs: Path, con
             check = [*confined, *healthy["Test"][1:], "--metrics-listen"]
             assert "200" in run(*check, "127.0.0.1:29399")
             assert "refused" in run(*check, "127.0.0.1:29398", code=1)
+            within = [system_tool("nsenter"), "--target", inner, "--user", "--mount", "--pid", "--preserve-credentials"]
+            run(*within, *off_switch())
+            while "enforcement_off" not in (line := outer.stderr.readline()):
+                assert line, "it ended"
+            run(*within, "sleep", "0")  # of the chart's preStop
             os.kill(int(inner), signal.SIGTERM)
             assert outer.wait(60) == 0
             assert "stopped" in outer.stderr.read()
