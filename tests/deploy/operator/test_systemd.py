@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import trustme
 
 from tests.deploy.operator.cache import ROOT, debian_root, run, system_tool
 
@@ -25,6 +26,8 @@ UNIT: Final = ROOT / "deploy/systemd/kafka-quota-proxy.service"
 TEMPLATE: Final = UNIT.with_name("kafka-quota-proxy@.service")
 PORT: Final = 29492
 ADMIN: Final = 29404
+#: A port that only root may listen on, or who has CAP_NET_BIND_SERVICE.
+LOW: Final = 949
 CONFIG: Final = f"""
 bootstrap_servers = "127.0.0.1:{PORT - 1}"
 listen = "127.0.0.1:{PORT}"
@@ -205,6 +208,34 @@ def test_it_reads_a_secret_of_root_as_the_readme_says(container: Container) -> N
         container.command("systemctl", "reset-failed", UNIT.name, check=False)
 
 
+def test_each_process_of_the_template_reads_it_as_the_readme_says(container: Container) -> None:
+    """The folder of secrets has the name of the instance, and the file of options is the same for all."""
+    [variable] = re.findall(r"`(Environment=\S+)`", UNIT.with_name("README.md").read_text())
+    folder, edited = container.root / "etc/kafka-quota-proxy", container.root / f"etc/systemd/system/{TEMPLATE.name}.d"
+    names = [f"kafka-quota-proxy@{port}.service" for port in (ADMIN, ADMIN + 1)]
+    for name, text in (
+        ("client.properties", "ssl.truststore.location=${env:CREDENTIALS_DIRECTORY}/ca.pem\nsecurity.protocol=SSL\n"),
+        ("ca.pem", trustme.CA().cert_pem.bytes().decode()),
+    ):
+        (folder / name).touch(0o600)
+        (folder / name).write_text(text)
+    (folder / "proxy.toml").write_text(CONFIG + READS_IT)
+    edited.mkdir()
+    (edited / "override.conf").write_text(
+        f"[Service]\n{CREDENTIAL}\nLoadCredential=ca.pem:/etc/kafka-quota-proxy/ca.pem\n{variable}\n"
+    )
+    try:
+        container.command("systemctl", "daemon-reload")
+        container.command("systemctl", "start", *names)
+        assert all("listening" in page("/healthz", port) for port in (ADMIN, ADMIN + 1))
+    finally:
+        (folder / "proxy.toml").write_text(CONFIG)
+        shutil.rmtree(edited)
+        container.command("systemctl", "stop", *names, check=False)
+        container.command("systemctl", "daemon-reload")
+        container.command("systemctl", "reset-failed", check=False)
+
+
 def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
     container.command("systemctl", "start", UNIT.name)  # returns when READY=1 has arrived
     assert "listening" in page("/healthz"), "start returned, so it listens"
@@ -251,6 +282,26 @@ def test_it_starts_reloads_comes_back_and_drains(container: Container) -> None:
     container.command("systemctl", "start", UNIT.name, check=False)
     container.eventually(lambda: container.state()["ActiveState"] == "failed", "it is not tried again")
     assert container.state()["NRestarts"] == "0"
+
+
+def test_it_listens_on_a_port_below_1024_as_the_readme_says(container: Container) -> None:
+    text = re.sub(r"\s+", " ", UNIT.with_name("README.md").read_text())
+    [sentence] = re.findall(r"For ports below 1024, set (.+?), because", text)
+    settings = re.findall(r"`(.+?)`", sentence)
+    folder, edited = container.root / "etc/kafka-quota-proxy", container.root / f"etc/systemd/system/{UNIT.name}.d"
+    (folder / "proxy.toml").write_text(CONFIG.replace(f'listen = "127.0.0.1:{PORT}"', f'listen = "127.0.0.1:{LOW}"'))
+    edited.mkdir()
+    (edited / "override.conf").write_text("\n".join(["[Service]", *settings, ""]))
+    try:
+        container.command("systemctl", "daemon-reload")
+        container.command("systemctl", "start", UNIT.name)
+        socket.create_connection(("127.0.0.1", LOW)).close()
+    finally:
+        (folder / "proxy.toml").write_text(CONFIG)
+        shutil.rmtree(edited)
+        container.command("systemctl", "stop", UNIT.name, check=False)
+        container.command("systemctl", "daemon-reload")
+        container.command("systemctl", "reset-failed", check=False)
 
 
 @pytest.mark.claim("enforcement", "processes of the template unit are one user and share their ports")
