@@ -67,6 +67,7 @@ class Host:
     name            the host's name
     new_socket      a TCP socket of an address family that does not block
     addresses_of    like `socket.getaddrinfo`; blocks
+    descriptors     the limit on open files; None: there is none
     """
 
     clock: Clock = time.monotonic_ns
@@ -76,3 +77,4 @@ class Host:
     name: str = field(default_factory=socket.gethostname)
     new_socket: Callable[[int], socket.socket] = tcp_socket
     addresses_of: Callable[..., list[Any]] = socket.getaddrinfo
+    descriptors: int | None = None

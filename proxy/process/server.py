@@ -42,7 +42,7 @@ from proxy.process.active_config import ActiveConfig
 from proxy.process.assemble import assemble
 from proxy.process.config_watch import ConfigWatch, ReadAgain
 from proxy.process.ports import Ports
-from proxy.process.start_log import log_start, raise_descriptor_limit
+from proxy.process.start_log import log_start, most_connections, raise_descriptor_limit
 from proxy.process.ticks import Ticks, settle_garbage_collection
 from proxy.sessions.gate import Gate
 from proxy.sessions.lifecycle import State
@@ -78,10 +78,11 @@ def run(config: Config, read_again: ReadAgain = None) -> int:
 
     `read_again` reads the configuration again, with its file as it is then. Raises ConfigError.
     """
-    raise_descriptor_limit(config)
+    descriptors = raise_descriptor_limit(config)
     sys.unraisablehook = _log_ignored
     with asyncio.Runner(loop_factory=partial(new_loop, config.event_loop)) as runner:
-        host = Host() if config.fleet.name is None else Host(clock=boottime_ns)
+        clock = time.monotonic_ns if config.fleet.name is None else boottime_ns
+        host = Host(clock=clock, descriptors=descriptors)
         try:
             return runner.run(Server(config, host, read_again).serve(settle_garbage_collection))
         finally:
@@ -258,11 +259,12 @@ class Server:
             self.disk_guard.start(loop)  # before the first request is read
         self._yielding = YieldingGroups(context.registry, shared.brokers, host, self.fleet)
         metrics.sources.moving = self._yielding.moving
-        headers = ProxyHeaders(loop, host.clock, config, shared.faults, self._accepted)
+        most = most_connections(config, host.descriptors)
+        headers = ProxyHeaders(loop, host.clock, config, shared.faults, partial(self._accepted, most), most)
         self.ports = Ports(loop, config, metrics, headers, host)
         shared.upstream.is_own = self.ports.is_own
         max_wait_ns = int(config.enforcement.max_connection_hold_seconds * NS_PER_SECOND)
-        max_refused = max(1, config.security.max_connections // WAITING_PARTS)
+        max_refused = max(1, most // WAITING_PARTS)
         self.gate = Gate(shared, ConnectionQuotas(context.registry, max_wait_ns), max_refused)
         self.active_config = ActiveConfig(config, quotas, shared, own, others)
         metrics.connections.in_flight = lambda: sum(session.in_flight for session in self.sessions)
@@ -285,13 +287,12 @@ class Server:
 
     # ---- accepting
 
-    def _accepted(self, client: socket.socket, peer: tuple[Any, ...], port: int, header_ns: int) -> None:
+    def _accepted(self, limit: int, client: socket.socket, peer: tuple[Any, ...], port: int, header_ns: int) -> None:
         shared, nodes = self.shared, self.shared.context.nodes
         if self._drained is not None:
             client.close()
             return
         origin = ClientAddress(unmapped(peer[0]), peer[1], self.ports.names_of(port), header_ns)
-        limit = self.config.security.max_connections
         if self.metrics.connections.open >= limit:
             client.close()
             shared.faults.rejected("max_connections", format_address((origin.ip, origin.port)), max_connections=limit)

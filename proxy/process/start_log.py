@@ -14,27 +14,48 @@ from proxy.observability.logs import EventLog
 
 USUAL_CONNECTIONS: Final = 1_000
 FEWEST_DESCRIPTORS: Final = 32
-"""Without the ports of brokers: 16 of an idle process, and 16 for a connection and for what reads files and topics."""
+"""Without the ports of brokers: 16 of an idle process, 16 for its admin port, files and topics, and for one client."""
 
 _log = EventLog("proxy.process.server")
 
 
-def raise_descriptor_limit(config: Config) -> None:
-    """Raise the soft limit on descriptors to the hard one; warn if it is too low for ``--max-connections``. Raises
-    StartError if it is too low to start: the event loop would fail in ways that nobody understands.
+def raise_descriptor_limit(config: Config) -> int | None:
+    """Raise the soft limit on descriptors to the hard one, and return it; None: there is no limit. Warns if it is too
+    low for ``--max-connections``. Raises StartError if it is too low to start: the event loop would fail in ways that
+    nobody understands.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    listening = config.listening
-    needed = FEWEST_DESCRIPTORS + len({*(listening.broker_ports or ()), *listening.node_ports.values()})
-    if hard != resource.RLIM_INFINITY and hard < needed:
+    if hard == resource.RLIM_INFINITY:
+        return None
+    needed = _needed_descriptors(config)
+    if hard < needed:
         message = f"the limit on open files is {hard}, but at least {needed} are needed for the ports and one client"
         raise StartError(f"error: {message}\n  raise the hard limit (ulimit -Hn, LimitNOFILE=)")
-    wanted = few_descriptors(config)
+    wanted, most = few_descriptors(config), most_connections(config, hard)
     if wanted:
+        effect = f"at most {most} connections are accepted at once" if most < config.security.max_connections else None
         hint = "raise the hard limit (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
-        _log.warning("few_descriptors", limit=hard, wanted=wanted, hint=hint)
+        _log.warning("few_descriptors", limit=hard, wanted=wanted, effect=effect, hint=hint)
+    return hard
+
+
+def _needed_descriptors(config: Config) -> int:
+    listening = config.listening
+    return FEWEST_DESCRIPTORS + len({*(listening.broker_ports or ()), *listening.node_ports.values()})
+
+
+def most_connections(config: Config, descriptors: int | None) -> int:
+    """``--max-connections``, or fewer if the limit on descriptors allows only fewer: the admin port must always have
+    some left, because the kubelet restarts a proxy that answers no probe.
+    """
+    wanted = config.security.max_connections
+    if descriptors is None:
+        return wanted
+    # The client's, the broker's, and one of a connection that waits for its PROXY header.
+    each = 3 if config.listening.proxy_protocol_from else 2
+    return min(wanted, max(1, (descriptors - _needed_descriptors(config)) // each))
 
 
 def few_descriptors(config: Config) -> int:

@@ -36,18 +36,24 @@ class ProxyHeaders:
     """Calls ``accepted(socket, peer, port, time_ns)`` when the client's address is known, which took `time_ns`.
     Connections that do not come from ``--proxy-protocol-from`` are accepted at once.
 
-    At most ``--max-connections`` wait for their header, each for at most ``--handshake-timeout``.
+    At most `max_waiting` wait for their header, each for at most ``--handshake-timeout``.
     """
 
     def __init__(
-        self, loop: AbstractEventLoop, clock: Callable[[], int], config: Config, faults: Faults, accepted: Accepted
+        self,
+        loop: AbstractEventLoop,
+        clock: Callable[[], int],
+        config: Config,
+        faults: Faults,
+        accepted: Accepted,
+        max_waiting: int,
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._faults = faults
         self._accepted = accepted
         self._networks = config.listening.proxy_protocol_from
-        self._max_waiting = config.security.max_connections
+        self._max_waiting = max_waiting
         self._timeout_ns = int(config.security.handshake_timeout_seconds * NS_PER_SECOND)
         #: In order of arrival.
         self._waiting: dict[socket.socket, PartialHeader] = {}

@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
@@ -385,6 +386,27 @@ def test_too_few_descriptors_are_refused_with_the_number_that_is_needed(command_
     if command_name == "run":
         with started(with_descriptors(count + 32, "run", "--log-format", "json", *arguments), {}) as (_, lines):
             assert "few_descriptors" in {line["event"] for line in lines}
+
+
+@pytest.mark.claim("operate", "the admin port answers while all connections that the descriptors allow are open")
+@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+def test_probes_are_answered_when_clients_take_all_descriptors(event_loop: str) -> None:
+    """A probe that fails then would make the kubelet restart the proxy."""
+    with ExitStack() as opened:
+        broker = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=100))
+        servers = ("--bootstrap-servers", f"127.0.0.1:{broker.getsockname()[1]}", "--broker-ports", "0")
+        own = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--event-loop", event_loop)
+        given = with_descriptors(60, "run", "--log-format", "json", *servers, *own)
+        _, lines = opened.enter_context(started(given, {}))
+        events = {line["event"]: line for line in lines}
+        most = (60 - 32) // 2
+        assert events["few_descriptors"]["effect"] == f"at most {most} connections are accepted at once"
+        host, _, port = events["listening"]["bootstrap"].partition(":")
+        clients = [opened.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(3 * most)]
+        for client in clients[most:]:
+            assert client.recv(1) == b"", "it was closed"
+        with urlopen(events["listening"]["metrics"].replace("metrics", "healthz"), timeout=30) as response:  # noqa: S310
+            assert response.read().startswith(b"listening on 1 ports, 14 connections")
 
 
 SLOW_RESOLVER = """
