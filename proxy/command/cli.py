@@ -20,7 +20,8 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         # Only for run: exit code 0 of check-config means that the file is valid.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the quotas file is about to be read anyway
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it would end the process
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it would end the process, like the next one
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.signal(signal.SIGINT, _stop_before_start)
         signal.signal(signal.SIGTERM, _stop_before_start)
         gc.disable()  # saves 5 % of the startup time; `settle_garbage_collection` enables it again

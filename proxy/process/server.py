@@ -86,9 +86,18 @@ def run(config: Config, read_again: ReadAgain = None) -> int:
         try:
             return runner.run(Server(config, host, read_again).serve(settle_garbage_collection))
         finally:
-            for number in (signal.SIGHUP, signal.SIGUSR2):  # the interpreter resets handlers long before it has ended
+            for number in (
+                signal.SIGHUP,
+                signal.SIGUSR1,
+                signal.SIGUSR2,
+            ):  # the interpreter resets handlers long before it has ended
                 runner.get_loop().remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
+
+
+def _ignore_usr1() -> None:
+    """It would end the process, and log rotation sends it to programs that keep their log files open."""
+    _log.warning("signal_ignored", signal="SIGUSR1", hint="SIGUSR2 toggles enforcement; logs go to stderr")
 
 
 def _log_ignored(ignored: Any) -> None:
@@ -140,6 +149,7 @@ class Server:
             self._attach(topic)
             supervisor = Supervisor(loop)
             loop.add_signal_handler(signal.SIGHUP, partial(self._reload, watch, cluster, supervisor))
+            loop.add_signal_handler(signal.SIGUSR1, _ignore_usr1)
             loop.add_signal_handler(signal.SIGUSR2, active.toggle)
             clock = self._host.clock
             readiness = Readiness(self.config.bootstrap_servers, self.tls, shared.health, clock, self._not_ready)

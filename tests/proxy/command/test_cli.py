@@ -288,7 +288,7 @@ def test_the_handlers_of_the_start_are_there_before_anything_slow_is_loaded() ->
         "proxy.command.cli.main()\n"
     )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout.splitlines()[:4] == ["SIGHUP []", "SIGUSR2 []", "SIGINT []", "SIGTERM []"]
+    assert result.stdout.splitlines()[:5] == ["SIGHUP []", "SIGUSR1 []", "SIGUSR2 []", "SIGINT []", "SIGTERM []"]
 
 
 def test_a_reload_at_the_very_end_does_not_turn_a_clean_exit_into_a_failure() -> None:
@@ -304,7 +304,7 @@ def test_a_reload_at_the_very_end_does_not_turn_a_clean_exit_into_a_failure() ->
         assert next(line for line in process.stderr if " quotas " in line)
         process.terminate()
         assert process.stdout.readline() == "exits\n"
-        assert all(catches(process.pid, number, "SigIgn") for number in (signal.SIGHUP, signal.SIGUSR2))
+        assert all(catches(process.pid, number, "SigIgn") for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2))
         process.communicate(timeout=30)
     assert process.returncode == 0
 

@@ -259,6 +259,14 @@ async def test_a_hang_up_reads_the_quotas_file_again(tmp_path: Path) -> None:
             await arrives(client, broker, produce(number, 100_000))
 
 
+async def test_a_signal_meant_for_log_files_or_mistyped_does_not_end_the_proxy() -> None:
+    async with running() as proxy:
+        proxy.send(signal.SIGUSR1)
+        assert "SIGUSR2" in (await proxy.event("signal_ignored"))["hint"]
+        client, broker = await proxy.pair()
+        await arrives(client, broker, produce(1, 1_000))
+
+
 async def test_a_server_name_that_is_not_ascii_is_refused_in_one_line(tmp_path: Path) -> None:
     """Python prints a traceback for each: `event` fails at a line that is no JSON."""
     certificates = Certificates(tmp_path)
