@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.enforcement.throttle_actions import LONGEST_NOTICE_OF_SHARE_NS, notified_ns
+from proxy.enforcement.throttle_actions import notified_ns
 from proxy.fleet.shared_limits import SharedLimit
 from tests.proxy.fleet.members import QUOTA, Members, Proxy, a_fleet
 
@@ -119,7 +119,3 @@ def test_a_member_at_rest_claims_its_share_with_the_first_frame_that_leaves_debt
         world.pass_seconds(10)
         one.limit.charge(FRAME, world.clock())
         world.until(lambda: one.rate > 0.9 * QUOTA, 0.15)
-
-
-def test_nobody_is_told_to_wait_for_long() -> None:
-    assert LONGEST_NOTICE_OF_SHARE_NS <= 100_000_000

@@ -1,12 +1,10 @@
 """One direction over wires in memory: back-pressure, the steps of a stream, turns that end, and memory."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from proxy.config.config import SecurityOptions
 from proxy.sessions.lifecycle import State
-from proxy.sessions.pump_set import LOGIN, MEMORY, RESPONSE_MEMORY, SLICE, WRITE_BACKPRESSURE
+from proxy.sessions.pump_set import LOGIN, MEMORY, RESPONSE_MEMORY, SLICE
 from proxy.sessions.session import Session
 from proxy.sessions.slices import HEAVY_ROUND_NS, SLICE_NS
 from proxy.streams.memory import FIRST_READ_SIZE, OWN_SIZE, READ_SIZE
@@ -75,30 +73,6 @@ def test_frames_of_megabytes_share_their_part_of_a_round() -> None:
     turns.begin_round()
     long.client_sends(produce(3))
     assert long.to_broker == sent + produce(3), "after its end the connection is as any other"
-
-
-# ---- back-pressure
-@given(st.lists(st.integers(0, 700), min_size=1, max_size=30), st.integers(1, 6))
-def test_partial_writes_change_no_bytes(rooms: list[int], count: int) -> None:
-    """And while the sink takes nothing, the source is not read."""
-    bench = Bench()
-    sent = b"".join(produce(number, 300) for number in range(count))
-    bench.broker.room = 0
-    bench.client_sends(sent)
-    for room in rooms:
-        assert (bench.requests.paused == WRITE_BACKPRESSURE) == (bench.client.on_readable is None)
-        bench.broker.room = room
-        bench.write(bench.broker)
-        bench.wake(bench.client)
-        left = 0 if bench.requests.writer.pending is None else len(bench.requests.writer.pending)
-        assert bench.world.memory.buffered_bytes == left
-        assert (bench.requests.paused == WRITE_BACKPRESSURE) == (left > 0)
-    bench.broker.room = None
-    bench.write(bench.broker)
-    bench.run()
-    assert bench.to_broker == sent
-    assert bench.world.memory.used == bench.world.memory.buffered_bytes == 0
-    assert bench.paused() == {}
 
 
 # ---- steps

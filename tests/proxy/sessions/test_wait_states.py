@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from proxy.observability.client_times import STATES
 from proxy.observability.response_times import ResponseTimes
@@ -39,8 +37,6 @@ class Scene:
         self.world = World(quotas=[without_burst(spec) for spec in specs])
         self.began_ns = self.world.clock()
         self.pair = Pair(self.world)
-        #: Correlation ids of the requests that the broker has answered: a response may be held.
-        self.answered: set[int] = set()
 
     def wait(self, ms: float) -> None:
         self.world.clock.now_ns += int(ms * MS)
@@ -278,37 +274,3 @@ def test_a_broker_is_timed_from_the_end_of_a_request() -> None:
     scene = Scene()
     scene.play(*CASES["a request that arrives slowly"][0])
     assert (scene.times().produce.count, scene.times().produce.sum_seconds) == pytest.approx((1, 0.03))
-
-
-STEPS: dict[str, Callable[[Scene, int], None]] = {
-    "produce": lambda scene, n: scene.pair.client_sends(produce(n, 300)),
-    "fetch": lambda scene, n: scene.pair.client_sends(fetch(n)),
-    "beat": lambda scene, n: scene.pair.client_sends(heartbeat(n)),
-    "answer": lambda scene, n: _answer(scene, n),
-    "wait": lambda scene, n: scene.wait(n),
-    "look": lambda scene, n: scene.look(),
-    "pass": lambda scene, n: pass_holds(scene.world),
-}
-
-
-def _answer(scene: Scene, number: int) -> None:
-    """The broker answers the oldest request that it has not answered."""
-    for request in scene.pair.sent():
-        api, correlation = int.from_bytes(request[4:6], "big"), int.from_bytes(request[8:12], "big")
-        if correlation not in scene.answered:
-            scene.answered.add(correlation)
-            answers = {0: produced, 1: fetched, 12: heartbeat_answer}
-            scene.pair.broker_sends(answers[api](correlation, throttle_ms=number % 3 * 40))  # type: ignore[operator]
-            return
-
-
-@given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(1, 1_000)), max_size=30), st.booleans())
-def test_each_nanosecond_is_in_one_state(steps: list[tuple[str, int]], limited: bool) -> None:
-    scene = Scene(*["client-id=etl,producer_byte_rate=1000,consumer_byte_rate=500"] if limited else [])
-    scene.pair.client_sends(heartbeat(0))
-    for number, (step, wait) in enumerate(steps, 1):
-        STEPS[step](scene, number if step != "wait" else wait)
-    spent_ms = sum(scene.spent().values())
-    assert spent_ms == pytest.approx((scene.world.clock() - scene.began_ns) / MS)
-    scene.pair.hang_up()
-    assert sum(scene.spent().values()) == pytest.approx(spent_ms)

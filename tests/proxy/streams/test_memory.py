@@ -1,7 +1,6 @@
 """The account of held bytes, whatever happens in whatever order, and that memory can always drain."""
 
 import ctypes
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -119,27 +118,6 @@ class Accounts(RuleBasedStateMachine):
 
 
 TestAccounts = Accounts.TestCase
-
-
-@given(st.lists(st.integers(1, LIMIT // 4), min_size=1, max_size=30), st.randoms(use_true_random=False))
-def test_what_has_begun_can_always_end(wanted: Sequence[int], random: object) -> None:
-    """Responses of up to a quarter, however many: each is granted once those before it have ended, in any order."""
-    import random as randoms
-
-    assert isinstance(random, randoms.Random)
-    pool = MemoryPool(LIMIT)
-    assert all(size <= pool.largest_response for size in wanted)
-    waiting = [Holding() for _ in wanted]
-    running = [each for each, size in zip(waiting, wanted, strict=True) if pool.allocate(each, size)]
-    ended = 0
-    while running:
-        assert pool.used <= LIMIT + LIMIT // 8
-        for holding in running:  # it reads into memory that it has, whatever else is used
-            assert pool.allowance(holding, 1_000, 500, HEAD_READ_SIZE) == 1_000
-        pool.forget(running.pop(random.randrange(len(running))))
-        ended += 1
-        running += pool.grant()
-    assert ended == len(wanted)
 
 
 def test_short_allocations_do_not_wait_for_long_ones() -> None:

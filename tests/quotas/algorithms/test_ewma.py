@@ -49,10 +49,6 @@ rates = st.one_of(
 
 @given(schedules, elapsed)
 def test_agrees_with_yammers_meter_ticked_one_by_one(schedule: list[tuple[int, int]], asked_after_ns: int) -> None:
-    check_against_yammers_meter(schedule, asked_after_ns)
-
-
-def check_against_yammers_meter(schedule: list[tuple[int, int]], asked_after_ns: int) -> None:
     """A meter on this schedule (elapsed ns, amount) has the rate of the slow one, at each step and at the end."""
     meter = Meter()
     records: list[tuple[int, int]] = []

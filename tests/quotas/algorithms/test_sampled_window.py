@@ -206,12 +206,6 @@ windows_ms = st.sampled_from([1000, 1000, 100, 7, 1])
 def test_agrees_with_kafkas_bookkeeping_to_the_millisecond(
     rate: int | Fraction, samples: int, window_ms: int, first_window: bool, schedule: list[Step]
 ) -> None:
-    check_against_the_slow_model(rate, samples, window_ms, first_window, schedule)
-
-
-def check_against_the_slow_model(
-    rate: int | Fraction, samples: int, window_ms: int, first_window: bool, schedule: list[Step]
-) -> None:
     """Every answer of a window on this schedule is the model's."""
     window = SampledWindow(rate, samples=samples, window_ns=window_ms * MS, first_window=first_window)
     model = SlowWindow(rate, samples, window_ms, first_window)

@@ -74,10 +74,6 @@ steps = st.lists(
 @pytest.mark.claim("limits", "the bound of token-bucket")
 @given(rates, bursts_ns, steps)
 def test_agrees_with_the_slow_model_exactly(rate: int | Fraction, burst_ns: int, schedule: list[Step]) -> None:
-    check_against_the_slow_model(rate, burst_ns, schedule)
-
-
-def check_against_the_slow_model(rate: int | Fraction, burst_ns: int, schedule: list[Step]) -> None:
     """Every answer of a bucket on this schedule is the model's."""
     bucket, model = TokenBucket(rate, burst_ns), SlowBucket(rate, burst_ns)
     now_ns = 0
