@@ -1,8 +1,14 @@
 """Asks a running proxy whether it works, over its admin port: the commands `healthcheck` and `fleet`."""
 
 import http.client
+import json
+from typing import Final
 
 from proxy.config.addresses import Address, format_address, is_wildcard
+from proxy.observability.logs import one_line
+
+MAX_SHOWN: Final = 300
+"""Characters of an answer that is no page: those of this proxy begin with the status."""
 
 
 def check(listen: Address, timeout_seconds: float, *, ready: bool) -> tuple[bool, str]:
@@ -14,6 +20,27 @@ def check(listen: Address, timeout_seconds: float, *, ready: bool) -> tuple[bool
     except (OSError, http.client.HTTPException) as error:
         return False, f"{url}: {error or type(error).__name__}"
     return status == http.client.OK, f"{url}: {status}: {' '.join(body[:1000].split())}"
+
+
+class NoPage(Exception):
+    """Why there is no page, in one line with what to do."""
+
+
+def json_page(listen: Address, page: str) -> str:
+    """The body of a page that is JSON. Raises NoPage, also for another server at that port."""
+    hint = "is the proxy running, and is this its --metrics-listen? Otherwise give --proxy HOST:PORT"
+    try:
+        status, body = get(listen, page, timeout_seconds=10)
+    except (OSError, http.client.HTTPException) as error:
+        raise NoPage(f"{url_of(listen, page)}: {error or type(error).__name__}; {hint}") from error
+    if status != http.client.OK:
+        said = one_line(" ".join(body[:MAX_SHOWN].split()))
+        raise NoPage(f"{url_of(listen, page)}: {said}" + (f"; {hint}" if not said.startswith(str(status)) else ""))
+    try:
+        json.loads(body)
+    except ValueError as error:
+        raise NoPage(f"{url_of(listen, page)}: is no page of kafka-quota-proxy; {hint}") from error
+    return body
 
 
 def get(listen: Address, page: str, timeout_seconds: float) -> tuple[int, str]:

@@ -40,20 +40,14 @@ def healthcheck(ctx: click.Context, /, metrics_listen: Any, timeout: Any, *, rea
 
 
 def _page(ctx: click.Context, proxy: Any, path: str) -> str:
-    """The body of a page of a running proxy. Raises ClickException unless it answers with 200."""
-    from http.client import OK, HTTPException
-
-    from proxy.admin.healthcheck import get, url_of
+    """The body of a page of a running proxy. Raises ClickException unless it answers with JSON."""
+    from proxy.admin.healthcheck import NoPage, json_page
 
     check_values(ctx)
     try:
-        status, body = get(proxy, path, timeout_seconds=10)
-    except (OSError, HTTPException) as error:
-        hint = "is the proxy running, and is this its --metrics-listen? Otherwise give --proxy HOST:PORT"
-        raise click.ClickException(f"{url_of(proxy, path)}: {error or type(error).__name__}; {hint}") from error
-    if status != OK:
-        raise click.ClickException(f"{url_of(proxy, path)}: {body.strip()}")
-    return body
+        return json_page(proxy, path)
+    except NoPage as error:
+        raise click.ClickException(str(error)) from error
 
 
 _proxy_option = setting(

@@ -28,6 +28,39 @@ class Page(BaseHTTPRequestHandler):
         pass
 
 
+class Stranger(Page):
+    """Another server at that port, with a page for every path."""
+
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(b"<html>\n<b>\x1b[31mhello</b>\n" + b"x" * 10_000)
+
+
+class StrictStranger(Stranger):
+    status = 404
+
+
+@pytest.mark.parametrize("command", ["explain", "top", "fleet"])
+@pytest.mark.parametrize(
+    ("page", "says"), [(Stranger, "is no page of kafka-quota-proxy"), (StrictStranger, "<b>\\u001b[31mhello</b>")]
+)
+def test_another_server_is_not_taken_for_a_proxy(command: str, page: type[Stranger], says: str) -> None:
+    with HTTPServer(("127.0.0.1", 0), page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        found = CliRunner().invoke(main, [command, "--proxy", f"127.0.0.1:{server.server_port}"])
+        server.shutdown()
+        thread.join()
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert says in found.stderr
+    assert "is this its --metrics-listen? Otherwise give --proxy HOST:PORT" in found.stderr
+    assert found.stderr.count("\n") == 1
+    assert len(found.stderr) < 600
+
+
 @pytest.fixture
 def proxy() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Page) as server:
