@@ -27,7 +27,8 @@ _HINTS: Final = {
     "connect_refused": "nothing listens there: see --bootstrap-servers, or advertised.listeners of the broker",
     "connect_timeout": "a firewall blocks it, or it is in another network: see advertised.listeners of the broker",
     "plaintext_to_tls": f"the listener uses TLS: set security.protocol=SSL or SASL_SSL in {_FILE}",
-    "closed_early": f"TLS listeners, and SASL listeners without a login, do this: see security.protocol in {_FILE}",
+    "closed_early": "TLS listeners, SASL listeners without a login, and Kafka 4 with clients from before 2.1 do this: "
+    f"see security.protocol in {_FILE}",
     "tls_plaintext_peer": f"the listener may not use TLS: set security.protocol=PLAINTEXT or SASL_PLAINTEXT in {_FILE}",
     "tls_certificate": f"set ssl.truststore.location in {_FILE} to the CA of the broker's certificate",
     "tls_hostname": "use a name of the certificate in --bootstrap-servers and advertised.listeners, or set "
@@ -35,7 +36,7 @@ _HINTS: Final = {
     "tls_expired": "the broker needs a new certificate, or the clock of this machine is wrong",
     "tls_failed": f"see ssl.keystore.location and ssl.enabled.protocols in {_FILE}",
     "sasl_required": "let clients log in (security.protocol=SASL_PLAINTEXT), or the proxy: set sasl.mechanism and "
-    f"sasl.jaas.config in {_FILE}",
+    f"sasl.jaas.config in {_FILE}; Kafka 4 also does this to clients from before 2.1",
     "login_refused": f"see sasl.mechanism and sasl.jaas.config in {_FILE}",
     "silent": "it is overloaded or hangs, or the network drops its packets",
 }

@@ -110,6 +110,7 @@ async def reasons(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[str]:
     said = [fields for name, fields in lines_of(caplog.records) if name == "broker_failed"]
     assert all(fields["address"] == address for fields in said)
     assert all("TLS" in fields["hint"] for fields in said if fields["reason"] == "closed_early")
+    assert all("Kafka 4" in fields["hint"] for fields in said if fields["reason"] in {"closed_early", "sasl_required"})
     return [fields["reason"] for fields in said]
 
 
