@@ -275,6 +275,8 @@ def _differences(config: Config, file: str, stored: "StoredQuotas") -> "Sequence
             click.echo(one_line(line))
     for name in settings:
         click.echo(f"# {name} of {file} stays with each proxy's own file", err=True)
+    with _blaming(file):  # before anyone confirms what cannot be written
+        stored.table.check(changes)
     return changes
 
 
