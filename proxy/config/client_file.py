@@ -46,6 +46,7 @@ _BLANK: Final = "".join(map(chr, range(0x21)))
 """What Java's `String.trim` removes: `ConfigDef.parseType` calls it for every value."""
 #: Other names with these beginnings are errors, but for those that change nothing here.
 _STRICT: Final = re.compile(r"(?:ssl|sasl|security)[._]")
+_PREFIXED: Final = re.compile(r"(?:spring\.)?(?:kafka|consumer|producer|admin)\.(?:\w+\.)?((?:ssl|sasl|security)\..+)")
 _UNUSED: Final = re.compile(r"sasl\.(?:(?:login|oauthbearer|kerberos)\..*|client\.callback\.handler\.class)")
 _UNUSED_OF_SSL: Final = (
     *(f"ssl.{store}.{what}" for store in ("truststore", "keystore") for what in ("type", "password")),
@@ -162,6 +163,10 @@ class _Given:
             if isinstance(part, KeyValue):
                 self._take(part.key, part.value, f"{path}:{line}: {part.key}")
             line += part.source.count("\n")
+        for key in self.ignored:
+            prefixed = _PREFIXED.fullmatch(key)
+            if prefixed is not None and prefixed[1] in PROPERTIES and prefixed[1] not in self.values:
+                self.wrong(key, "unknown key", f"write {prefixed[1]}")
 
     def _take(self, key: str, text: str, place: str) -> None:
         name = _ALIASES.get(key, key)

@@ -65,6 +65,20 @@ def test_the_last_value_of_a_key_counts_like_in_java(tmp_path: Path) -> None:
     assert problem.place == f"{tmp_path / 'b'}:2: security.protocol"
 
 
+@pytest.mark.parametrize("prefix", ["kafka.", "spring.kafka.", "spring.kafka.properties.", "consumer.", "producer."])
+def test_security_settings_with_the_prefix_of_an_application_are_not_lost(tmp_path: Path, prefix: str) -> None:
+    """Otherwise a file of Spark's options would connect without TLS and without a login."""
+    text = f"{prefix}security.protocol=SASL_SSL\n{prefix}sasl.mechanism=PLAIN\n{prefix}max.poll.records=5\n"
+    found = read(tmp_path / "a", text)[1]
+    assert [(each.place, each.message, each.hint) for each in found] == [
+        (f"{tmp_path / 'a'}:1: {prefix}security.protocol", "unknown key", "write security.protocol"),
+        (f"{tmp_path / 'a'}:2: {prefix}sasl.mechanism", "unknown key", "write sasl.mechanism"),
+    ]
+    own = f"{text}{PLAIN_SSL}\nsasl.username=u\nsasl.password=p\n"
+    assert good(tmp_path / "a", own).protocol == "SASL_SSL", "those of Connect's own clients stand beside others"
+    assert good(tmp_path / "a", "schema.registry.ssl.truststore.location=/x\n").protocol == "PLAINTEXT"
+
+
 PASSWORDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp", "Zs"]), min_size=1, max_size=20)
 
 
