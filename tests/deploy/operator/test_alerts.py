@@ -27,7 +27,6 @@ from tests.integration.delaying_relay import DelayingRelay
 from tests.integration.flood import Flood
 from tests.integration.proxy_process import ProxyProcess, eventually
 from tests.integration.topics import create_topics
-from tests.proxy.brokers.test_nodes import free_ports
 from tests.proxy.frames import request
 
 PREFIX: Final = "KafkaQuotaProxy"
@@ -37,6 +36,8 @@ ALERTS: Final = [
 ]
 #: For clients that send no request.
 WAITS: Final = ("--handshake-timeout", "off")
+#: An address that nothing else uses, so that no other process takes one of its ports before its proxy starts (again).
+ALONE: Final = "127.0.0.77"
 #: Of a proxy that is to run out of them.
 DESCRIPTORS: Final = 100
 #: Alerts that end while others are waited for: each is looked for right after its fault.
@@ -84,6 +85,12 @@ def repeated(action: Callable[[], object], pause_seconds: float) -> Iterator[Non
     finally:
         is_over.set()
         thread.join()
+
+
+def ports_of_alone() -> list[int]:
+    """Three ports of `ALONE`."""
+    with ExitStack() as bound:
+        return [bound.enter_context(socket.create_server((ALONE, 0))).getsockname()[1] for _ in range(3)]
 
 
 def connect(proxy: ProxyProcess) -> socket.socket:
@@ -142,11 +149,7 @@ def test_each_alert_fires_by_a_real_fault(
     ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3)
     certificate = tmp_path / "proxy.pem"
     trustme.CA().issue_cert("127.0.0.1", not_after=ends).private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        restarted_at = f"127.0.0.1:{free.getsockname()[1]}"
-
-    one_port, closed_port = free_ports(2)
+    restarted_at, one_port, closed_port = ports_of_alone()
 
     with ExitStack() as stack:
         victim = stack.enter_context(KafkaCluster(1))
@@ -176,16 +179,16 @@ def test_each_alert_fires_by_a_real_fault(
             "ProtectedSlow": ("--quota", YIELDS),
             "DiskGuard": ("--disk-guard", "1%..2%"),
             "DisksUnknown": ("--disk-guard", "98%..99%"),
-            "BrokerPortConflict": ("--broker-ports", f"{one_port}-{one_port}"),
+            "BrokerPortConflict": ("--listen", f"{ALONE}:0", "--broker-ports", f"{one_port}-{one_port}"),
             "CertificateEnds": ("--ssl-certificate-location", str(certificate)),
             "Descriptors": WAITS,
-            "Restarts": ("--metrics-listen", restarted_at),
+            "Restarts": ("--metrics-listen", f"{ALONE}:{restarted_at}"),
         }
         proxies: dict[str, ProxyProcess] = {}
         for name, given in flags.items():
             upstreams = {"Upstream": victim, "BrokerSlow": far, "BrokerPortConflict": kafka_cluster3}
             upstream = upstreams.get(name, kafka_cluster).bootstrap_servers
-            proxy = ProxyProcess(f"127.0.0.1:{closed_port}" if name == "DisksUnknown" else upstream, *given)
+            proxy = ProxyProcess(f"{ALONE}:{closed_port}" if name == "DisksUnknown" else upstream, *given)
             proxy.expected_errors = {"usage_records_refused", "config_refused", "fleet_topic_refused"}
             proxies[name] = stack.enter_context(proxy)
         rules = tmp_path / "rules.yaml"
@@ -230,7 +233,7 @@ def test_each_alert_fires_by_a_real_fault(
             slow += 1
             eventually(lambda: filled.metric("paused_connections", reason="write_backpressure") == slow, 30, "slow")  # noqa: B023
         assert not filled.metric("memory_paused"), "the warning comes before anyone waits for memory"
-        start = f'process_start_time_seconds{{instance="{restarted_at}"}}'
+        start = f'process_start_time_seconds{{instance="{ALONE}:{restarted_at}"}}'
         for _ in range(3):
             [row] = prometheus.rows(start)
             proxies["Restarts"].kill()
