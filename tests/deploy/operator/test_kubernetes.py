@@ -4,6 +4,7 @@ What has no scheduler and no kubelet is not tested: probes, the order of starts 
 """
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -185,11 +186,33 @@ def test_a_pod_of_spark_gets_the_sidecar_first(injecting: ApiServer, role: str) 
         assert len(volumes) == len(asked["spec"].get("volumes", ())) + 1
 
 
-def test_the_first_commands_of_the_readme_lead_to_a_pod_with_a_sidecar(server: ApiServer, tmp_path: Path) -> None:
+def test_the_five_steps_of_the_readme_lead_to_a_pod_whose_sidecar_logs_in(server: ApiServer, tmp_path: Path) -> None:
+    """As they stand there."""
+    page = (CHART / "README.md").read_text()
+    [make] = re.findall("`(kubectl create .+?)`", page)
+    [apply] = re.findall("`(kubectl apply .+? -f login.yaml)`", page)
+    blocks = blocks_of(page)
+    [install] = [each for each in blocks if each.startswith("helm install") and "credentials" in each]
+    [quotas] = [each for each in blocks if each.startswith("[[quota]]")]
+    (tmp_path / "quotas.toml").write_text(quotas)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "login.yaml").symlink_to(ROOT / "deploy/helm/examples/login.yaml")
+    within = f"cd {tmp_path}; export PATH={Path(built_tool('helm')).parent}:$PATH KUBECONFIG={server.kubeconfig}; "
+    for command in (make, apply, install):
+        run("bash", "-euc", within + re.sub(r"(namespace|--namespace) jobs", r"\1 steps", command))
+    pod = spark_pod("driver", **ASKS)
+    eventually(lambda: sidecars(server.create(pod, "steps")), 60, "the policy is in force")
+    [container] = sidecars(server.create(pod, "steps"))
+    assert "--command-config=/etc/kafka-quota-proxy/credentials/client.properties" in container["args"]
+    [password] = [each["secretRef"]["name"] for each in container["envFrom"]]
+    assert "KAFKA_PASSWORD" in server.request("GET", f"api/v1/namespaces/steps/secrets/{password}")["data"]
+
+
+def test_the_commands_of_the_readme_for_a_sidecar_lead_to_a_pod_with_one(server: ApiServer, tmp_path: Path) -> None:
     """As they stand there, in a namespace that helm makes."""
     blocks = blocks_of((CHART / "README.md").read_text())
     [quotas] = [each for each in blocks if each.startswith("[[quota]]")]
-    install = next(each for each in blocks if each.startswith("helm install"))
+    [install] = [each for each in blocks if each.startswith("helm install") and "--create-namespace" in each]
     [ask] = [each for each in blocks if each.startswith("kubectl run")]
     (tmp_path / "quotas.toml").write_text(quotas)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
