@@ -1,4 +1,4 @@
-"""Which batches pass after one was refused: against producers that send again what was refused, in order."""
+"""Which batches pass after one was refused. Producers that send again what was refused: `test_refusals`."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,43 +30,6 @@ def test_later_ones_are_refused_until_it_has_come_back_and_earlier_ones_pass(fir
     assert refused.is_later(ONE, SEVEN, after(first, distance))
     refused.passed(ONE, SEVEN, first, after(first, 1), 0)
     assert not refused.is_later(ONE, SEVEN, after(first, distance))
-    assert not refused.entries
-
-
-@given(
-    start=sequences,
-    sizes=st.lists(st.integers(1, 1_000_000), min_size=1, max_size=20),
-    window=st.integers(1, 5),
-    data=st.data(),
-)
-def test_refused_batches_count_once(start: int, sizes: list[int], window: int, data: st.DataObject) -> None:
-    """A producer with up to `window` requests in flight sends again, in order, what was refused. Whether the limit has
-    room for a batch is drawn.
-    """
-    batches = [after(start, sum(sizes[:at])) for at in range(len(sizes))]
-    refused = RefusedSequences()
-    passed: list[int] = []
-    counted: list[int] = []
-    ever_refused: set[int] = set()
-    unsent, in_flight, again = list(batches), list[int](), list[int]()
-    while unsent or in_flight or again:
-        if len(in_flight) < window and (again or unsent) and (not in_flight or data.draw(st.booleans())):
-            in_flight.append(again.pop(0) if again else unsent.pop(0))
-            continue
-        sequence = in_flight.pop(0)
-        if refused.is_later(ONE, SEVEN, sequence) or data.draw(st.integers(0, 2)) == 2:
-            if refused.refuse(ONE, SEVEN, sequence, 0):
-                counted.append(sequence)
-            ever_refused.add(sequence)
-            # What was sent after it may be in flight still; new batches may be sent before that has come back.
-            again = sorted([*again, sequence], key=batches.index)
-        else:
-            at = batches.index(sequence)
-            refused.passed(ONE, SEVEN, sequence, after(sequence, sizes[at]), 0)
-            passed.append(sequence)
-    assert passed == batches
-    assert len(counted) == len(set(counted))
-    assert set(counted) == ever_refused
     assert not refused.entries
 
 
