@@ -18,6 +18,8 @@ LONG_MAX: Final = (1 << 63) - 1
 SMALLEST_RATE: Final = Fraction(1, 1_000_000)
 """One unit in eleven and a half days."""
 
+NO_LIMIT: Final = "write unlimited if no limit should apply"
+
 # Bounded digits: no input makes this process compute 10 ** 999999999.
 _NUMBER: Final = re.compile(
     r"(?P<number>[+-]?(?:\d(?:_?\d){0,39}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?)", re.ASCII
@@ -125,7 +127,7 @@ def kafka_rate(name: str, rate: Fraction, kafka_type: Literal["INT", "LONG", "DO
     """
     if rate <= 0:
         hint = "to block a client, use an ACL of the brokers; connections=0 blocks an address"
-        raise InvalidValue(f"Quota {name} must be greater than 0", hint)
+        raise InvalidValue(f"Quota {name} must be greater than 0", NO_LIMIT if rate else hint)
     if kafka_type == "DOUBLE":
         if not SMALLEST_RATE <= rate <= LONG_MAX:
             raise InvalidValue(f"{name} must be from {float(SMALLEST_RATE):f} to {LONG_MAX}")

@@ -1,5 +1,6 @@
 """Which limits an entry may have, by its entity keys, and the values of limits."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,11 +20,12 @@ from quotas.limit_kinds import (
 )
 from quotas.parsing.names import CLIENT_ID, ENTITY_KEYS, EXEMPT_KEYS, IP, MEMBER_KEYS, RESOURCE_GROUP, TOTAL_KEY, USER
 from quotas.problems import InvalidValue
-from quotas.rates import kafka_rate, parse_number, parse_rate
+from quotas.rates import NO_LIMIT, kafka_rate, parse_number, parse_rate
 
 _EntityKind: TypeAlias = EntityKind | ClientScope
 
 UNLIMITED: Final = "unlimited"
+_ENDLESS: Final = re.compile(r"(?i)\+?inf(?:inity|inite)?|none")
 """Instead of a rate: weaker entries with this limit do not apply."""
 
 _HOW_MANY: Final = (CONNECTIONS, PRODUCER_IDS_RATE)
@@ -111,6 +113,8 @@ def check_combination(keys: Iterable[str]) -> None:
 
 def read_limit(kind: LimitKind, value: object) -> int | Fraction:
     """The value of a limit: units per second, or a number. Raises InvalidValue."""
+    if isinstance(value, str | float) and _ENDLESS.fullmatch(str(value).strip()):
+        raise InvalidValue(f"expected a number, not {value!r}", NO_LIMIT)
     rate = parse_number(value) if kind.name in _HOW_MANY else parse_rate(value, is_bytes=kind.is_bytes)
     if kind.name == CONNECTIONS and not rate:
         return 0  # blocks an address, like Kafka's max.connections.per.ip
