@@ -86,11 +86,8 @@ def run(config: Config, read_again: ReadAgain = None) -> int:
         try:
             return runner.run(Server(config, host, read_again).serve(settle_garbage_collection))
         finally:
-            for number in (
-                signal.SIGHUP,
-                signal.SIGUSR1,
-                signal.SIGUSR2,
-            ):  # the interpreter resets handlers long before it has ended
+            # The interpreter resets handlers long before it has ended.
+            for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
                 runner.get_loop().remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
 
