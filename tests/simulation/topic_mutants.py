@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from proxy.adaptive.disk_guard import DiskGuardTask
 from proxy.config import quota_sources
 from proxy.config.quota_sources import TOPIC
+from proxy.internal_clients.quota_changes import QuotaChanges
 from proxy.internal_clients.quotas_topic import QuotasTopic
 from quotas.adaptive.disk_guard import Disk
 from quotas.admission.limit_set import limit_set
@@ -129,15 +131,15 @@ def a_removal_is_ignored(patch: Patch) -> None:
 def what_is_described_is_old(patch: Patch) -> None:
     """Nodes describe the quotas before the latest change."""
     apply = QuotasTopic._apply
-    shown: dict[QuotasTopic, Any] = {}
-    latest: dict[QuotasTopic, Any] = {}
+    shown: dict[QuotasTopic, Table] = {}
+    latest: dict[QuotasTopic, Table] = {}
 
     async def applying(self: QuotasTopic) -> bool:
-        shown[self], latest[self] = latest.get(self, {}), self.table.records
+        shown[self], latest[self] = latest.get(self, Table()), deepcopy(self.table)
         return await apply(self)
 
     patch.setattr(QuotasTopic, "_apply", applying)
-    patch.setattr(QuotasTopic, "records", property(lambda self: shown.get(self, {})))
+    patch.setattr(QuotaChanges, "table", property(lambda self: shown.get(self._topic, Table())))
 
 
 # ---- the disk guard
