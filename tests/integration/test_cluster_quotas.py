@@ -187,7 +187,7 @@ def test_at_each_of_the_eight_levels_the_broker_limits_by_the_same_entry(
                         seen.append(eventually(has_limit, DEADLINE_SECONDS, f"the limit of {user}, {client_id}"))
 
                     throttled_seconds(proxy.bootstrap_servers, *name, 10, look)
-                    told = throttled_seconds(direct, *name, int(REQUEST_SECONDS * seen[-1]))
+                    told = throttled_seconds(direct, *name, int(REQUEST_SECONDS * seen[-1] / SHARE))
                     assert REQUEST_SECONDS - WINDOW_SECONDS - 2 < told < REQUEST_SECONDS - WINDOW_SECONDS + 2, name
 
             def remove(*entities: Entity) -> None:
@@ -200,7 +200,7 @@ def test_at_each_of_the_eight_levels_the_broker_limits_by_the_same_entry(
             check(6, ("etl", "any"))
             remove((("user", None),))
             check(5, ("etl", "etl"), ("etl", "else"))
-            assert seen == list(LEVELS.values())
+            assert seen == [SHARE * rate for rate in LEVELS.values()]
 
 
 @pytest.mark.claim(
@@ -241,7 +241,7 @@ def test_a_thousand_entities_and_the_rights_that_reading_them_needs(
             assert proxy.wait_for_event("cluster_quotas_read", DEADLINE_SECONDS)["entities"] == 1_000
             proxy.wait_for_event("cluster_quotas_recovered", DEADLINE_SECONDS)
             with Flood(proxy.bootstrap_servers, names[500], unique_name("orders")):
-                eventually(lambda: limits(proxy, names[500]) == {PRODUCED: 1_500}, DEADLINE_SECONDS, "its own limit")
+                eventually(lambda: limits(proxy, names[500]) == {PRODUCED: SHARE * 1_500}, DEADLINE_SECONDS, "own")
             code, shown = checked("--bootstrap-servers", cluster.bootstrap_servers, *flags)
             assert shown[-1] == "✓ --cluster-quotas: 1000 entities with quotas can be read"
             assert sum(each["event"] == "cluster_quotas_failed" for each in proxy.events) == 1

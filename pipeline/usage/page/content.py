@@ -115,12 +115,12 @@ def _usage(hourly: DataFrame, axes: Axes) -> str:
     for direction, title in (("produce", "Produced"), ("fetch", "Fetched")):
         parts.append(_amounts(hourly.where(f.col("direction") == direction), total("bytes"), "B", title, axes))
     keys = ["cluster", "team", "user", "client_id", "direction"]
-    inspected = f.sum("inspected_requests")
+    inspected = total("inspected_requests")
     facts = [
-        f.sum(name) / f.when(of > 0, of)
+        total(name) / f.when(of > 0, of)
         for name, of in (
-            ("bytes", f.sum("requests")),
-            ("unanswered_requests", f.sum(f.when(f.col("unanswered_requests").isNotNull(), f.col("requests")))),
+            ("bytes", total("requests")),
+            ("unanswered_requests", total(f.when(f.col("unanswered_requests").isNotNull(), f.col("requests")))),
             ("idempotent_requests", inspected),
             ("uncompressed_requests", inspected),
         )
