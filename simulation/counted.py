@@ -88,8 +88,7 @@ def _add(world: World, kind: type[Producer], host: str, name: str, shape: Shape)
 
 def _is_alone(world: World) -> bool:
     """Whether these limits alone hold clients, and one proxy has all of them."""
-    has_others = world.is_fleet or world.limits.has_shared or world.stored or world.disks
-    return not has_others and world.kinds <= draws.WITHOUT_EFFECT
+    return not world.has_shared_waits and world.kinds <= draws.WITHOUT_EFFECT
 
 
 class Counts:

@@ -28,8 +28,7 @@ class Notices:
         #: By client id and correlation id: until when the client must wait.
         self._owed_ns: dict[tuple[str, int], int] = {}
         # A request may wait at a shared limit after its client's own was charged, and others go on there.
-        has_others = world.limits.has_shared or IDS in world.parts
-        if not (world.is_fleet or world.disks or world.stored or has_others or world.kinds & CHANGING):
+        if not (world.has_shared_waits or IDS in world.parts or world.kinds & CHANGING):
             world.on_passing.append(self._passes)
             world.on_response.append(self._told)
 

@@ -36,7 +36,7 @@ class Pair:
     def judge(self) -> None:
         """What they have got differs by at most one of the largest requests of each connection, at both ends."""
         world = self._world
-        if not world.kinds <= JUDGED or world.stored or world.disks or world.limits.has_shared:
+        if not world.kinds <= JUDGED or world.has_shared_waits:
             return
         small, large = (len(each.acked) * each.shape.batch_bytes for each in self._clients)
         most = 2 * sum(SIZES) * len(world.cluster.topics[TOPIC])

@@ -98,6 +98,11 @@ class World(Scene):
         #: Called when a Produce request or a Fetch response begins to pass.
         self.on_passing: list[Callable[[Line], object]] = []
 
+    @property
+    def has_shared_waits(self) -> bool:
+        """Whether clients may wait at more than limits of their own name."""
+        return bool(self.is_fleet or self.limits.has_shared or self.stored or self.disks)
+
     # ---- parts
 
     def _new_broker(self, number: int) -> Broker:
