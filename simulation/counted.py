@@ -78,6 +78,13 @@ class Fresh(Producer):
         if values is not None and not self.is_stopped:
             self._restart_sequences()
 
+    def _again(self, failed: list[Pending]) -> None:
+        """They are given up: sending them with another id might write them twice."""
+        for each in failed:
+            self._lose(each)
+        if not self.is_stopped:
+            self.retry()
+
 
 def _add(world: World, kind: type[Producer], host: str, name: str, shape: Shape) -> Producer:
     at = [world.proxies[0].listens_at]
